@@ -2,8 +2,9 @@
 //! the guests, images, networks and devices that are there now. A remote libvirt is not asked: it
 //! would be slow, or ask for a password.
 
-use super::args::whole;
+use super::args::{KnownArgs, whole};
 use super::fleet::host_names;
+use super::image::known;
 use super::output::Output;
 use super::terminal::Screen;
 use crate::bdf::Bdf;
@@ -48,6 +49,8 @@ enum Kind {
     Disk,
     /// An image.
     Image,
+    /// An image that can be fetched by its name, or a file.
+    KnownImage,
     /// A libvirt network.
     Network,
     /// A pool.
@@ -72,6 +75,7 @@ impl Kind {
         let group = verb.split(' ').next().unwrap_or_default();
         Some(match (arg.get_id().as_str(), verb) {
             ("image", _) | ("name", "image remove") => Kind::Image,
+            (_, "image add") if arg.is_positional() => Kind::KnownImage,
             ("network", _) | ("name", "network show" | "network delete" | "network undo") => {
                 Kind::Network
             }
@@ -245,7 +249,7 @@ impl Now {
                 CompletionCandidate::new(value).help(help.map(Into::into))
             })
             .collect();
-        if matches!(kind, Kind::GuestOrFile | Kind::GuestPath) {
+        if matches!(kind, Kind::GuestOrFile | Kind::GuestPath | Kind::KnownImage) {
             found.extend(PathCompleter::any().complete(typed));
         }
         found
@@ -274,6 +278,11 @@ impl Now {
                 let hypervisor = self.hypervisor()?;
                 let all = images::images(hypervisor.storage(), images::POOL).ok()?;
                 Some(all.iter().map(|one| (one.name.to_string(), String::new())).collect())
+            }
+            Kind::KnownImage => {
+                let known = known::read(&KnownArgs { images: KnownArgs::DEFAULT.into() }).ok()?;
+                let all = known.iter().map(|image| (image.name.to_string(), String::new()));
+                Some(all.collect())
             }
             Kind::Network => {
                 let all = self.hypervisor()?.networks().all_networks().ok()?;
@@ -410,6 +419,7 @@ mod tests {
         assert_eq!(on(&["network", "show", "d"]), ["default"]);
         assert_eq!(on(&["create", "--network", "d"]), ["default"]);
         assert_eq!(on(&["cp", "te"])[0], "test:");
+        assert_eq!(on(&["image", "add", "debian-"]), ["debian-12", "debian-13"]);
         let dgx = concat!(env!("CARGO_MANIFEST_DIR"), "/topologies/dgx-2.json");
         let on = |line: &[&str]| completions(&[&["gpuvm", "--host", dgx], line].concat());
         assert_eq!(on(&["create", "--gpu", "1"]), ["1", "10", "11", "12", "13", "14", "15"]);

@@ -1,6 +1,6 @@
 //! Images: `image add`, `image list`, `image remove`.
 
-mod known;
+pub mod known;
 
 use super::args::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb};
 use super::change::{asking, manner};

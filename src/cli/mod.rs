@@ -99,6 +99,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Err(mut error) => {
             tips::name_the_verb(&mut error, &words);
             tips::name_the_argument(&mut error, &words);
+            tips::name_all(&mut error, &words);
             return unreadable(&error, failure::wants_json(&words));
         }
     };

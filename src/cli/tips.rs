@@ -145,6 +145,23 @@ pub fn name_the_argument(error: &mut clap::Error, words: &[OsString]) {
     }
 }
 
+/// Names `--all` where a verb that takes it lacks the names.
+pub fn name_all(error: &mut clap::Error, words: &[OsString]) {
+    if error.kind() != ErrorKind::MissingRequiredArgument {
+        return;
+    }
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return };
+    if !missing.iter().any(|arg| arg.starts_with("<NAME")) {
+        return;
+    }
+    let root = whole();
+    let (verb, path) = deepest(&root, words);
+    if verb.get_arguments().any(|arg| arg.get_long() == Some("all")) {
+        let instead = format!("`gpuvm {} --all` means every guest", path.join(" "));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![instead.into()]));
+    }
+}
+
 /// The verb that a command line names, and its path.
 fn deepest<'a>(root: &'a Command, words: &'a [OsString]) -> (&'a Command, Vec<&'a str>) {
     let (mut at, mut path) = (root, Vec::new());
@@ -346,5 +363,19 @@ mod tests {
             let mut words = ours.split(' ').skip(1).take_while(|word| !word.starts_with('-'));
             assert!(words.try_fold(&root, |at, word| at.find_subcommand(word)).is_some(), "{ours}");
         }
+    }
+
+    #[test]
+    fn all_is_named_where_names_are_missing_and_it_is_taken() {
+        let said = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let mut error = Cli::command().try_get_matches_from(&words).unwrap_err();
+            name_all(&mut error, &words);
+            error.to_string()
+        };
+        assert!(said("gpuvm get").contains("`gpuvm get --all` means every guest"));
+        assert!(said("gpuvm stop").contains("`gpuvm stop --all` means every guest"));
+        assert!(!said("gpuvm delete").contains("--all"));
+        assert!(!said("gpuvm get --nosuch").contains("--all"));
     }
 }

@@ -4,7 +4,9 @@ use crate::backing;
 use crate::disks;
 use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result};
+use crate::formats;
 use crate::hypervisor::XmlOf;
+use crate::nic_sources;
 use crate::placement::Occupancy;
 use crate::source::{Source, definition};
 use crate::taken::{Taken, ready_for_off, taken};
@@ -78,7 +80,7 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
             findings.extend(found);
             not_checked.extend(unseen);
         }
-        Err(why) => not_checked.push(format!("whose the disks are ({why})")),
+        Err(why) => not_checked.push(format!("disks and what NICs are connected to ({why})")),
     }
     findings.sort_by_key(|finding| (finding.severity, finding.says.line));
     if running {
@@ -119,8 +121,8 @@ fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Oc
     Ok(Occupancy::default())
 }
 
-/// Returns findings on a domain's disks: those that others use, and those that do not exist; and
-/// what could not be looked at.
+/// Returns findings on a domain's disks, those that others use, that do not exist, or are of another
+/// format; and on what its NICs are connected to; and what could not be looked at.
 fn of_disks(domain: &DomainXml, world: &World) -> Result<(Vec<Finding>, Option<String>)> {
     let hypervisor = world.hypervisor()?;
     let own = match domain.uuid() {
@@ -131,9 +133,12 @@ fn of_disks(domain: &DomainXml, world: &World) -> Result<(Vec<Finding>, Option<S
     facts.extend(disks::missing(domain, &*hypervisor)?);
     if hypervisor.has_guests_here() {
         facts.extend(backing::facts(domain, &world.state_root()));
+        facts.extend(formats::facts(domain, &world.state_root()));
     }
     let unseen = disks::unseen(&*hypervisor).map(str::to_owned);
-    Ok((check::disks(domain, &facts), unseen))
+    let mut findings = check::disks(domain, &facts);
+    findings.extend(check::nics(domain, &nic_sources::facts(domain, &*hypervisor)?));
+    Ok((findings, unseen))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::disks;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Result};
 use crate::hypervisor::uses::{Conflict, How};
+use crate::nic_sources::{self, NoSource};
 use crate::shell::word;
 use crate::world::World;
 use gpuvm_core::check::{self, Finding};
@@ -51,6 +52,14 @@ pub enum StartError {
         /// The network.
         network: String,
     },
+    /// A bridge or network device of its NICs does not exist, or takes no guests.
+    #[error("domain `{name}` cannot start: {why}")]
+    NoLink {
+        /// The domain.
+        name: String,
+        /// What is missing.
+        why: String,
+    },
 }
 
 impl Coded for StartError {}
@@ -92,35 +101,20 @@ pub(crate) fn refuse_networks_down(xml: &DomainXml, world: &World) -> Result<()>
     network_down(xml, world)?.map_or(Ok(()), |(error, hint)| Err(error.hint(hint)))
 }
 
-/// Finds a network of a guest's NICs that is missing or down, with what helps.
+/// Finds what a guest's NICs are connected to and is missing or down, with what helps.
 fn network_down(xml: &DomainXml, world: &World) -> Result<Option<(StartError, String)>> {
-    let hypervisor = world.hypervisor()?;
     let name = xml.name();
-    let named = networks_of(xml);
-    if named.is_empty() {
-        return Ok(None);
-    }
-    let known = hypervisor.networks().all_networks()?;
-    for network in named {
-        let found = known.iter().find(|known| known.name == network);
-        return Ok(Some(match found {
-            Some(network) if network.active => continue,
-            Some(_) => {
-                let hint = format!("`virsh net-start {}` starts it", word(&network));
-                (StartError::NetworkDown { name, network }, hint)
-            }
-            None => {
-                let hint = format!(
-                    "`gpuvm network create {}` makes it, `gpuvm set {} --network NAME` takes \
-                     another one",
-                    word(&network),
-                    word(&name)
-                );
-                (StartError::NoNetwork { name, network }, hint)
-            }
-        }));
-    }
-    Ok(None)
+    let first = nic_sources::missing(xml, &*world.hypervisor()?)?.into_iter().next();
+    let Some((_, missing)) = first else { return Ok(None) };
+    let hint = missing.hint(&name);
+    let error = match missing {
+        NoSource::Network(network) => StartError::NoNetwork { name, network },
+        NoSource::Down(network) => StartError::NetworkDown { name, network },
+        NoSource::Bridge(_) | NoSource::Device(_) | NoSource::Loopback(_) => {
+            StartError::NoLink { name, why: missing.to_string() }
+        }
+    };
+    Ok(Some((error, hint)))
 }
 
 /// The names of the networks that a guest's NICs are on.

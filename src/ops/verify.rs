@@ -13,6 +13,7 @@ use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::error::{Coded as _, Doing as _, Error, Result};
 use crate::fabric::compared;
+use crate::formats;
 use crate::fsroot::FsRoot;
 use crate::guest::{LISTED, no_domain};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
@@ -272,10 +273,13 @@ impl Machine {
         };
         let mut not_checked = [verify::unchecked(&subject), self.untold.clone()].concat();
         not_checked.extend(disks::unseen(hypervisor).map(str::to_owned));
-        let missing = disks::missing(&definition, hypervisor).unwrap_or_else(|error| {
+        let mut on_disks = disks::missing(&definition, hypervisor).unwrap_or_else(|error| {
             not_checked.push(format!("whether the disks exist ({})", error.whole()));
             Vec::new()
         });
+        if hypervisor.has_guests_here() {
+            on_disks.extend(formats::facts(&definition, &world.state_root()));
+        }
         let mut findings = verify::verify(&subject);
         match here.map(|here| presences(&here.root, &definition)).transpose() {
             Ok(all) => {
@@ -294,7 +298,7 @@ impl Machine {
         Ok(Verified {
             domain: name.clone(),
             running,
-            findings: verify::with_disks(findings, &definition, &missing),
+            findings: verify::with_disks(findings, &definition, &on_disks),
             rules: verify::rules().count(),
             not_checked,
         })

@@ -532,3 +532,42 @@ fn check_names_disks_of_others_and_of_the_host() {
     let (_, out, err) = ground.place.gpuvm(&["check", "b"]);
     assert!(!out.contains("disk-held"), "{out}{err}");
 }
+
+#[test]
+fn check_names_disks_and_nics_with_which_no_start_succeeds() {
+    let Some(ground) = Ground::new() else { return };
+    let qcow2 = ground.path("image.raw");
+    image(&["-f", "qcow2", &qcow2, "8M"]);
+    let nic = |source: &str| format!("<interface {source}/><model type='virtio'/></interface>");
+    let nics = [
+        nic("type='network'><source network='nosuch'"),
+        nic("type='bridge'><source bridge='nosuch0'"),
+        nic("type='direct'><source dev='nosuch1' mode='bridge'"),
+        nic("type='direct'><source dev='lo' mode='bridge'"),
+    ];
+    ground.other("b", &(disk("raw", &qcow2) + &nics.concat()));
+    let (code, out, err) = ground.place.gpuvm(&["check", "b"]);
+    assert_eq!(code, 3, "{out}{err}");
+    for said in [
+        "declared as raw, and is a qcow2 image",
+        "there is no network `nosuch`",
+        "the host has no bridge `nosuch0`",
+        "the host has no network device `nosuch1`",
+        "`lo` is the loopback device",
+        "gpuvm network host-bridge create nosuch0",
+    ] {
+        assert!(out.contains(said), "{said}: {out}{err}");
+    }
+    assert!(!out.contains("image formats"), "{out}");
+    let (code, _, err) = ground.place.gpuvm(&["start", "b", "--dry-run"]);
+    assert!(err.contains("there is no network `nosuch`"), "{code}: {err}");
+    // What is right is no finding; what a guest writes to its raw disk is its own.
+    ground.gone("b");
+    ground.guest("a");
+    std::fs::copy(&qcow2, ground.at("a.raw")).unwrap();
+    let (code, out, err) = ground.place.gpuvm(&["check", "a"]);
+    assert!(code == 0 || !out.contains("disk-format"), "{out}{err}");
+    ground.other("b", &disk("qcow2", &qcow2));
+    let (_, out, err) = ground.place.gpuvm(&["check", "b"]);
+    assert!(!out.contains("disk-format") && !out.contains("nic-source"), "{out}{err}");
+}

@@ -32,8 +32,17 @@ const BACKING: Rule = Rule::note(
      itself, and whose definition does not state it: QEMU opens whatever the image names",
 );
 
+/// The guest sees QEMU's own tables in place of its partitions.
+const FORMAT: Rule =
+    Rule::warning("disk-format", "a disk declared as raw whose file is a qcow2 image");
+/// QEMU does not open it.
+const DIRECT: Rule = Rule::error(
+    "disk-cache-none",
+    "cache='none' or 'directsync' on a file system that takes no O_DIRECT",
+);
+
 /// Rules of this module.
-pub const RULES: &[Rule] = &[HELD, OF_HOST, MISSING, BACKING];
+pub const RULES: &[Rule] = &[HELD, OF_HOST, MISSING, BACKING, FORMAT, DIRECT];
 /// Those that are about other users.
 pub(super) const ON_OTHERS: &[Rule] = &[HELD, OF_HOST];
 
@@ -48,6 +57,10 @@ pub enum DiskFault {
     Missing,
     /// Its image names others that nothing vouches for.
     Backing,
+    /// It is declared as raw, and is none.
+    Format,
+    /// It cannot be opened past the host's page cache, as its definition asks.
+    Direct,
 }
 
 /// What is known of a disk.
@@ -82,6 +95,15 @@ pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
                 let hint = "`qemu-img info` of the image shows what it names; if that is meant, state \
                             it in the definition (`<backingStore>`)";
                 (&BACKING, hint.to_owned())
+            }
+            DiskFault::Format => {
+                let hint = "`qemu-img info` shows what it is; if it is meant as an image, write \
+                            <driver type='qcow2'/>";
+                (&FORMAT, hint.to_owned())
+            }
+            DiskFault::Direct => {
+                let hint = "leave cache= out, or put the disk on a file system with O_DIRECT";
+                (&DIRECT, hint.to_owned())
             }
         };
         report.add(rule, spot, why.clone(), hint);

@@ -11,6 +11,7 @@ pub mod guest;
 mod hostdev;
 mod io;
 pub mod memory;
+mod nics;
 mod numa;
 mod others;
 mod pci;
@@ -23,6 +24,7 @@ pub use hostdev::OPEN_PORTS_ID as OPEN_PORTS;
 pub use memory::NOT_MOUNTED_ID as HUGE_PAGES_NOT_MOUNTED;
 pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use memory::is_said;
+pub use nics::{NicFact, nics};
 pub use others::free_cores;
 pub use pci::{is_placed, place_hint};
 pub use report::{Finding, InXml, Note};
@@ -53,6 +55,7 @@ pub const RULES: &[&[Rule]] = &[
     io::RULES,
     others::RULES,
     disks::RULES,
+    nics::RULES,
     versions::RULES,
 ];
 
@@ -140,7 +143,6 @@ pub fn unchecked(topology: &Topology) -> Vec<&'static str> {
     if parts.fabric.model != FabricModel::None && parts.fabric.partitions.is_empty() {
         missing.push("NVLink partitions (unknown for this board)");
     }
-    missing.push("image formats");
     missing
 }
 

@@ -6,6 +6,7 @@ use crate::domain::DomainXml;
 use crate::domain::claims::Passed;
 use crate::domain::read::{At, GuestAddress, Spot};
 use crate::finding::Rule;
+use crate::topology::vendor::VENDOR_ATI;
 use crate::topology::{DeviceKind, PciDevice, Topology};
 use std::collections::BTreeMap;
 
@@ -38,6 +39,13 @@ const IGD: Rule = Rule::warning(
     "the host's Intel graphics at another place of the guest than 00:02.0",
 );
 
+/// QEMU leaves PCIe atomics to functions that are alone (`vfio_pci_enable_rp_atomics`).
+const ATOMICS: Rule = Rule::note(
+    "gpu-without-atomics",
+    "an AMD GPU that shares its guest slot with another function, so that QEMU offers it no PCIe \
+     atomics, which ROCm needs",
+);
+
 /// NCCL prints CPU -1 for them and pins no threads (gpuvm-hardware(7), NCCL TOPOLOGY).
 const NO_NODE: Rule = Rule::warning(
     "gpu-near-no-cell",
@@ -64,8 +72,9 @@ const NVIDIA: u16 = 0x10de;
 const LAST_BUS: u32 = 255;
 
 /// Rules of this module.
-pub const RULES: &[Rule] =
-    &[TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, IGD, NO_NODE, NIC_PLACE, BRIDGES];
+pub const RULES: &[Rule] = &[
+    TWICE, LOW, OVERLAP, NO_CELL, SWITCH, GPU_FLAT, FLAT, IGD, ATOMICS, NO_NODE, NIC_PLACE, BRIDGES,
+];
 
 /// Checks the guest's PCI tree.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -279,6 +288,35 @@ fn switch_port<'t>(guest: &Guest<'t>, controller: &Controller<'t>, report: &mut 
     }
 }
 
+/// Checks that an AMD GPU is alone in its slot.
+fn atomics<'t>(
+    guest: &Guest<'t>,
+    passed: &Passed<'t>,
+    topology: &Topology,
+    report: &mut Report<'t>,
+) {
+    let is_amds =
+        |device: &PciDevice| device.kind() == DeviceKind::Gpu && device.vendor == VENDOR_ATI;
+    let Some(at) = passed.at.as_ref().filter(|at| at.controller != 0) else { return };
+    if !topology.device(passed.bdf.value).is_some_and(is_amds) {
+        return;
+    }
+    let shares = |other: &&Passed<'_>| {
+        other.at.as_ref().is_some_and(|place| {
+            (place.controller, place.slot) == (at.controller, at.slot)
+                && place.function != at.function
+        })
+    };
+    if let Some(other) = guest.passed.iter().find(shares) {
+        let message = format!(
+            "{} shares its guest slot with {}, so the guest has no PCIe atomics for it",
+            passed.bdf.value, other.bdf.value
+        );
+        let hint = "for ROCm give the other function a root port of its own";
+        report.add(&ATOMICS, at.spot, message, hint);
+    }
+}
+
 /// Checks that a passed function is below a port.
 fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some(at) = &passed.at else { return };
@@ -294,6 +332,7 @@ fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report:
         }
         return;
     }
+    atomics(guest, passed, topology, report);
     let written = guest.controller(at.controller).map(|bus| bus.model.as_str());
     // Controller 0 may be left out, and so may its model.
     let implied = at.controller == 0 && guest.is_pcie;

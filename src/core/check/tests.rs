@@ -90,8 +90,8 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     // The definition does not tell who uses a disk, nor whether it exists.
     let text = "<domain><devices><disk/>\n<disk><source file='/a'/></disk></devices></domain>";
     let domain = DomainXml::parse(text).unwrap();
-    use check::DiskFault::{Backing, Held, Missing, OfHost};
-    for fault in [Held, OfHost, Missing, Backing] {
+    use check::DiskFault::{Backing, Direct, Format, Held, Missing, OfHost};
+    for fault in [Held, OfHost, Missing, Backing, Format, Direct] {
         let fact = |nth| check::DiskFact { nth, fault, why: "/a: why".into() };
         let findings = check::disks(&domain, &[fact(1), fact(7)]);
         let [finding] = &findings[..] else { panic!("{findings:?}") };
@@ -99,6 +99,13 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
         assert_eq!((finding.says.line, &*finding.says.message), (2, "/a: why"));
         tried.insert(finding.rule);
     }
+    let text = "<domain><devices><interface type='bridge'><source bridge='x'/></interface></devices></domain>";
+    let domain = DomainXml::parse(text).unwrap();
+    let fact = |nth| check::NicFact { nth, why: "no x".into(), hint: "make it".into() };
+    let findings = check::nics(&domain, &[fact(0), fact(7)]);
+    let [finding] = &findings[..] else { panic!("{findings:?}") };
+    assert_eq!(finding.says.path, "/domain/devices/interface/source");
+    tried.insert(finding.rule);
     // Advice, not a finding: two GPUs of two host bridges of a DGX-2 below one expander bus.
     let notes = check::judge(
         &DomainXml::parse(TWO_BRIDGES).unwrap(),

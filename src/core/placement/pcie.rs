@@ -10,6 +10,7 @@ use super::extras::distance;
 use super::reason::{Topic, TreeReason};
 use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;
+use crate::topology::vendor::VENDOR_ATI;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Topology, Way};
 use std::borrow::Cow;
 
@@ -76,11 +77,14 @@ pub(super) fn tree(
     tree
 }
 
-/// Returns the functions of these that share the slot of a GPU which is its function 0.
+/// Returns the functions of these that share the slot of a GPU which is its function 0. Not those of
+/// AMD's: QEMU offers PCIe atomics, which its compute needs, only to a function that is alone in its
+/// slot (`vfio_pci_enable_rp_atomics` of QEMU 8.1).
 fn beside_gpu(topology: &Topology, devices: &[Bdf]) -> Vec<Bdf> {
     let kind = |bdf: Bdf| topology.device(bdf).map(PciDevice::kind);
     let is_first = |of: Bdf, bdf: Bdf| {
-        bdf.function() == 0 && bdf.is_of_slot(of) && kind(bdf) == Some(DeviceKind::Gpu)
+        let is_amds = topology.device(bdf).is_some_and(|device| device.vendor == VENDOR_ATI);
+        bdf.function() == 0 && bdf.is_of_slot(of) && kind(bdf) == Some(DeviceKind::Gpu) && !is_amds
     };
     let is_beside = |of: &Bdf| {
         of.function() > 0

@@ -53,6 +53,24 @@ pub fn direct(path: &Path) -> Direct {
     judge(opened.map(drop), magic)
 }
 
+/// Why QEMU cannot open a file with O_DIRECT; none: it can, or nothing says that it cannot.
+pub fn refuses_direct(path: &Path) -> Option<String> {
+    let in_memory =
+        statfs(path).is_ok_and(|stat| stat.filesystem_type() == TMPFS_MAGIC) && opens(path);
+    match direct(path) {
+        // Since Linux 6.6 it is accepted there.
+        Direct::Refused(_) if in_memory => None,
+        Direct::Refused(why) => Some(why),
+        Direct::Works => None,
+    }
+}
+
+/// Whether a file can be opened with O_DIRECT.
+fn opens(path: &Path) -> bool {
+    let flags = OFlag::O_DIRECT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).is_ok()
+}
+
 /// Judges an attempt to open with O_DIRECT. If it failed for another reason, such as permissions or
 /// a file system without unnamed temporary files, the kind of file system decides.
 fn judge(opened: io::Result<()>, magic: Option<FsType>) -> Direct {
@@ -73,6 +91,16 @@ fn judge(opened: io::Result<()>, magic: Option<FsType>) -> Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_qemu_cannot_open_is_told_apart_from_what_is_only_in_memory() {
+        assert!(refuses_direct(Path::new("/proc/version")).is_some());
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let file = dir.path().join("a.img");
+        std::fs::write(&file, [0; 4096]).unwrap();
+        assert_eq!(refuses_direct(&file).is_none(), opens(&file));
+        assert_eq!(refuses_direct(&dir.path().join("absent")), None);
+    }
 
     #[test]
     fn what_takes_direct_writes_is_asked_and_not_guessed() {

@@ -425,6 +425,18 @@ pub const DEFECTS: &[Defect] = &[
         &[("<vcpu ", "<memoryBacking><access mode='shared'/></memoryBacking><vcpu ")],
     ),
     setting(
+        "gpu-without-atomics",
+        "/domain/devices/hostdev[1]/address",
+        |s| {
+            let gpu = s.host.devices.iter_mut().find(|device| device.bdf.bus() == 0x34);
+            gpu.unwrap().vendor = 0x1002;
+        },
+        &[(
+            "bus='0x05' slot='0x00' function='0x0'/>\n    </hostdev>",
+            "bus='0x04' slot='0x00' function='0x1'/>\n    </hostdev>",
+        )],
+    ),
+    setting(
         "intel-graphics-place",
         "/domain/devices/hostdev[4]/address",
         intel_graphics,
