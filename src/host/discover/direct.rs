@@ -55,11 +55,9 @@ pub fn direct(path: &Path) -> Direct {
 
 /// Why QEMU cannot open a file with O_DIRECT; none: it can, or nothing says that it cannot.
 pub fn refuses_direct(path: &Path) -> Option<String> {
-    let in_memory =
-        statfs(path).is_ok_and(|stat| stat.filesystem_type() == TMPFS_MAGIC) && opens(path);
     match direct(path) {
-        // Since Linux 6.6 it is accepted there.
-        Direct::Refused(_) if in_memory => None,
+        // In memory it is accepted since Linux 6.6.
+        Direct::Refused(_) if opens(path) || !path.exists() => None,
         Direct::Refused(why) => Some(why),
         Direct::Works => None,
     }
