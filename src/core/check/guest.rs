@@ -94,8 +94,29 @@ pub struct Guest<'t> {
     pub asked: Option<Request>,
     /// Whether its root bus is PCI Express.
     pub is_pcie: bool,
+    /// Whether it starts with UEFI.
+    pub is_uefi: bool,
+    /// Disks and NICs of models that QEMU emulates register by register: what each is.
+    pub emulated: Vec<At<'t, String>>,
     /// Values that could not be parsed, those of the claims included.
     pub faults: Vec<Fault<'t>>,
+}
+
+/// What a disk or NIC of an emulated model is; none: it is of another kind, or a CD.
+fn emulated(device: Element<'_>) -> Option<String> {
+    match device.name() {
+        "disk" if device.attr("device").is_none_or(|device| device == "disk") => {
+            let target = device.child("target")?;
+            let bus = target.attr("bus").filter(|bus| matches!(&**bus, "sata" | "ide"))?;
+            Some(format!("disk `{}` on {}", target.attr("dev")?, bus.to_uppercase()))
+        }
+        "interface" => {
+            let model = device.child("model")?.attr("type")?;
+            let is_slow = matches!(&*model, "e1000" | "e1000e" | "rtl8139");
+            is_slow.then(|| format!("NIC of model {model}"))
+        }
+        _ => None,
+    }
 }
 
 /// An Intel IOMMU, and whether its caching mode is on.
@@ -153,6 +174,8 @@ impl<'t> Guest<'t> {
             has_clique: domain.sets_property("x-nv-gpudirect-clique"),
             asked: domain.record().ok().flatten().map(|record| record.request),
             is_pcie: domain.is_pcie(),
+            is_uefi: domain.is_uefi(),
+            emulated: Vec::new(),
             faults: Vec::new(),
         };
         for device in devices {
@@ -168,6 +191,9 @@ impl<'t> Guest<'t> {
         let address = reader.guest_address(device);
         self.addresses.extend(address.clone());
         let kind = device.attr("type");
+        if let Some(value) = emulated(device) {
+            self.emulated.push(At { value, spot: Spot::of(device) });
+        }
         match (device.name(), kind.as_deref()) {
             ("controller", Some("pci")) => {
                 let controller = read_controller(device, address, reader);

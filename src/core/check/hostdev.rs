@@ -44,6 +44,11 @@ const LIMIT: Rule = Rule::warning(
     "maxphysaddr-over-iommu",
     "a guest with passed devices that sees more address bits than the IOMMU has",
 );
+/// SeaBIOS has a fixed window for 64-bit BARs, and leaves what does not fit without an address.
+const BIOS: Rule = Rule::warning(
+    "bios-huge-bars",
+    "passed devices with BARs of 64 GiB or more in a guest that starts with BIOS firmware",
+);
 /// VFIO pins all memory, so a balloon can only do harm.
 const BALLOON: Rule =
     Rule::warning("balloon-with-hostdev", "a memory balloon beside passed devices");
@@ -78,6 +83,7 @@ pub const RULES: &[Rule] = &[
     NODE,
     PHYSICAL,
     LIMIT,
+    BIOS,
     BALLOON,
     ACS,
     OPEN_PORTS,
@@ -94,6 +100,8 @@ const UNREAD: Rule = Rule::warning(
 
 /// A BAR of this size or more does not fit below 4 GiB.
 const LARGE_BAR: u64 = 4 << 30;
+/// Two of them are more than the 64-bit window that SeaBIOS makes below 40 address bits.
+const HUGE_BAR: u64 = 64 << 30;
 
 /// Checks passed-through functions.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -262,6 +270,7 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
         return;
     }
     over_iommu(guest, topology, report);
+    bios(guest, topology, report);
     let devices = guest.passed.iter().filter_map(|passed| topology.device(passed.bdf.value));
     let large = |device: &PciDevice| device.bars.iter().map(|bar| bar.bytes).max().unwrap_or(0);
     let sizes: Vec<u64> = devices.map(large).filter(|&bytes| bytes >= LARGE_BAR).collect();
@@ -289,6 +298,27 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
         let hint = "write <cpu mode='host-passthrough'><maxphysaddr mode='passthrough'/></cpu>";
         report.add(&PHYSICAL, spot, message, hint);
     }
+}
+
+/// Checks that a guest with huge BARs has firmware that gives them addresses.
+fn bios<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    if guest.is_uefi {
+        return;
+    }
+    let largest = |passed: &Passed<'_>| {
+        let bars = topology.device(passed.bdf.value).map_or(&[][..], |device| &device.bars);
+        bars.iter().map(|bar| bar.bytes).max().filter(|bytes| *bytes >= HUGE_BAR)
+    };
+    let mut huge = guest.passed.iter().filter_map(|passed| Some((passed, largest(passed)?)));
+    let Some((first, bytes)) = huge.next() else { return };
+    let message = format!(
+        "{} has a BAR of {} GiB, for which SeaBIOS may have no room",
+        first.bdf.value,
+        bytes >> 30
+    );
+    let hint = "UEFI makes room for it: <os firmware='efi'>; the installed system must be one that \
+                starts with UEFI";
+    report.add(&BIOS, first.bdf.spot, message, hint);
 }
 
 /// Checks that a guest sees no more address bits than the IOMMU has: its firmware places BARs at the

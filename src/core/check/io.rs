@@ -30,14 +30,30 @@ const NET_MANY: Rule =
 /// Switches send frames for both to the one that was heard last, and DHCP gives both one address.
 pub(super) const SAME_MAC: Rule = Rule::error("mac-twice", "two interfaces with one MAC address");
 
+/// Each access of the guest to a register leaves it for QEMU; virtio has few.
+const EMULATED: Rule = Rule::note(
+    "emulated-model",
+    "a disk on SATA or IDE, or a NIC of model e1000, e1000e or rtl8139, beside passed devices",
+);
+
 /// Rules of this module.
-pub const RULES: &[Rule] =
-    &[NO_THREAD, NO_DISK_THREAD, UNUSED, DISK_QUEUES, NET_QUEUES, NET_IDLE, NET_MANY, SAME_MAC];
+pub const RULES: &[Rule] = &[
+    NO_THREAD,
+    NO_DISK_THREAD,
+    UNUSED,
+    DISK_QUEUES,
+    NET_QUEUES,
+    NET_IDLE,
+    NET_MANY,
+    SAME_MAC,
+    EMULATED,
+];
 
 /// Checks I/O threads and queues.
 pub fn check<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     threads(guest, report);
     queues(guest, report);
+    emulated(guest, report);
     macs(guest, report);
 }
 
@@ -92,6 +108,21 @@ fn threads<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
         );
         let hint = "name them in the disks' drivers (iothread='1'), or define fewer";
         report.add(&UNUSED, *spot, message, hint);
+    }
+}
+
+/// Checks for devices that virtio does better.
+fn emulated<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    if guest.passed.is_empty() {
+        return;
+    }
+    for device in &guest.emulated {
+        let message = format!(
+            "{}: QEMU emulates every access to it; virtio is faster, if the guest has its drivers \
+             (Windows: virtio-win)",
+            device.value
+        );
+        report.note(&EMULATED, device.spot, message);
     }
 }
 

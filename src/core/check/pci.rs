@@ -309,11 +309,11 @@ fn atomics<'t>(
     };
     if let Some(other) = guest.passed.iter().find(shares) {
         let message = format!(
-            "{} shares its guest slot with {}, so the guest has no PCIe atomics for it",
+            "{} shares its guest slot with {}, so the guest has no PCIe atomics for it; for ROCm give \
+             the other function a root port of its own",
             passed.bdf.value, other.bdf.value
         );
-        let hint = "for ROCm give the other function a root port of its own";
-        report.add(&ATOMICS, at.spot, message, hint);
+        report.note(&ATOMICS, at.spot, message);
     }
 }
 

@@ -19,7 +19,7 @@ const OPTION: &str = "-fw_cfg";
 
 impl DomainXml {
     /// Whether the guest starts with UEFI.
-    pub(super) fn is_uefi(&self) -> bool {
+    pub fn is_uefi(&self) -> bool {
         let os = self.root().child("os");
         let named = os.and_then(|os| os.attr("firmware")).is_some_and(|firmware| firmware == "efi");
         let loader = os.and_then(|os| os.child("loader")?.attr("type"));

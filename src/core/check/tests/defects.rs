@@ -2,8 +2,8 @@
 
 use super::setting::{
     BALLOON, BRIDGE_33, GIB_PAGES, INTEL_GRAPHICS, NIC_35, NIC_B8, SWITCH_62, Setting, TWIN_NIC,
-    intel_graphics, isolation, large_bars, offline, open_ports, other, pages, set, without_bridge,
-    without_manager,
+    bars_on, intel_graphics, isolation, large_bars, offline, open_ports, other, pages, set,
+    without_bridge, without_manager,
 };
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{DriveUse, FabricModel, Iommu, NetFace, Trust};
@@ -60,7 +60,7 @@ impl Defect {
     }
 
     /// Names rules that find consequences.
-    const fn also(mut self, also: &'static [&'static str]) -> Defect {
+    pub const fn also(mut self, also: &'static [&'static str]) -> Defect {
         self.also = also;
         self
     }
@@ -519,6 +519,32 @@ pub const DEFECTS: &[Defect] = &[
         "/domain/cpu",
         large_bars,
         &[("<maxphysaddr mode='passthrough'/>", "<maxphysaddr mode='emulate' bits='39'/>")],
+    ),
+    setting(
+        "bios-huge-bars",
+        "/domain/devices/hostdev[1]/source/address",
+        |s| bars_on(s, 64, |_| {}),
+        &[],
+    ),
+    defect(
+        "emulated-model",
+        "/domain/devices/disk[2]",
+        true,
+        &[(
+            BALLOON,
+            "<disk type='file' device='disk'><source file='/a'/><target dev='sda' bus='sata'/></disk>\
+             <memballoon model='none'/>",
+        )],
+    ),
+    defect(
+        "emulated-model",
+        "/domain/devices/interface[2]",
+        true,
+        &[(
+            BALLOON,
+            "<interface type='network'><source network='other'/><model type='e1000e'/></interface>\
+             <memballoon model='none'/>",
+        )],
     ),
     defect("balloon-with-hostdev", "/domain/devices", true, &[(BALLOON, "")]),
     defect(
