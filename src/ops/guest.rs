@@ -56,9 +56,19 @@ pub fn resolve(
     wanted: &GuestRequest,
     disks: Option<&StorageRequest>,
 ) -> Result<Planned> {
+    refuse_same_mac(&wanted.networks, &wanted.request.extras)?;
+    resolve_on(world, wanted, disks, world.topology()?)
+}
+
+/// The same on a host that is read already.
+pub fn resolve_on(
+    world: &World,
+    wanted: &GuestRequest,
+    disks: Option<&StorageRequest>,
+    topology: Topology,
+) -> Result<Planned> {
     let mut request = wanted.request.clone();
     refuse_same_mac(&wanted.networks, &request.extras)?;
-    let topology = world.topology()?;
     let planned = wanted.place.as_ref();
     if let Some(planned) = planned {
         request = planned.exact(&topology)?;

@@ -13,7 +13,7 @@ use crate::domain::setting::{Setting, serial_log_path};
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed, usage};
 use crate::fsroot::FsRoot;
-use crate::guest::{Extra, NameRequest, Planned, render, resolve, template_of};
+use crate::guest::{Extra, NameRequest, Planned, render, resolve, resolve_on, template_of};
 use crate::history::guest::{AppliedFile, GuestRecord, SlurmJob};
 use crate::host_files::too_few_files;
 use crate::hypervisor::machine::is_plain;
@@ -202,11 +202,12 @@ fn placed(
         refuse_existing(hypervisor, name.as_str())?;
     }
     let mut obstacles = Found::default();
+    let topology = world.topology()?;
     if hypervisor.is_some() && world.settings.host.is_none() {
         let root = machine_of_guests(world, hypervisor)?;
-        obstacles.extend(lacks(world, (wanted, &world.topology()?), hypervisor, root.as_ref()));
+        obstacles.extend(lacks(world, (wanted, &topology), hypervisor, root.as_ref()));
     }
-    let mut planned = match resolve(world, &wanted.guest, Some(&wanted.storage)) {
+    let mut planned = match resolve_on(world, &wanted.guest, Some(&wanted.storage), topology) {
         Ok(planned) => planned,
         Err(error) => {
             obstacles.add(error);

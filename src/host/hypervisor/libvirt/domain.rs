@@ -90,12 +90,13 @@ impl Libvirt {
         if !self.uri.starts_with("qemu") {
             return None;
         }
-        let (kvm, emulated) = (self.capabilities("kvm"), self.capabilities("qemu"));
+        let kvm = self.capabilities("kvm");
         // Who may only look is not told.
         if kvm.as_ref().is_err_and(|refused| refused.is_denied) {
             return None;
         }
-        let Some(found) = kvm.as_ref().ok().or(emulated.as_ref().ok()) else {
+        let emulated = if kvm.is_err() { self.capabilities("qemu").ok() } else { None };
+        let Some(found) = kvm.as_ref().ok().or(emulated.as_ref()) else {
             return Some(GuestSupport::default());
         };
         let has_efi =
