@@ -42,8 +42,9 @@ fn text(checked: &Checked) -> String {
         }
     };
     let Checked { domain, rules, not_checked, .. } = checked;
-    let not_checked = not_checked.join(", ");
-    writeln!(text, "{domain}: {found}, {rules} rules checked, not checked: {not_checked}")
-        .expect("text");
-    text
+    write!(text, "{domain}: {found}, {rules} rules checked").expect("text");
+    if !not_checked.is_empty() {
+        write!(text, ", not checked: {}", not_checked.join(", ")).expect("text");
+    }
+    text + "\n"
 }

@@ -47,7 +47,7 @@ const LIMIT: Rule = Rule::warning(
 /// SeaBIOS has a fixed window for 64-bit BARs, and leaves what does not fit without an address.
 const BIOS: Rule = Rule::warning(
     "bios-huge-bars",
-    "passed devices with BARs of 64 GiB or more in a guest that starts with BIOS firmware",
+    "passed devices whose BARs need 512 GiB of addresses in a guest that starts with BIOS firmware",
 );
 /// VFIO pins all memory, so a balloon can only do harm.
 const BALLOON: Rule =
@@ -100,8 +100,8 @@ const UNREAD: Rule = Rule::warning(
 
 /// A BAR of this size or more does not fit below 4 GiB.
 const LARGE_BAR: u64 = 4 << 30;
-/// Two of them are more than the 64-bit window that SeaBIOS makes below 40 address bits.
-const HUGE_BAR: u64 = 64 << 30;
+/// The addresses that SeaBIOS has for 64-bit BARs (`BUILD_PCIMEM64_START` to `BUILD_PCIMEM64_END`).
+const BIOS_WINDOW: u64 = 512 << 30;
 
 /// Checks passed-through functions.
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
@@ -307,14 +307,19 @@ fn bios<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     }
     let largest = |passed: &Passed<'_>| {
         let bars = topology.device(passed.bdf.value).map_or(&[][..], |device| &device.bars);
-        bars.iter().map(|bar| bar.bytes).max().filter(|bytes| *bytes >= HUGE_BAR)
+        bars.iter().map(|bar| bar.bytes).max().filter(|bytes| *bytes >= LARGE_BAR)
     };
-    let mut huge = guest.passed.iter().filter_map(|passed| Some((passed, largest(passed)?)));
-    let Some((first, bytes)) = huge.next() else { return };
+    let large = guest.passed.iter().filter_map(|passed| Some((passed, largest(passed)?)));
+    let large: Vec<(&Passed<'_>, u64)> = large.collect();
+    // A port takes twice its largest BAR, as in `physical`.
+    let window =
+        large.iter().fold(0u64, |all, (_, bytes)| all.saturating_add(bytes.saturating_mul(2)));
+    let Some((first, _)) = large.first().filter(|_| window >= BIOS_WINDOW) else { return };
     let message = format!(
-        "{} has a BAR of {} GiB, for which SeaBIOS may have no room",
+        "the BARs of {} and what is passed with it need {} GiB of addresses, and SeaBIOS has {} GiB",
         first.bdf.value,
-        bytes >> 30
+        window >> 30,
+        BIOS_WINDOW >> 30
     );
     let hint = "UEFI makes room for it: <os firmware='efi'>; the installed system must be one that \
                 starts with UEFI";

@@ -9,8 +9,7 @@ use crate::finding::Rule;
 /// libvirt defines it, and its start fails.
 const SOURCE: Rule = Rule::error(
     "nic-source",
-    "a NIC on a network, bridge or network device that does not exist, is not active, or takes no \
-     guests",
+    "a NIC on a network, bridge or network device that does not exist, or takes no guests",
 );
 
 /// Rules of this module.

@@ -252,7 +252,7 @@ impl Uses {
         let inactive = pools.into_iter().filter(|pool| !pool.active);
         let inactive = inactive.filter_map(|pool| Some((pool.name, pool.path?))).collect();
         let silent = if here { Silent::read() } else { Silent::default() };
-        let layers = if here { Layers::read() } else { Layers::default() };
+        let layers = if here { Layers::read(&silent) } else { Layers::default() };
         let mut uses = Uses { here, volumes, inactive, silent, layers, ..Uses::default() };
         let both = |row: &DomainSummary| -> &'static [XmlOf] {
             if row.state.is_active() { &[XmlOf::Public, XmlOf::Live] } else { &[XmlOf::Public] }

@@ -523,7 +523,7 @@ pub const DEFECTS: &[Defect] = &[
     setting(
         "bios-huge-bars",
         "/domain/devices/hostdev[1]/source/address",
-        |s| bars_on(s, 64, |_| {}),
+        |s| bars_on(s, 128, |_| {}),
         &[],
     ),
     defect(

@@ -20,15 +20,13 @@ pub const OLD: &[Defect] = &[
         "/domain",
         |s| bars_on(s, 64, |s| s.host.machine.kernel_release = Some("5.15.0-1040".into())),
         &[],
-    )
-    .also(&["bios-huge-bars"]),
+    ),
     setting(
         "slow-large-bars",
         "/domain",
         |s| bars_on(s, 64, |s| s.versions.qemu = Some(Version(8, 2, 2))),
         &[],
-    )
-    .also(&["bios-huge-bars"]),
+    ),
     setting(
         "slow-huge-bars",
         "/domain",

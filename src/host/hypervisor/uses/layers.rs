@@ -2,6 +2,7 @@
 //! directory that it comes from: one removed there is gone for whoever has it open by the other
 //! name.
 
+use crate::discover::silent::Silent;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -24,9 +25,12 @@ struct Overlay {
 }
 
 impl Layers {
-    /// Reads them.
-    pub fn read() -> Layers {
-        Layers::parse(&std::fs::read(MOUNTS).unwrap_or_default())
+    /// Reads them, but for those over a file system that does not respond.
+    pub fn read(silent: &Silent) -> Layers {
+        let mut layers = Layers::parse(&std::fs::read(MOUNTS).unwrap_or_default());
+        let answers = |directory: &PathBuf| silent.why(directory).is_none();
+        layers.0.retain(|overlay| overlay.directories.iter().all(answers));
+        layers
     }
 
     /// Reads them from the kernel's list.
