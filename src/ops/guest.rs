@@ -56,7 +56,6 @@ pub fn resolve(
     wanted: &GuestRequest,
     disks: Option<&StorageRequest>,
 ) -> Result<Planned> {
-    refuse_same_mac(&wanted.networks, &wanted.request.extras)?;
     resolve_on(world, wanted, disks, world.topology()?)
 }
 

@@ -1,7 +1,7 @@
 //! The domain as the rules see it: its claims on the host and what it shows to the guest. Does not
 //! judge.
 
-use crate::domain::arguments::guest_places;
+use crate::domain::arguments::{guest_places, names_firmware};
 use crate::domain::claims::{Binding, Claims, VcpuSet};
 use crate::domain::read::{At, Fault, GuestAddress, Reader, Spot, c_number, number};
 use crate::domain::{DomainXml, Element};
@@ -94,8 +94,8 @@ pub struct Guest<'t> {
     pub asked: Option<Request>,
     /// Whether its root bus is PCI Express.
     pub is_pcie: bool,
-    /// Whether it starts with UEFI.
-    pub is_uefi: bool,
+    /// Whether it starts with QEMU's usual BIOS: it names no firmware.
+    pub is_bios: bool,
     /// Disks and NICs of models that QEMU emulates register by register: what each is.
     pub emulated: Vec<At<'t, String>>,
     /// Values that could not be parsed, those of the claims included.
@@ -174,7 +174,7 @@ impl<'t> Guest<'t> {
             has_clique: domain.sets_property("x-nv-gpudirect-clique"),
             asked: domain.record().ok().flatten().map(|record| record.request),
             is_pcie: domain.is_pcie(),
-            is_uefi: domain.is_uefi(),
+            is_bios: !domain.is_uefi() && root.find("os/loader").is_none() && !names_firmware(root),
             emulated: Vec::new(),
             faults: Vec::new(),
         };

@@ -180,6 +180,13 @@ pub fn mediated(root: Element<'_>) -> Vec<String> {
     words.filter(|word| is_uuid(word)).map(str::to_owned).collect()
 }
 
+/// Whether an argument of QEMU names the firmware.
+pub fn names_firmware(root: Element<'_>) -> bool {
+    arguments(root)
+        .map(value_of)
+        .any(|value| value.trim_start_matches('-') == "bios" || value.contains("pflash"))
+}
+
 /// Returns the settings of the devices of a kind that arguments of QEMU add.
 pub fn devices<'t>(root: Element<'t>, driver: &str) -> Vec<At<'t, BTreeMap<String, String>>> {
     let elements: Vec<Element<'t>> = arguments(root).collect();

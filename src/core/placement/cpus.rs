@@ -82,7 +82,7 @@ fn order<'n>(
 }
 
 /// Pins of the emulator, and of the I/O threads of each node: on the core taken for them, otherwise
-/// on unused threads of the last core, otherwise as those of the nearest of its other nodes,
+/// on unused threads of the last core, otherwise as those of its other node next in number,
 /// otherwise over the guest's cores.
 fn helpers(cores: &GuestCores<'_>) -> (CpuSet, Vec<CpuSet>) {
     let helper = |node: &NodeCores<'_>| match node.own {

@@ -160,18 +160,22 @@ pub fn unescaped(text: &str) -> String {
     })
 }
 
-/// The same for a name that may not be text.
-fn bytes_of(mut word: &[u8]) -> Vec<u8> {
+/// Replaces the escapes of a word of these lists, a backslash and three octal digits, in a name that
+/// may not be text.
+pub(crate) fn bytes_of(word: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(word.len());
-    while let Some((&first, rest)) = word.split_first() {
-        match ESCAPES.iter().find(|(escape, _)| word.starts_with(escape.as_bytes())) {
-            Some((escape, byte)) => {
-                bytes.push(*byte);
-                word = &word[escape.len()..];
+    let mut rest = word;
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| first == b'\\');
+        let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match text.and_then(|text| u8::from_str_radix(text, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
             }
             None => {
                 bytes.push(first);
-                word = rest;
+                rest = after;
             }
         }
     }

@@ -2,9 +2,9 @@
 //! directory that it comes from: one removed there is gone for whoever has it open by the other
 //! name.
 
-use crate::discover::silent::Silent;
+use crate::discover::silent::{Silent, bytes_of};
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ fn overlay(line: &[u8]) -> Option<Overlay> {
         match name {
             b"upperdir" => directories.insert(0, path(value)),
             // Of several, two colons stand before those that have data only.
-            b"lowerdir" => directories.extend(parts(&unescaped(value))),
+            b"lowerdir" => directories.extend(parts(&bytes_of(value))),
             b"lowerdir+" | b"datadir+" => directories.push(path(value)),
             _ => {}
         }
@@ -97,28 +97,7 @@ fn parts(list: &[u8]) -> Vec<PathBuf> {
 
 /// The path that a word of the list names.
 fn path(word: &[u8]) -> PathBuf {
-    PathBuf::from(OsString::from_vec(unescaped(word)))
-}
-
-/// Replaces the escapes of the list: a backslash and three octal digits.
-fn unescaped(word: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| first == b'\\');
-        let text = digits.and_then(|digits| std::ffi::OsStr::from_bytes(digits).to_str());
-        match text.and_then(|text| u8::from_str_radix(text, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    bytes
+    PathBuf::from(OsString::from_vec(bytes_of(word)))
 }
 
 #[cfg(test)]
