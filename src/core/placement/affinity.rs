@@ -76,6 +76,8 @@ pub(super) struct Home<'a> {
     /// Number of cores reserved for the host, which are the first ones of the slowest kind that are not
     /// isolated, and neither in `seats` nor in `helpers`.
     pub(super) kept: usize,
+    /// Number of cores that are not reserved, of whatever kind.
+    cores: usize,
     /// GPUs at home here, by address.
     pub(super) gpus: Vec<Bdf>,
     /// Nodes without GPUs that its GPUs share, as places among [`Homes::all`].
@@ -162,7 +164,8 @@ impl<'a> Homes<'a> {
                 )
             }
             None => {
-                let most = self.nodes.iter().max_by_key(|n| (n.seats.len(), Reverse(n.id)));
+                // The same for every request, whichever kind of cores it takes.
+                let most = self.nodes.iter().max_by_key(|n| (n.cores, Reverse(n.id)));
                 let node = most.map_or(NodeId(0), |home| home.id);
                 (node, (self.nodes.len() > 1).then_some(Moved::Unknown))
             }
@@ -297,6 +300,7 @@ fn home<'a, O: Ord + Copy>(
     list.sort_by_key(|(order, seat)| (is_isolated(seat), Reverse(seat.speed), *order));
     let kept = kept.min(list.len());
     list.drain(..kept);
+    let cores = list.len();
     list.sort_by_key(|(order, _)| *order);
     let all = list.into_iter().map(|(_, seat)| seat);
     let of_kind = |seat: &Seat<'_>| among.kind.is_none() || seat.speed == among.kind;
@@ -311,7 +315,7 @@ fn home<'a, O: Ord + Copy>(
         helpers.extend(others);
     }
     let (annexes, tenants) = (Vec::new(), Vec::new());
-    Home { id, seats, helpers, kept, gpus: Vec::new(), annexes, tenants }
+    Home { id, seats, helpers, kept, cores, gpus: Vec::new(), annexes, tenants }
 }
 
 /// The nearest node to another that has a property, itself first; by distance if the host reports

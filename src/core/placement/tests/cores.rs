@@ -394,3 +394,14 @@ fn isolated_cores_are_for_vcpus_and_the_others_for_helpers() {
     assert!(says(&many, "are not isolated", true), "{:?}", many.reasons);
     assert!(!many.emulator_pin.intersects(&host.parts().isolated), "{}", many.emulator_pin);
 }
+
+#[test]
+fn a_gpu_of_an_unknown_node_has_one_home_whichever_cores_are_taken() {
+    let spec = HostSpec { gpus: vec![None], ..HostSpec::even(2, 8, 64, 0) };
+    let isolated = (4..8).chain(20..24).collect();
+    for host in [spec.build(), HostSpec { isolated, ..spec }.build()] {
+        let plan = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+        let on = host.core_of(plan.vcpu_pins[0].first().unwrap()).unwrap().node;
+        assert_eq!(on, NodeId(0), "{:?}", plan.reasons);
+    }
+}
