@@ -230,3 +230,25 @@ fn the_readme_does_what_it_says() {
         .env("COLUMNS", "100")
         .case("README.md");
 }
+
+#[test]
+fn a_usage_line_names_no_option_that_the_environment_gives() {
+    for words in [&["completions"][..], &["stop"], &["rename", "a"]] {
+        let (code, _, err) = run(gpuvm(words).env("LIBVIRT_DEFAULT_URI", "test:///default"));
+        assert_eq!(code, 2);
+        assert!(err.contains("Usage: gpuvm") && !err.contains("--connect"), "{err}");
+    }
+}
+
+#[test]
+fn an_image_that_is_not_there_has_the_names_of_known_ones() {
+    for (name, hint) in
+        [("debian13", " debian-13`?"), ("nosuch.qcow2", "the name of a known image: debian-12, ")]
+    {
+        let (code, _, err) =
+            run(&mut gpuvm(&["image", "add", name, "--connect", "test:///default"]));
+        assert_eq!(code, 1);
+        assert!(err.contains(&format!("{name} cannot be used: No such file")), "{err}");
+        assert!(err.contains(hint), "{err}");
+    }
+}

@@ -156,7 +156,12 @@ fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
         Err(error) if asks_for_help(&error) => {
             args::fitted(output::width()).try_get_matches_from(words)?
         }
-        matches => matches?,
+        // Else the usage line names the option of a value that comes from the environment.
+        Err(error) => {
+            let bare = Cli::command().mut_arg("connect", |arg| arg.env(None));
+            return Err(bare.try_get_matches_from(words).err().unwrap_or(error));
+        }
+        Ok(matches) => matches,
     };
     offer::remember(&matches);
     let mut cli = Cli::from_arg_matches(&matches)?;

@@ -115,7 +115,7 @@ pub struct ShapeArgs {
     /// meanwhile. Repeatable with addresses.
     #[arg(long, value_name = "N|BDF", help_heading = DEVICES)]
     pub nic: Vec<Which>,
-    /// Maximum distance of NICs from the GPUs
+    /// Maximum distance of each GPU's nearest NIC
     ///
     /// Applies to --nic and --vf. The nearest ones are preferred in any case.
     #[arg(long, value_name = "NEAR", value_enum, help_heading = DEVICES, hide_short_help = true)]
@@ -137,7 +137,7 @@ pub struct ShapeArgs {
     /// Takes the same values as --nic. Drives that the host uses are never taken.
     #[arg(long, value_name = "N|BDF", help_heading = DEVICES)]
     pub nvme: Vec<Which>,
-    /// Maximum distance of NVMe drives from the GPUs
+    /// Maximum distance of each GPU's nearest NVMe drive
     #[arg(long, value_name = "NEAR", value_enum, help_heading = DEVICES, hide_short_help = true)]
     pub nvme_near: Option<NearArg>,
     /// Enable GPUDirect peer-to-peer below a PCIe switch

@@ -114,7 +114,7 @@ pub struct SetArgs {
     /// Remove all passed-through NVMe drives
     #[arg(long, conflicts_with = "nvme", group = "sizes", help_heading = DEVICES)]
     pub no_nvme: bool,
-    /// Maximum distance of NICs from the GPUs
+    /// Maximum distance of each GPU's nearest NIC
     ///
     /// Applies to those that --nic and --vf add. The default is that of `create`.
     #[arg(
@@ -126,7 +126,7 @@ pub struct SetArgs {
         hide_short_help = true
     )]
     pub nic_near: Option<NearArg>,
-    /// Maximum distance of NVMe drives from the GPUs
+    /// Maximum distance of each GPU's nearest NVMe drive
     ///
     /// Applies to those that --nvme adds. The default is that of `create`.
     #[arg(

@@ -41,9 +41,9 @@ impl FromStr for CellsArg {
 /// How near a device must be, on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NearArg {
-    /// Below the PCIe switch of a GPU: peer-to-peer traffic avoids the host bridge
+    /// Below the GPU's PCIe switch: peer-to-peer traffic avoids the host bridge
     Switch,
-    /// On the NUMA node of a GPU: traffic avoids the link between packages
+    /// On the GPU's NUMA node: traffic avoids the link between packages
     Node,
     /// Anywhere (default)
     Any,

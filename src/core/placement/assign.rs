@@ -6,7 +6,7 @@
 //! result is the cheapest matching of that many pairs.
 
 /// Parts of a cost.
-pub(super) const PARTS: usize = 10;
+pub(super) const PARTS: usize = 3;
 
 /// A cost in parts that are compared one after the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,6 +7,7 @@ use super::PlanError;
 use super::affinity::Homes;
 use super::assign::{Cost, cheapest};
 use super::candidates::{Candidate, Devices, Kind, Refused, short};
+use super::cover::Cover;
 use super::explain::{Reasons, count};
 use super::groups;
 use super::reason::{BesideGpu, BesideReason, GpuName, label};
@@ -55,6 +56,8 @@ pub(super) struct Wish {
     pub(super) kind: Kind,
     /// How near it has to be.
     near: Near,
+    /// Whether each GPU is to have one so near: not where NICs are requested that are to be so.
+    serves: bool,
     /// How many.
     pub(super) number: usize,
     /// Whether the admin named them.
@@ -85,7 +88,7 @@ pub(super) fn distance(proximity: Proximity) -> u32 {
 }
 
 /// Converts a proximity to a number; nearer is smaller.
-fn rank(proximity: Proximity) -> i32 {
+pub(super) fn rank(proximity: Proximity) -> i32 {
     match proximity {
         Proximity::Same | Proximity::NvLink(_) | Proximity::Pix => 0,
         Proximity::Pxb => 1,
@@ -96,7 +99,7 @@ fn rank(proximity: Proximity) -> i32 {
 }
 
 /// The largest rank.
-const FARTHEST: i32 = 4;
+pub(super) const FARTHEST: i32 = 4;
 
 /// The distance up to which a device is near enough.
 fn limit(near: Near) -> u32 {
@@ -137,6 +140,7 @@ impl Search {
             match Wish::new(&devices, &ways, (kind, wish, near)) {
                 Ok(mut wish) => {
                     wish.displays = (search.counted, taken.asked().to_vec());
+                    wish.serves = kind != Kind::Vf || asked.nics.number() == 0;
                     search.wishes.push(wish);
                 }
                 Err(error) => {
@@ -263,6 +267,7 @@ impl Wish {
         Ok(Wish {
             kind,
             near,
+            serves: true,
             number,
             is_exact,
             displays: (gpus.len(), Vec::new()),
@@ -292,68 +297,40 @@ impl Wish {
         })
     }
 
-    /// The least sum of distances; none: too few are near enough.
+    /// The least sum of distances of as many devices; none: too few are near enough.
     fn far(&self, gpus: &[usize]) -> Option<u32> {
         let [on_switch, on_node] = self.reach(gpus);
         let there = [on_switch, on_node, self.candidates.len()][limit(self.near) as usize];
-        if there < self.number {
+        if there < self.number || self.needed(gpus)? > self.number {
             return None;
         }
         let beyond = |reached: usize| self.number.saturating_sub(reached);
         u32::try_from(beyond(on_switch) + beyond(on_node)).ok()
     }
 
-    /// How many of these devices it takes so that each GPU has one as near as this rank; none: no
-    /// number is enough. Ranks are those of a tree: what is as near to one GPU is so to all that are
-    /// as near to that one.
-    fn needed(&self, gpus: &[usize], among: &[usize], most: i32) -> Option<usize> {
-        let is_near = |gpu: usize, at: usize| rank(self.beside[gpu][at]) <= most;
-        let mut taken: Vec<usize> = Vec::new();
-        for &gpu in gpus {
-            if !taken.iter().any(|&at| is_near(gpu, at)) {
-                taken.push(*among.iter().find(|&&at| is_near(gpu, at))?);
-            }
-        }
-        Some(taken.len())
-    }
-
-    /// Fewer devices than GPUs: of those that are as near to a GPU of the guest as any, those from which
-    /// the worst GPU is nearest to one of them, then all GPUs together; the guest's own before all
-    /// others. Since ranks are those of a tree, taking the one that helps most each time is as good as
-    /// any choice among them.
-    fn covering(&self, gpus: &[usize], among: &[usize], wanted: &[[i32; 2]]) -> Choice {
-        let there = |gpu: usize, at: usize| rank(self.beside[gpu][at]);
-        let is_enough = |most: &i32| {
-            self.needed(gpus, among, *most).is_some_and(|needed| needed <= self.number)
+    /// How many devices it takes so that each GPU has one that is near enough; none: no number is
+    /// enough. What is near enough to one GPU is so to all that are as near to that one, and the
+    /// guest's own to all.
+    fn needed(&self, gpus: &[usize]) -> Option<usize> {
+        let bits = match self.near {
+            _ if !self.serves => return Some(0),
+            Near::Switch => &self.on_switch,
+            Near::Node => &self.on_node,
+            Near::Any => return Some(0),
         };
-        let worst = (0..FARTHEST).find(is_enough).unwrap_or(FARTHEST);
-        let mut best: Vec<i32> = vec![FARTHEST + 1; gpus.len()];
-        let mut chosen: Choice = Vec::new();
-        while chosen.len() < self.number {
-            let cost = |&&at: &&usize| {
-                let candidate = &self.candidates[at];
-                let (mut reached, mut gain) = (0, 0);
-                for (&gpu, best) in gpus.iter().zip(&best) {
-                    let rank = there(gpu, at);
-                    reached += i32::from(*best > worst && rank <= worst);
-                    gain += (best - rank).max(0);
-                }
-                let own = gpus.iter().map(|&gpu| distance(self.beside[gpu][at])).min();
-                let [alone, shared] = wanted[at];
-                let rest = [alone, shared, candidate.crowd, candidate.along];
-                (!candidate.is_own, own, -reached, -gain, rest, at)
-            };
-            let is_left = |at: &&usize| chosen.iter().all(|(_, other)| other != *at);
-            let Some(&at) = among.iter().filter(is_left).min_by_key(cost) else { break };
-            let served: Vec<usize> = chosen.iter().filter_map(|(gpu, _)| *gpu).collect();
-            let free = gpus.iter().copied().filter(|gpu| !served.contains(gpu));
-            chosen.push((free.min_by_key(|&gpu| there(gpu, at)), at));
-            for (&gpu, best) in gpus.iter().zip(&mut best) {
-                *best = (*best).min(there(gpu, at));
+        let words = self.candidates.len().div_ceil(64);
+        let row = |gpu: usize| &bits[gpu * words..][..words];
+        let mut needed = 0;
+        for (place, &gpu) in gpus.iter().enumerate() {
+            if row(gpu).iter().all(|word| *word == 0) {
+                return None;
             }
+            let has_one = |other: &usize| {
+                row(gpu).iter().zip(row(*other)).any(|(mine, theirs)| mine & theirs != 0)
+            };
+            needed += usize::from(!gpus[..place].iter().any(has_one));
         }
-        chosen.sort_unstable();
-        chosen
+        Some(needed)
     }
 
     /// The nearest devices, each with the index of the GPU that it is for.
@@ -367,37 +344,30 @@ impl Wish {
         if near.len() < self.number {
             return Err(self.too_far(gpus, &near));
         }
-        let wanted = self.wanted_outside(outside, &near);
-        if self.number < gpus.len() && !self.is_exact {
-            return Ok(self.covering(gpus, &near, &wanted));
+        let needed = self.needed(gpus);
+        if needed.is_none_or(|needed| needed > self.number) {
+            return Err(self.too_few(gpus, needed));
         }
+        let wanted = self.wanted_outside(outside, &near);
+        let taken = Cover::new(self, gpus, &near, &wanted).take(&near);
         let rounds = self.number.div_ceil(gpus.len().max(1));
-        let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);
         let cost = |gpu: usize, round: usize, at: usize| {
-            let (candidate, beside) = (&self.candidates[at], self.beside[gpu][at]);
-            let single = round == 0 && distance(beside) == 0;
-            let [alone, shared] = wanted[at];
+            let beside = self.beside[gpu][at];
+            let is_single = round == 0 && distance(beside) == 0;
             Cost([
-                i32::from(!candidate.is_own),
-                i32::try_from(nearest(at)).unwrap_or(2),
-                i32::from(!single),
+                i32::from(!is_single),
                 rank(beside),
-                small(round),
-                alone,
-                shared,
-                candidate.crowd,
-                candidate.along,
-                small(at),
+                i32::try_from(round).unwrap_or(i32::MAX >> 16),
             ])
         };
         let seats: Vec<(usize, usize)> =
             (0..rounds).flat_map(|round| gpus.iter().map(move |&gpu| (gpu, round))).collect();
         let row = |&(gpu, round): &(usize, usize)| -> Vec<Cost> {
-            near.iter().map(|&at| cost(gpu, round, at)).collect()
+            taken.iter().map(|&at| cost(gpu, round, at)).collect()
         };
         let costs: Vec<Vec<Cost>> = seats.iter().map(row).collect();
         let pairs = cheapest(&costs, self.number);
-        Ok(pairs.into_iter().map(|(seat, at)| (Some(seats[seat].0), near[at])).collect())
+        Ok(pairs.into_iter().map(|(seat, at)| (Some(seats[seat].0), taken[at])).collect())
     }
 
     /// Returns for each candidate the free GPUs that would lose their only nearest one, and a
@@ -431,17 +401,60 @@ impl Wish {
         all.into_iter().take(self.number).map(|at| (None, at)).collect()
     }
 
+    /// Makes the error that there is none for some GPUs, or that more are needed for all.
+    fn too_few(&self, gpus: &[usize], needed: Option<usize>) -> PlanError {
+        let place = self.place();
+        let label =
+            |gpus: &[usize]| label(&gpus.iter().map(|&gpu| self.name(gpu)).collect::<Vec<_>>());
+        let flag = self.flag();
+        let (noun, near) =
+            (self.kind.noun(), if self.near == Near::Switch { "node" } else { "any" });
+        let farther = format!("`--{flag}-near {near}` allows farther ones");
+        if let Some(needed) = needed {
+            let all = count(needed, noun);
+            let its = match self.near {
+                Near::Switch => "below one PCIe switch with it",
+                Near::Node | Near::Any => "on its node",
+            };
+            let what = format!(
+                "requested {}, and it takes {all} for each of {} to have one {its}",
+                count(self.number, noun),
+                label(gpus)
+            );
+            let hint = format!("ask for {all}, or {farther}");
+            return PlanError::Impossible { what, hint };
+        }
+        let lacks = |gpu: &usize| self.needed(&[*gpu]).is_none();
+        let without: Vec<usize> = gpus.iter().copied().filter(lacks).collect();
+        let in_the_way = |(_, beside): &&(Refused, Vec<usize>)| {
+            !self.is_exact && beside.iter().any(|gpu| without.contains(gpu))
+        };
+        let refused: Vec<Refused> =
+            self.refused.iter().filter(in_the_way).map(|(refused, _)| refused.clone()).collect();
+        let of = if self.is_exact { "requested" } else { "available" };
+        short(format!("no {of} {noun} is {place} {}", label(&without)), &refused, farther)
+    }
+
+    /// Where one that is near enough is, to be followed by GPUs.
+    fn place(&self) -> &'static str {
+        match self.near {
+            Near::Switch => "below one PCIe switch with",
+            Near::Node | Near::Any => "on the node of",
+        }
+    }
+
+    /// The option's name.
+    fn flag(&self) -> &'static str {
+        if self.kind == Kind::Nvme { "nvme" } else { "nic" }
+    }
+
     /// Makes the error that too few are near enough.
     fn too_far(&self, gpus: &[usize], near: &[usize]) -> PlanError {
         let (number, noun) = (self.number, self.kind.noun());
-        let place = match self.near {
-            Near::Switch => "below one PCIe switch with",
-            Near::Node | Near::Any => "on the node of",
-        };
+        let place = self.place();
         let names: Vec<GpuName> = gpus.iter().map(|&gpu| self.name(gpu)).collect();
         let label = label(&names);
-        let (what, flag) =
-            (count(number, noun), if self.kind == Kind::Nvme { "nvme" } else { "nic" });
+        let (what, flag) = (count(number, noun), self.flag());
         let what = if self.is_exact {
             let far = (0..self.candidates.len()).find(|at| !near.contains(at));
             let bdf = far.map(|at| self.candidates[at].bdf.to_string()).unwrap_or_default();

@@ -14,6 +14,7 @@ mod capacity;
 mod chosen;
 mod cliques;
 mod compare;
+mod cover;
 mod cpus;
 mod devices;
 pub mod explain;

@@ -11,9 +11,10 @@ use crate::image::{
 };
 use crate::input;
 use crate::shell::word as shell_word;
+use crate::words::similar;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{Seek as _, SeekFrom};
+use std::io::{ErrorKind, Seek as _, SeekFrom};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
@@ -35,6 +36,21 @@ pub struct AddImage {
     pub pool: String,
     /// Images that are known by name.
     pub known: Vec<KnownImage>,
+}
+
+/// The error of a file that cannot be looked at: it may be meant for a known image.
+fn not_there(given: &Path, error: &std::io::Error, known: &[KnownImage]) -> Error {
+    let text = given.display().to_string();
+    let names: Vec<&str> = known.iter().map(|image| image.name.as_str()).collect();
+    let hint = match similar(&text, names.iter().copied()) {
+        _ if error.kind() != ErrorKind::NotFound => String::new(),
+        Some(one) => format!("did you mean `gpuvm image add {one}`?"),
+        None => {
+            let names = names.join(", ");
+            format!("a file, an https URL, or the name of a known image: {names}")
+        }
+    };
+    ImageError::NotTaken { shown: text, error: error.to_string() }.hint(hint)
 }
 
 /// Source of the expected sum of the image.
@@ -76,6 +92,7 @@ impl Source {
     /// Opens the requested file, and reads its first bytes.
     pub fn open(wanted: &AddImage) -> Result<Source> {
         let given = path(&wanted.file)?;
+        given.symlink_metadata().map_err(|error| not_there(&given, &error, &wanted.known))?;
         let name = match &wanted.name {
             Some(name) => name.clone(),
             None => default_name(&given)?,

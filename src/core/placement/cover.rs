@@ -1,0 +1,129 @@
+//! Which NICs, virtual functions or drives serve the GPUs of a guest: those from which the worst GPU
+//! is nearest to one of them, then all GPUs together, then the devices themselves to any GPU, then as
+//! many GPUs as possible with one of their own below a switch.
+//!
+//! How near two functions are is told by a tree: what is as near to one GPU is so to all that are as
+//! near to that one. Each of these wishes counts, in a part of the tree, up to how many devices there
+//! help; so taking the device that helps most, again and again, is as good as any other choice.
+
+use super::extras::{FARTHEST, Wish, distance, rank};
+
+/// Ranks of nearness.
+const RANKS: usize = FARTHEST as usize + 1;
+/// The last rank that is below a switch.
+const SWITCH: usize = 1;
+
+/// Devices that are taken one after another.
+pub(super) struct Cover<'w> {
+    /// The request, and what is available.
+    wish: &'w Wish,
+    /// GPUs of the guest, as places in the wish.
+    gpus: &'w [usize],
+    /// What GPUs of others need of each candidate, as [`Wish::wanted_outside`] has it.
+    wanted: &'w [[i32; 2]],
+    /// Devices for each GPU, at most.
+    rounds: usize,
+    /// The rank that each GPU can have.
+    worst: i32,
+    /// The rank of what is nearest to each GPU.
+    best: Vec<i32>,
+    /// How many are as near to each GPU as each rank.
+    within: Vec<[usize; RANKS]>,
+    /// What is taken.
+    taken: Vec<usize>,
+}
+
+/// What taking a device is worth; the least is taken: other than the guest's own, GPUs that it brings
+/// to the worst rank and how much nearer all GPUs come (both negative), its own distance, whether no
+/// GPU gets its own one by it, ranks at which it is one too many, those that its GPUs have already,
+/// what others need of it, and its place.
+type Worth = (bool, i32, i32, u32, bool, usize, usize, [i32; 4], usize);
+
+impl<'w> Cover<'w> {
+    /// Begins with nothing.
+    pub(super) fn new(
+        wish: &'w Wish,
+        gpus: &'w [usize],
+        among: &[usize],
+        wanted: &'w [[i32; 2]],
+    ) -> Cover<'w> {
+        let mut cover = Cover {
+            wish,
+            gpus,
+            wanted,
+            rounds: wish.number.div_ceil(gpus.len().max(1)),
+            worst: FARTHEST,
+            best: vec![FARTHEST + 1; gpus.len()],
+            within: vec![[0; RANKS]; gpus.len()],
+            taken: Vec::with_capacity(wish.number),
+        };
+        cover.worst = (0..FARTHEST).find(|&most| cover.can_reach(among, most)).unwrap_or(FARTHEST);
+        cover
+    }
+
+    /// Takes the wanted number of these.
+    pub(super) fn take(mut self, among: &[usize]) -> Vec<usize> {
+        let mut left = among.to_vec();
+        while self.taken.len() < self.wish.number {
+            let best = (0..left.len()).min_by_key(|&place| self.worth(left[place]));
+            let Some(at) = best.map(|place| left.swap_remove(place)) else { break };
+            for place in 0..self.gpus.len() {
+                let rank = self.rank(place, at);
+                self.best[place] = self.best[place].min(rank);
+                let all = self.within[place].iter_mut().zip(0..);
+                all.filter(|(_, most)| rank <= *most).for_each(|(number, _)| *number += 1);
+            }
+            self.taken.push(at);
+        }
+        self.taken.sort_unstable();
+        self.taken
+    }
+
+    /// How near a candidate is to a GPU.
+    fn rank(&self, gpu: usize, at: usize) -> i32 {
+        rank(self.wish.beside[self.gpus[gpu]][at])
+    }
+
+    /// Whether the wanted number is enough for each GPU to have one as near as this rank. The guest's
+    /// own come first.
+    fn can_reach(&self, among: &[usize], most: i32) -> bool {
+        let is_own = |at: &usize| self.wish.candidates[*at].is_own;
+        let (own, others): (Vec<usize>, Vec<usize>) = among.iter().copied().partition(is_own);
+        let (mut taken, left) =
+            if own.len() <= self.wish.number { (own, others) } else { (Vec::new(), own) };
+        for gpu in 0..self.gpus.len() {
+            let is_near = |at: &&usize| self.rank(gpu, **at) <= most;
+            if !taken.iter().any(|at| is_near(&at)) {
+                let Some(at) = left.iter().find(is_near) else { return false };
+                taken.push(*at);
+            }
+        }
+        taken.len() <= self.wish.number
+    }
+
+    /// What taking a candidate next is worth.
+    fn worth(&self, at: usize) -> Worth {
+        let candidate = &self.wish.candidates[at];
+        let (mut reached, mut gain) = (0, 0);
+        let mut below = [(0, 0); RANKS];
+        for (place, best) in self.best.iter().enumerate() {
+            let rank = self.rank(place, at);
+            reached += i32::from(*best > self.worst && rank <= self.worst);
+            gain += (best - rank).max(0);
+            for (most, (gpus, there)) in below.iter_mut().enumerate() {
+                if usize::try_from(rank).is_ok_and(|rank| rank <= most) {
+                    (*gpus, *there) = (*gpus + 1, self.within[place][most]);
+                }
+            }
+        }
+        let nearest = self.gpus.iter().map(|&gpu| distance(self.wish.beside[gpu][at])).min();
+        let (gpus, there) = below[SWITCH];
+        let is_single = there < gpus;
+        let spare = below.iter().filter(|(gpus, there)| *there >= gpus * self.rounds).count();
+        let round = below.iter().find(|(gpus, _)| *gpus > 0).map_or(0, |(gpus, all)| all / gpus);
+        let [alone, shared] = self.wanted[at];
+        let others = [alone, shared, candidate.crowd, candidate.along];
+        let nearest = nearest.unwrap_or_default();
+        (!candidate.is_own, -reached, -gain, nearest, !is_single, spare, round, others, at)
+    }
+}
