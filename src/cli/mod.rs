@@ -115,6 +115,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         colour::set(ColorArg::Never);
     }
     verbose::listen(cli.global.verbose);
+    if !cli.global.quiet {
+        crate::hypervisor::slow::tell_by(output::tell);
+    }
     let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&cli)));
     match run {
         Ok(Ok(code)) => code,

@@ -85,7 +85,8 @@ pub fn describe(planned: &Planned) -> String {
         let bus = group
             .cell
             .map_or("a bus of no cell".to_owned(), |cell| format!("a bus of cell {cell}"));
-        format!("{} below {bus}", count(placement.guest_pcie.ports_of(group), "root port"))
+        let ports = count(placement.guest_pcie.ports_of(group), "root port");
+        format!("{ports} below {bus}: {}", in_short(topology, &group.devices))
     });
     let spare = planned.request.spare_ports;
     let spare =
@@ -140,6 +141,20 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
             None => placement.partition.map(|id| id.to_string()),
         },
     );
+}
+
+/// Devices in a line: GPUs by index, and all others by address.
+fn in_short(topology: &Topology, devices: &[Bdf]) -> String {
+    let index = |bdf: Bdf| topology.gpus().position(|gpu| gpu.bdf == bdf);
+    let gpus: Vec<String> =
+        devices.iter().filter_map(|&bdf| index(bdf)).map(|at| at.to_string()).collect();
+    let gpus = match &gpus[..] {
+        [] => None,
+        [only] => Some(format!("GPU {only}")),
+        several => Some(format!("GPUs {}", several.join(","))),
+    };
+    let others = devices.iter().filter(|bdf| index(**bdf).is_none()).map(ToString::to_string);
+    gpus.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
 /// The kernel's name of a NIC or an NVMe drive, if the record has one.

@@ -71,7 +71,7 @@ pub(super) fn tree(
     let tree = GuestPcie { groups, links, cliques: Vec::new(), beside_gpu };
     let floats = cpus.cells.iter().all(|(node, _)| node.is_none());
     for group in tree.groups.iter().filter(|group| group.cell.is_some() || floats) {
-        let (devices, ports, cell) = (group.devices.len(), tree.ports_of(group), group.cell);
+        let (devices, ports, cell) = (group.devices.clone(), tree.ports_of(group), group.cell);
         reasons.say(Topic::Pcie, TreeReason::Bus { devices, ports, cell });
     }
     tree

@@ -12,7 +12,9 @@ mod networks;
 mod pin;
 mod pools;
 mod storage;
+mod support;
 
+use self::support::Supported;
 use super::machine::{Machine, Uri, decide};
 use super::{HypervisorError, HypervisorErrorKind, SILENT, lazy};
 use crate::quiet;
@@ -56,6 +58,8 @@ pub struct Libvirt {
     machine: OnceCell<Machine>,
     /// The guests that it can run, once asked.
     support: OnceCell<Option<GuestSupport>>,
+    /// The question for them, where it has begun.
+    supported: Cell<Option<JoinHandle<Option<Supported>>>>,
     /// A probe of its disk features that has begun.
     asked: Cell<Option<JoinHandle<Abilities>>>,
 }
@@ -99,6 +103,7 @@ impl Libvirt {
             agents: address::Agents::default(),
             machine: OnceCell::new(),
             support: OnceCell::new(),
+            supported: Cell::default(),
             asked: Cell::default(),
         };
         let denied = match in_time(uri, &doing, Connect::open) {

@@ -11,6 +11,7 @@ pub mod libvirt;
 pub mod machine;
 pub mod network;
 pub mod none;
+pub mod slow;
 pub mod snapshot;
 pub mod storage;
 #[cfg(test)]

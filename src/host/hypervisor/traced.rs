@@ -1,8 +1,9 @@
 //! A hypervisor that traces calls and their duration: `INFO` for changes and calls longer than
-//! `LONG`, `DEBUG` for everything. Documents and agent commands are not traced: they may contain
+//! `LONG`, `DEBUG` for everything; and has those watched that should be short. Documents and agent commands are not traced: they may contain
 //! secrets.
 
 use super::network::{NetworkLease, NetworkState, Networks};
+use super::slow;
 use super::snapshot::Snapshot;
 use super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId};
 use super::{
@@ -27,7 +28,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tracing::{Level, debug, enabled, info};
 
-use Call::{Changes, Reads};
+use Call::{Changes, Reads, Waits, Works};
 
 /// The duration from which a read is traced as `INFO`.
 const LONG: Duration = Duration::from_secs(1);
@@ -47,6 +48,10 @@ enum Call {
     Reads,
     /// It changes.
     Changes,
+    /// It changes and may take as long as it takes: memory is filled, or a disk copied.
+    Works,
+    /// It reads, and waits for somebody else, or for much data.
+    Waits,
 }
 
 /// Opens a hypervisor, traced if there is a subscriber.
@@ -54,10 +59,11 @@ pub fn open<H: Hypervisor + 'static>(
     uri: &str,
     open: impl FnOnce() -> Result<H, HypervisorError>,
 ) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
-    if !enabled!(Level::INFO) {
+    if !enabled!(Level::INFO) && !slow::is_on() {
         return Ok(Rc::new(open()?));
     }
-    let inner = Rc::new(told(Changes, format_args!("connect to {uri}"), open)?);
+    // It has a limit of its own.
+    let inner = Rc::new(told(Works, format_args!("connect to {uri}"), open)?);
     Ok(Rc::new(Traced { inner }))
 }
 
@@ -67,15 +73,19 @@ fn told<T>(
     what: fmt::Arguments<'_>,
     run: impl FnOnce() -> Result<T, HypervisorError>,
 ) -> Result<T, HypervisorError> {
-    if call == Changes {
+    let changes = matches!(call, Changes | Works);
+    if changes {
         // Calls that never return are traced, too.
         debug!("libvirt begins: {what}");
     }
     let since = Instant::now();
-    let done = run();
+    let done = match call {
+        Reads | Changes => slow::watched(|| what.to_string(), run),
+        Works | Waits => run(),
+    };
     let took = seconds(since);
     let failed = done.as_ref().err().map_or(String::new(), |error| format!(": {}", error.message));
-    if call == Changes || since.elapsed() >= LONG {
+    if changes || since.elapsed() >= LONG {
         info!("libvirt: {what}, {took}{failed}")
     } else {
         debug!("libvirt: {what}, {took}{failed}")
@@ -188,18 +198,18 @@ impl Hypervisor for Traced {
     }
     fn make_snapshot(&self, name: &str, snapshot: &str, of: &str) -> Result<(), HypervisorError> {
         let what = format_args!("make snapshot `{snapshot}` of domain `{name}`");
-        told(Changes, what, || self.inner.make_snapshot(name, snapshot, of))
+        told(Works, what, || self.inner.make_snapshot(name, snapshot, of))
     }
     fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
         let what = format_args!("revert domain `{name}` to snapshot `{snapshot}`");
-        told(Changes, what, || self.inner.revert_snapshot(name, snapshot))
+        told(Works, what, || self.inner.revert_snapshot(name, snapshot))
     }
     fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
         let what = format_args!("delete snapshot `{snapshot}` of domain `{name}`");
-        told(Changes, what, || self.inner.delete_snapshot(name, snapshot))
+        told(Works, what, || self.inner.delete_snapshot(name, snapshot))
     }
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
-        told(Changes, format_args!("start domain `{name}`"), || self.inner.start(name))
+        told(Works, format_args!("start domain `{name}`"), || self.inner.start(name))
     }
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError> {
         told(Changes, format_args!("shut down domain `{name}`"), || self.inner.shutdown(name, by))
@@ -209,7 +219,7 @@ impl Hypervisor for Traced {
         told(Changes, what, || self.inner.pause(name, paused))
     }
     fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
-        told(Changes, format_args!("power off domain `{name}`"), || self.inner.destroy(name))
+        told(Works, format_args!("power off domain `{name}`"), || self.inner.destroy(name))
     }
     fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
         let what = format_args!("detach a device of domain `{name}`");
@@ -228,7 +238,7 @@ impl Hypervisor for Traced {
     }
     fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         let what = format_args!("resize disk `{target}` of domain `{name}` to {bytes} bytes");
-        told(Changes, what, || self.inner.grow_disk(name, target, bytes))
+        told(Works, what, || self.inner.grow_disk(name, target, bytes))
     }
     fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError> {
         let what = format_args!("pin {thread} of domain `{name}` to pcpus {pcpus}");
@@ -249,7 +259,7 @@ impl Hypervisor for Traced {
         wait: Duration,
     ) -> Result<String, HypervisorError> {
         let what = format_args!("ask the agent of domain `{name}`");
-        told(Reads, what, || self.inner.ask_agent(name, command, wait))
+        told(Waits, what, || self.inner.ask_agent(name, command, wait))
     }
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
         told(Reads, format_args!("autostart of domain `{name}`"), || self.inner.autostart(name))
@@ -324,7 +334,7 @@ impl Storage for Traced {
     }
     fn make_volume(&self, pool: &str, new: &NewVolume) -> Result<PathBuf, HypervisorError> {
         let what = format_args!("create volume `{}` in pool `{pool}`", new.name);
-        told(Changes, what, || self.inner.storage().make_volume(pool, new))
+        told(Works, what, || self.inner.storage().make_volume(pool, new))
     }
     fn copy_volume(
         &self,
@@ -335,15 +345,15 @@ impl Storage for Traced {
         let (of, volume) = from;
         let new_name = &new.name;
         let what = format_args!("copy volume `{volume}` of `{of}` to `{new_name}` in `{pool}`");
-        told(Changes, what, || self.inner.storage().copy_volume(pool, new, from))
+        told(Works, what, || self.inner.storage().copy_volume(pool, new, from))
     }
     fn grow_volume(&self, pool: &str, name: &str, bytes: u64) -> Result<(), HypervisorError> {
         let what = format_args!("resize volume `{name}` of pool `{pool}` to {bytes} bytes");
-        told(Changes, what, || self.inner.storage().grow_volume(pool, name, bytes))
+        told(Works, what, || self.inner.storage().grow_volume(pool, name, bytes))
     }
     fn delete_volume(&self, pool: &str, name: &str) -> Result<(), HypervisorError> {
         let what = format_args!("delete volume `{name}` of pool `{pool}`");
-        told(Changes, what, || self.inner.storage().delete_volume(pool, name))
+        told(Works, what, || self.inner.storage().delete_volume(pool, name))
     }
     fn upload(
         &self,
@@ -353,7 +363,7 @@ impl Storage for Traced {
         progress: Progress<'_>,
     ) -> Result<(), HypervisorError> {
         let what = format_args!("upload volume `{name}` of pool `{pool}`");
-        told(Changes, what, || self.inner.storage().upload(pool, name, from, progress))
+        told(Works, what, || self.inner.storage().upload(pool, name, from, progress))
     }
     fn download(
         &self,
@@ -364,7 +374,7 @@ impl Storage for Traced {
     ) -> Result<(), HypervisorError> {
         let what = format_args!("read bytes {range:?} of volume `{name}` of pool `{pool}`");
         let range = range.clone();
-        told(Reads, what, || self.inner.storage().download(pool, name, range, to))
+        told(Waits, what, || self.inner.storage().download(pool, name, range, to))
     }
 }
 

@@ -295,7 +295,7 @@ fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt:
     )
 }
 
-/// Writes the text for normal pages: their cost, and the command that reserves others.
+/// Writes the text for normal pages: their cost, and what reserves others.
 fn normal(
     f: &mut fmt::Formatter<'_>,
     why: NoPages,
@@ -323,6 +323,9 @@ fn normal(
         NoPages::Unknown => f.write_str("; --huge-pages 1G or 2M takes them all the same"),
         NoPages::NoPools | NoPages::NotMounted => Ok(()),
         NoPages::Few if commands.is_empty() => Ok(()),
-        NoPages::Few => write!(f, "; `{}` reserves huge pages", commands.join(" && ")),
+        NoPages::Few => match &commands[..] {
+            [command] => write!(f, "; `{command}` reserves huge pages"),
+            _ => f.write_str("; --reserve-pages of create, start and tune reserves huge pages"),
+        },
     }
 }

@@ -24,8 +24,8 @@ pub struct WindowTooLarge {
 pub enum TreeReason {
     /// Devices below an expander bus.
     Bus {
-        /// How many.
-        devices: usize,
+        /// Devices.
+        devices: Vec<Bdf>,
         /// How many root ports they have: a card's functions have one.
         ports: usize,
         /// The bus's guest cell; none: cells are bound to no node.
@@ -82,19 +82,24 @@ pub enum TreeReason {
 /// Says what is below an expander bus.
 fn bus(
     f: &mut fmt::Formatter<'_>,
-    (devices, ports): (usize, usize),
+    (devices, ports): (&[Bdf], usize),
     cell: Option<u32>,
 ) -> fmt::Result {
-    if ports == devices {
-        write!(f, "{}, a root port each, below an expander bus of ", count(devices, "device"))?;
-    } else {
-        write!(
-            f,
-            "{}, those of a card in one slot as on the host, at {} below an expander bus of ",
-            count(devices, "function"),
-            count(ports, "root port")
-        )?;
-    }
+    let names = list(devices);
+    match devices.len() {
+        1 => write!(f, "{names} at a root port below an expander bus of "),
+        all if all == ports => {
+            write!(f, "{names}, a root port each, below an expander bus of ")
+        }
+        _ => {
+            let ports = count(ports, "root port");
+            write!(
+                f,
+                "{names}, those of a card in one slot as on the host, at {ports} below an expander \
+                 bus of "
+            )
+        }
+    }?;
     match cell {
         Some(cell) => write!(f, "cell {cell}"),
         None => f.write_str("no cell: cells are bound to no node"),
@@ -104,7 +109,7 @@ fn bus(
 impl fmt::Display for TreeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TreeReason::Bus { devices, ports, cell } => bus(f, (*devices, *ports), *cell),
+            TreeReason::Bus { devices, ports, cell } => bus(f, (devices, *ports), *cell),
             TreeReason::Away { devices } => {
                 write!(f, "{}: on another node than the guest's vCPUs", list(devices))
             }

@@ -8,14 +8,14 @@ use super::super::{
     AskedBy, Console, DiskSize, DomainState, DomainSummary, GuestAddress, Hypervisor,
     HypervisorError, HypervisorErrorKind, Keep, Kept, Lease, Used, VfPool, XmlOf, network, storage,
 };
-use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools};
+use super::support::Supported;
+use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools, support};
 use crate::discover::reach::Reach;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::shell::{self, word};
 use gpuvm_core::topology::software::{GuestSupport, UnusableKvm};
 use gpuvm_core::versions::{Version, Versions};
-use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,83 +33,21 @@ const END_WAIT: Duration = Duration::from_secs(10);
 /// daemon writes a warning to its log (`max_client_requests`).
 const AT_ONCE: usize = 4;
 
-/// libvirt's domain capabilities, as far as needed.
-#[derive(Debug, Deserialize)]
-struct Capabilities {
-    /// The emulator.
-    path: PathBuf,
-    /// What guests can boot with.
-    #[serde(default)]
-    os: Boot,
-}
-
-/// The boot loaders of guests.
-#[derive(Debug, Default, Deserialize)]
-struct Boot {
-    /// Lists of values.
-    #[serde(default, rename = "enum")]
-    lists: Vec<ValueList>,
-}
-
-/// The values that an attribute can have.
-#[derive(Debug, Deserialize)]
-struct ValueList {
-    /// The attribute.
-    #[serde(rename = "@name")]
-    name: String,
-    /// The values.
-    #[serde(default, rename = "value")]
-    values: Vec<String>,
-}
-
-/// Why libvirt does not say what guests can have.
-struct Refused {
-    /// Its message.
-    why: String,
-    /// Whether the caller may not ask.
-    is_denied: bool,
-}
-
 impl Libvirt {
-    /// The capabilities of guests of a kind: `qemu`, `kvm`.
-    fn capabilities(&self, virt: &str) -> Result<Capabilities, Refused> {
-        let asked = self.connection().domain_capabilities(None, None, None, Some(virt), 0);
-        let text = asked.map_err(|error| Refused {
-            why: error.message().trim().replace('\n', "; "),
-            is_denied: matches!(
-                error.code().known(),
-                Some(ErrorNumber::OperationDenied | ErrorNumber::AccessDenied)
-            ),
-        })?;
-        let read = quick_xml::de::from_str(&text);
-        read.map_err(|error| Refused { why: error.to_string(), is_denied: false })
-    }
-
-    /// Asks which guests it can run. Emulation works without KVM.
+    /// Asks which guests it can run, unless that has begun.
     fn ask_support(&self) -> Option<GuestSupport> {
         if !self.uri.starts_with("qemu") {
             return None;
         }
-        let kvm = self.capabilities("kvm");
-        // Who may only look is not told.
-        if kvm.as_ref().is_err_and(|refused| refused.is_denied) {
-            return None;
-        }
-        let emulated = if kvm.is_err() { self.capabilities("qemu").ok() } else { None };
-        let Some(found) = kvm.as_ref().ok().or(emulated.as_ref()) else {
-            return Some(GuestSupport::default());
-        };
-        let has_efi =
-            |list: &ValueList| list.name == "firmware" && list.values.iter().any(|v| v == "efi");
+        let asked = self.supported.take().and_then(|asked| asked.join().ok());
+        let Supported { support, no_kvm } =
+            asked.unwrap_or_else(|| support::supported(&self.connection()))?;
         let is_here = self.its_machine().is_here();
-        Some(GuestSupport {
-            emulator: Some(found.path.display().to_string()),
-            has_firmware: found.os.lists.iter().any(has_efi),
-            no_kvm: kvm.err().map(|Refused { why, .. }| match closed(&Node::of_this_machine()) {
-                Some((why, command)) if is_here => UnusableKvm { why, command: Some(command) },
-                _ => UnusableKvm { why, command: None },
-            }),
-        })
+        let no_kvm = no_kvm.map(|why| match closed(&Node::of_this_machine()) {
+            Some((why, command)) if is_here => UnusableKvm { why, command: Some(command) },
+            _ => UnusableKvm { why, command: None },
+        });
+        Some(GuestSupport { no_kvm, ..support })
     }
 }
 
@@ -142,8 +80,7 @@ impl Hypervisor for Libvirt {
         if !self.its_machine().is_here() {
             return None;
         }
-        let path = |virt| Some(self.capabilities(virt).ok()?.path);
-        path("qemu").or_else(|| path("kvm"))
+        support::emulator(&self.connection())
     }
 
     fn guest_support(&self) -> Option<GuestSupport> {

@@ -2,6 +2,7 @@
 
 use super::super::storage::{NewVolume, Pool, Progress, Storage, Volume, VolumeId, xml};
 use super::super::{HypervisorError, HypervisorErrorKind};
+use super::support::supported;
 use super::{Libvirt, abilities, error, is_unsupported};
 use gpuvm_core::domain::guest::Abilities;
 use std::io::{self, Read, Write};
@@ -65,6 +66,11 @@ impl Storage for Libvirt {
     fn ask_ahead(&self) {
         let connection = self.connection();
         self.asked.replace(Some(crate::quiet::spawn(move || abilities::ask(&connection))));
+        if self.support.get().is_none() {
+            let connection = self.connection();
+            let ask = move || supported(&connection);
+            self.supported.replace(Some(crate::quiet::spawn(ask)));
+        }
     }
 
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError> {

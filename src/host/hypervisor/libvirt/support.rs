@@ -1,0 +1,93 @@
+//! Which guests a libvirt can run, by its domain capabilities.
+
+use gpuvm_core::topology::software::GuestSupport;
+use serde::Deserialize;
+use std::path::PathBuf;
+use virt::connect::Connect;
+use virt::error::ErrorNumber;
+
+/// libvirt's domain capabilities, as far as needed.
+#[derive(Debug, Deserialize)]
+struct Capabilities {
+    /// The emulator.
+    path: PathBuf,
+    /// What guests can boot with.
+    #[serde(default)]
+    os: Boot,
+}
+
+/// The boot loaders of guests.
+#[derive(Debug, Default, Deserialize)]
+struct Boot {
+    /// Lists of values.
+    #[serde(default, rename = "enum")]
+    lists: Vec<ValueList>,
+}
+
+/// The values that an attribute can have.
+#[derive(Debug, Deserialize)]
+struct ValueList {
+    /// The attribute.
+    #[serde(rename = "@name")]
+    name: String,
+    /// The values.
+    #[serde(default, rename = "value")]
+    values: Vec<String>,
+}
+
+/// Why libvirt does not say what guests can have.
+struct Refused {
+    /// Its message.
+    why: String,
+    /// Whether the caller may not ask.
+    is_denied: bool,
+}
+
+/// What libvirt says of the guests that it can run.
+pub(super) struct Supported {
+    /// The same, but for KVM.
+    pub(super) support: GuestSupport,
+    /// Why KVM cannot be used; none: it can, or QEMU is missing.
+    pub(super) no_kvm: Option<String>,
+}
+
+/// The capabilities of guests of a kind: `qemu`, `kvm`.
+fn capabilities(connection: &Connect, virt: &str) -> Result<Capabilities, Refused> {
+    let asked = connection.domain_capabilities(None, None, None, Some(virt), 0);
+    let text = asked.map_err(|error| Refused {
+        why: error.message().trim().replace('\n', "; "),
+        is_denied: matches!(
+            error.code().known(),
+            Some(ErrorNumber::OperationDenied | ErrorNumber::AccessDenied)
+        ),
+    })?;
+    let read = quick_xml::de::from_str(&text);
+    read.map_err(|error| Refused { why: error.to_string(), is_denied: false })
+}
+
+/// Asks which guests it can run; none: who asks is not told. Emulation works without KVM.
+pub(super) fn supported(connection: &Connect) -> Option<Supported> {
+    let kvm = capabilities(connection, "kvm");
+    // Who may only look is not told.
+    if kvm.as_ref().is_err_and(|refused| refused.is_denied) {
+        return None;
+    }
+    let emulated = if kvm.is_err() { capabilities(connection, "qemu").ok() } else { None };
+    let Some(found) = kvm.as_ref().ok().or(emulated.as_ref()) else {
+        return Some(Supported { support: GuestSupport::default(), no_kvm: None });
+    };
+    let has_efi =
+        |list: &ValueList| list.name == "firmware" && list.values.iter().any(|v| v == "efi");
+    let support = GuestSupport {
+        emulator: Some(found.path.display().to_string()),
+        has_firmware: found.os.lists.iter().any(has_efi),
+        no_kvm: None,
+    };
+    Some(Supported { support, no_kvm: kvm.err().map(|refused| refused.why) })
+}
+
+/// The QEMU program that guests run in.
+pub(super) fn emulator(connection: &Connect) -> Option<PathBuf> {
+    let path = |virt| Some(capabilities(connection, virt).ok()?.path);
+    path("qemu").or_else(|| path("kvm"))
+}
