@@ -7,6 +7,7 @@ mod edges;
 mod guide;
 mod many;
 mod mutated;
+mod posted;
 pub mod property;
 mod refused;
 mod traps;

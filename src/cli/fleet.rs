@@ -189,9 +189,9 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let mut heard = told(places(hosts, limit, &wanted), cx);
     // A refusal says more than silence. The sort is stable: equals keep the order of the file.
     heard.sort_by_key(|one| match (&one.answer, one.no_place) {
-        (Some(place), _) => (0, place.lost),
-        (None, true) => (1, 0),
-        (None, false) => (2, 0),
+        (Some(place), _) => (0, Some(place.order())),
+        (None, true) => (1, None),
+        (None, false) => (2, None),
     });
     if let Some(best) = args.best {
         let kept: BTreeSet<String> = heard
@@ -205,45 +205,52 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let first = heard.first().filter(|one| one.answer.is_some());
     let has_place = first.is_some();
     let uri = first.and_then(|one| one.connect.as_deref());
-    let command = uri.and_then(offer::create_on);
+    let command = if has_place { offer::create_on(uri) } else { None };
+    // Who reads JSON may run it where he is.
+    let on_connection = command.clone().filter(|_| uri.is_some());
     let code = if has_place { EXIT_DONE } else { EXIT_FAILED };
     if cx.output.json {
-        cx.output.json("gpuvm-fleet-plan", &FleetPlan { hosts: heard, command })?;
+        let plan = FleetPlan { hosts: heard, command: on_connection };
+        cx.output.json("gpuvm-fleet-plan", &plan)?;
         return Ok(code);
     }
-    let mut table = Table::new(["host", "GPUs", "vCPUs", "memory", "lost", "place"]);
-    for one in &heard {
-        let mut cells = vec![one.name.clone()];
-        match &one.answer {
-            Some(place) => {
-                let gpus = match ranges(&place.gpus) {
-                    gpus if gpus.is_empty() => "-".to_owned(),
-                    gpus => gpus,
-                };
-                let memory = MemSize::from_kib(place.memory_kib).to_string();
-                let compromises = match place.compromises {
-                    0 => "without compromise".to_owned(),
-                    some => format!("with {}", count(some, "compromise")),
-                };
-                cells.extend([gpus, place.vcpus.to_string(), memory, place.lost.to_string()]);
-                cells.push(compromises);
-            }
-            None => {
-                cells.extend(["-"; 4].map(str::to_owned));
-                cells.push(one.state().to_owned());
+    let head = ["host", "GPUs", "vCPUs", "memory", "lost", "links", "NIC", "place"];
+    let mut table = Table::new(head);
+    heard.iter().for_each(|one| table.push(row(one)));
+    cx.output.table(&table)?;
+    match (command, heard.first().filter(|_| has_place)) {
+        (Some(command), Some(first)) => {
+            cx.output.text(&format!("\n{command}\n"))?;
+            if first.connect.is_none() {
+                let name = &first.name;
+                cx.output.progress(&format!("on `{name}`, which has no `connect` in the file"));
             }
         }
-        table.push(cells);
-    }
-    cx.output.table(&table)?;
-    match (command, heard.first()) {
-        (Some(command), _) => cx.output.text(&format!("\n{command}\n"))?,
-        (None, Some(first)) if has_place => cx
-            .output
-            .progress(&format!("host `{}` has no `connect`: run `gpuvm create` there", first.name)),
         _ => cx.output.progress("no host has a place for this guest"),
     }
     Ok(code)
+}
+
+/// The place on a host in cells of a table.
+fn row(one: &HostAnswer<HostPlace>) -> Vec<String> {
+    let mut cells = vec![one.name.clone()];
+    let Some(place) = &one.answer else {
+        cells.extend(["-"; 6].map(str::to_owned));
+        cells.push(one.state().to_owned());
+        return cells;
+    };
+    let dash = || "-".to_owned();
+    let gpus = Some(ranges(&place.gpus)).filter(|gpus| !gpus.is_empty());
+    let memory = MemSize::from_kib(place.memory_kib).to_string();
+    let links = place.nvlinks.map(|links| links.to_string());
+    cells.extend([gpus.unwrap_or_else(dash), place.vcpus.to_string(), memory]);
+    cells.push(place.lost.to_string());
+    cells.extend([links.unwrap_or_else(dash), place.nic.clone().unwrap_or_else(dash)]);
+    cells.push(match place.compromises {
+        0 => "without compromise".to_owned(),
+        some => format!("with {}", count(some, "compromise")),
+    });
+    cells
 }
 
 /// Runs `fleet capture`.

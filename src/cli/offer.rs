@@ -170,11 +170,12 @@ impl Call {
         words.join(" ")
     }
 
-    /// The `create` of the guest that this call describes, on another connection.
-    fn create_on(&self, uri: &str) -> String {
+    /// The `create` of the guest that this call describes, on another connection; none: on that
+    /// machine.
+    fn create_on(&self, uri: Option<&str>) -> String {
         let (_, target) = verb_of("create");
-        let mut words: Vec<String> =
-            ["gpuvm".to_owned(), "create".to_owned(), "-c".to_owned(), shown(uri)].into();
+        let mut words: Vec<String> = ["gpuvm".to_owned(), "create".to_owned()].into();
+        words.extend(uri.into_iter().flat_map(|uri| ["-c".to_owned(), shown(uri)]));
         let is_of_create = |arg: &&Arg| {
             let has = |own: &Arg| match arg.get_long() {
                 Some(long) => own.get_long() == Some(long),
@@ -547,8 +548,9 @@ pub fn without(flags: &[&str]) -> String {
     call().map(|call| call.without_all(flags)).unwrap_or_default()
 }
 
-/// The `create` of what this call plans, on another connection; none outside a run.
-pub fn create_on(uri: &str) -> Option<String> {
+/// The `create` of what this call plans, on another connection, or on that machine; none outside a
+/// run.
+pub fn create_on(uri: Option<&str>) -> Option<String> {
     Some(call()?.create_on(uri))
 }
 

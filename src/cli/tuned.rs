@@ -3,9 +3,9 @@
 use super::diff::Diff;
 use super::output::Output;
 use crate::apply::Step;
-use crate::tune::Change;
+use crate::tune::{Change, Left};
 use gpuvm_ops::tune::Tuning;
-use gpuvm_ops::tune::answer::TunedDomain;
+use gpuvm_ops::tune::answer::{LeftAlone, TunedDomain};
 use serde::Serialize;
 
 /// The answer with what would be done.
@@ -50,10 +50,22 @@ pub fn print(
         });
         let found =
             domain.findings.iter().map(|f| format!("  ! {}: {}", f.says.path, f.says.message));
-        let more: Vec<String> = if done { Vec::new() } else { why.chain(found).collect() };
+        let more: Vec<String> =
+            if done { Vec::new() } else { why.chain(found).chain(left(domain)).collect() };
         lines(domain, done).into_iter().chain(more)
     });
     output.text(&lines.map(|line| line + "\n").collect::<String>())
+}
+
+/// What stays of a domain as its owner chose it, in lines.
+fn left(domain: &TunedDomain) -> Vec<String> {
+    let line = |one: &LeftAlone| {
+        let Left { item, is, would_be, gain } = &one.left;
+        let command = &one.command;
+        format!("    {item}: {is}; `{command}` makes it {would_be}: {gain}")
+    };
+    let head = (!domain.left_alone.is_empty()).then(|| "  left alone:".to_owned());
+    head.into_iter().chain(domain.left_alone.iter().map(line)).collect()
 }
 
 /// A domain in lines.

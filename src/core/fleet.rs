@@ -1,12 +1,13 @@
 //! Many hosts: what each has left, and which one a guest costs the others least. Knows no
 //! connection and reads no host; who asks several at once is `gpuvm_ops::fleet`.
 
+use crate::bdf::Bdf;
 use crate::occupancy::Occupancy;
 use crate::placement::{
     Capacity, DeviceState, Placement, PlanError, capacity, device_states, plan,
 };
 use crate::request::Request;
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, Proximity, Topology};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,8 +97,7 @@ pub fn host_capacity(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> Hos
         .map(|(bdf, _)| *bdf)
         .collect();
     let partitions = topology.partitions();
-    let is_free =
-        |gpus: &[crate::bdf::Bdf]| !gpus.is_empty() && gpus.iter().all(|gpu| free.contains(gpu));
+    let is_free = |gpus: &[Bdf]| !gpus.is_empty() && gpus.iter().all(|gpu| free.contains(gpu));
     let free_partitions = partitions.iter().filter(|one| is_free(&one.gpus)).count();
     let names: BTreeSet<&str> = held.domains.iter().map(|one| one.domain.as_str()).collect();
     let running: BTreeSet<&str> =
@@ -145,6 +145,30 @@ pub fn lost(topology: &Topology, held: &Occupancy, placement: &Placement) -> u64
     lost.sum()
 }
 
+/// How well a place suits its guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit {
+    /// The fewest NVLinks between two of its GPUs; none: it has fewer than two.
+    pub nvlinks: Option<u32>,
+    /// How near the NIC is that is nearest to the GPU farthest from all; none: no GPU, or no NIC.
+    pub nic: Option<Proximity>,
+}
+
+/// How well a place suits its guest.
+pub fn fit(topology: &Topology, placement: &Placement) -> Fit {
+    let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
+    let gpus: Vec<Bdf> = gpus.into_iter().filter(|bdf| placement.devices.contains(bdf)).collect();
+    let pairs =
+        gpus.iter().enumerate().flat_map(|(at, one)| gpus[..at].iter().map(move |b| (*one, *b)));
+    let links = |(a, b)| match topology.proximity(a, b) {
+        Proximity::NvLink(links) => links,
+        _ => 0,
+    };
+    let nics: Vec<Bdf> = topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf).collect();
+    let nearest = |gpu: &Bdf| nics.iter().map(|nic| topology.proximity(*gpu, *nic)).min();
+    Fit { nvlinks: pairs.map(links).min(), nic: gpus.iter().filter_map(nearest).max() }
+}
+
 /// A number of things on a host.
 fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
@@ -154,6 +178,21 @@ fn number(count: usize) -> u32 {
 mod tests {
     use super::*;
     use crate::topology::file::from_json;
+
+    #[test]
+    fn a_place_is_judged_by_its_links_and_its_nics() {
+        for (text, gpus, links, nic) in [
+            (include_str!("../../topologies/dgx-1.json"), 8, Some(0), Some(Proximity::Pix)),
+            (include_str!("../../topologies/dgx-h100.json"), 8, Some(18), Some(Proximity::Pxb)),
+            (include_str!("../../topologies/dgx-2.json"), 1, None, Some(Proximity::Pix)),
+            (include_str!("../../topologies/dgx-2.json"), 0, None, None),
+        ] {
+            let host = from_json(text).unwrap();
+            let request = Request { vcpus: Some(4), ..Request::for_gpus(gpus) };
+            let placement = plan(&host, &Occupancy::default(), &request).unwrap();
+            assert_eq!(fit(&host, &placement), Fit { nvlinks: links, nic });
+        }
+    }
 
     #[test]
     fn equal_mac_addresses_of_two_hosts_are_warned_of_once() {

@@ -14,8 +14,11 @@ use crate::reporter::{Answer, Asked, Reporter};
 use crate::taken::{Taken, taken_for_new};
 use crate::topology::file::{from_json, to_json};
 use crate::world::{Settings, World};
-use gpuvm_core::fleet::{HostCapacity, MacOfDomain, host_capacity, lost, macs, shared_macs};
+use gpuvm_core::fleet::{
+    Fit, HostCapacity, MacOfDomain, fit, host_capacity, lost, macs, shared_macs,
+};
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -136,9 +139,26 @@ pub struct HostPlace {
     pub lost: u64,
     /// Choices that are worse than they could be; `gpuvm plan --explain` names them.
     pub compromises: usize,
+    /// The fewest NVLinks between two of its GPUs; none: it has fewer than two.
+    pub nvlinks: Option<u32>,
+    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none: no
+    /// GPU, or no NIC.
+    pub nic: Option<String>,
+    /// How well it suits the guest.
+    #[serde(skip)]
+    pub fit: Fit,
     /// The MAC addresses of the host's domains.
     #[serde(skip)]
     pub macs: Vec<MacOfDomain>,
+}
+
+impl HostPlace {
+    /// Its place in an order, the best first: what later guests lose, then compromises, NVLinks, the
+    /// NICs, and memory.
+    pub fn order(&self) -> impl Ord + use<> {
+        let links = Reverse(self.fit.nvlinks);
+        (self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
+    }
 }
 
 /// What one host answered, and which machine it is.
@@ -222,12 +242,16 @@ pub fn places(
         let placement = &planned.placement;
         let indexed = planned.topology.gpus().zip(0..);
         let gpus = indexed.filter(|(gpu, _)| placement.devices.contains(&gpu.bdf));
+        let fit = fit(&planned.topology, placement);
         Ok(HostPlace {
             gpus: gpus.map(|(_, index)| index).collect(),
             vcpus: placement.vcpus(),
             memory_kib: placement.memory().kib(),
             lost: lost(&planned.topology, &planned.occupancy, placement),
             compromises: placement.reasons.iter().filter(|reason| reason.is_compromise()).count(),
+            nvlinks: fit.nvlinks,
+            nic: fit.nic.map(|nic| nic.to_string()),
+            fit,
             macs: macs(&planned.occupancy),
         })
     });

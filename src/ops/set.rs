@@ -253,7 +253,7 @@ pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
             vcpus::settle(subject, extra, wanted)?;
         }
     }
-    Ok(Tuning { subjects, tuned, extras })
+    Ok(Tuning { subjects, tuned, extras, left: Vec::new() })
 }
 
 /// Plans each set of GPUs that the guest may get, and takes the plan with the fewest compromises

@@ -22,7 +22,7 @@ use crate::world::World;
 use answer::TunedDomain;
 use convert::Convert;
 use extra::Extra;
-use gpuvm_core::tune::{Items, TuneError, Tuned};
+use gpuvm_core::tune::{Items, Left, TuneError, Tuned};
 use subject::Subject;
 use subjects::Subjects;
 
@@ -59,13 +59,16 @@ pub struct Tuning {
     pub tuned: Vec<Result<Tuned, TuneError>>,
     /// The changes beside each definition; empty if only the definitions were examined.
     pub extras: Vec<Extra>,
+    /// What stays of each as its owner chose it; empty where it was not looked for.
+    pub left: Vec<Vec<Left>>,
 }
 
 /// Tunes the definitions only.
 pub fn look(world: &World, wanted: &Tune) -> Result<Tuning> {
     let subjects = subjects::read(world, wanted)?;
     let tuned = subjects.tune(world, wanted)?;
-    Ok(Tuning { subjects, tuned, extras: Vec::new() })
+    let left = subjects.left_alone(wanted, &tuned);
+    Ok(Tuning { subjects, tuned, extras: Vec::new(), left })
 }
 
 /// Tunes domains, including the changes beside their definitions.
@@ -123,7 +126,9 @@ impl Tuning {
         let domains = domains.map(|((subject, tuned), extra)| {
             TunedDomain::of(subject, tuned.as_ref(), explain).with_extra(extra)
         });
-        domains.collect()
+        let left = self.left.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
+        let domains = domains.zip(left).zip(&self.subjects.all);
+        domains.map(|((domain, left), subject)| domain.with_left(subject, left)).collect()
     }
 
     /// The changes that apply the tuning to domains, as those of `verb`; files are never changed.

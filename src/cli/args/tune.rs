@@ -168,6 +168,14 @@ pub struct ItemArgs {
     #[arg(long, value_name = "[DISK=]FORMAT", value_parser = item::convert, value_delimiter = ',')]
     #[arg(help_heading = DISKS)]
     pub convert: Vec<Convert>,
+    /// Move disks from SATA and IDE, and NICs of emulated models, to virtio
+    ///
+    /// Each access of the guest to an emulated register leaves it for QEMU. Refused where the guest
+    /// may lack the drivers: Windows without a disk on virtio, and macOS. Disks get other names
+    /// (sda becomes vda), so an /etc/fstab that names disks has to be changed before. Not part of
+    /// --all-settings; `undo` brings the old devices back.
+    #[arg(long, help_heading = DEVICES, hide_short_help = true)]
+    pub convert_devices: bool,
     /// Host cache mode of disks
     ///
     /// Modes: none, writeback, writethrough, directsync, unsafe.
@@ -284,6 +292,7 @@ impl ItemArgs {
             self.memory_nodes.is_some(),
             self.memory_rounding.is_some(),
             !self.convert.is_empty(),
+            self.convert_devices,
             self.disk_cache.is_some(),
             self.disk_io.is_some(),
             self.disk_queues.is_some(),
@@ -346,6 +355,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
     for (name, is_named) in [
         (ItemName::Pins, args.pins.is_some()),
         (ItemName::Topology, args.topology.is_some()),
+        (ItemName::Emulator, args.emulator.is_some()),
         (ItemName::Cells, args.cells.is_some()),
         (ItemName::Pcie, args.pcie.is_some()),
         (ItemName::Maxphysaddr, args.maxphysaddr.is_some()),
@@ -381,6 +391,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         memory_nodes: or(&args.memory_nodes, base.memory_nodes),
         memory_rounding: or(&args.memory_rounding, base.memory_rounding),
         convert: base.convert,
+        convert_devices: args.convert_devices,
         disk_cache: or(&args.disk_cache, base.disk_cache),
         disk_io: or(&args.disk_io, base.disk_io),
         disk_queues: or(&args.disk_queues, base.disk_queues),

@@ -42,6 +42,11 @@ const EMULATOR: Rule = Rule::warning(
     "emulator or I/O threads on a core of the guest's vCPUs",
 );
 
+/// The others run on any pcpu, and disturb those that are pinned.
+const PARTLY: Rule = Rule::warning(
+    "vcpu-partly-pinned",
+    "vCPUs without a pin beside pinned ones, whose pcpus they may run on",
+);
 /// The kernel does not move threads between them: all stay on the first.
 const ISOLATED: Rule = Rule::warning(
     "pin-over-isolated",
@@ -75,7 +80,7 @@ const CACHING: Rule = Rule::error(
 /// Rules of this module.
 pub const RULES: &[Rule] = &[
     NO_VCPU, ABSENT, OFFLINE, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR, DEDICATED, CACHE_MODE,
-    CACHES, REMAPPING, CACHING, ISOLATED,
+    CACHES, REMAPPING, CACHING, ISOLATED, PARTLY,
 ];
 
 /// Checks pins and CPU.
@@ -96,6 +101,30 @@ pub fn check<'t>(
     caches(guest, topology, report);
     interrupts(guest, versions, report);
     isolated(guest, topology, report);
+    partly(guest, report);
+}
+
+/// Checks that all vCPUs are pinned where some are.
+fn partly<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    let vcpus = guest.vcpus.value;
+    let pinned: BTreeSet<u32> =
+        live_pins(guest).map(|pin| pin.of.value).filter(|vcpu| *vcpu < vcpus).collect();
+    let Some(first) = live_pins(guest).next() else { return };
+    let left = vcpus.saturating_sub(u32::try_from(pinned.len()).unwrap_or(u32::MAX));
+    // With a common pin they are elsewhere, if its author chose so; and a pin may be there that cannot
+    // be read.
+    let unread = guest.faults.iter().any(|fault| fault.spot.path().contains("/vcpupin"));
+    if pinned.is_empty() || left == 0 || guest.default_pin.is_some() || unread {
+        return;
+    }
+    let rest: CpuSet = (0..vcpus).filter(|vcpu| !pinned.contains(vcpu)).map(PcpuId).collect();
+    let message = format!(
+        "{} of {vcpus} vCPUs {} no pin ({rest}), and may run on the pcpus of the pinned ones",
+        left,
+        if left == 1 { "has" } else { "have" }
+    );
+    let name = crate::shell::word(&guest.name);
+    report.add(&PARTLY, first.of.spot, message, format!("`gpuvm tune {name} --pins on`"));
 }
 
 /// Checks that no vCPU may run on several isolated pcpus and on no others.
@@ -333,6 +362,15 @@ fn pairs<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let shown = guest.cpu.as_ref().and_then(|cpu| cpu.topology.as_ref());
     let threads = shown.map_or(1, |shown| shown.value[4]);
     if threads < 2 {
+        return;
+    }
+    let most = topology.cores().iter().map(|core| core.pcpus.len()).max();
+    if let (Some(shown), Some(most)) =
+        (shown, most.filter(|most| (*most as u64) < u64::from(threads)))
+    {
+        let message = format!("{threads} threads a guest core, and cores of this host have {most}");
+        let hint = format!("show threads='{most}', or threads='1'");
+        report.add(&PAIRS, shown.spot, message, hint);
         return;
     }
     let mut cores: BTreeMap<u32, Vec<(&Pin<'t>, PcpuId)>> = BTreeMap::new();

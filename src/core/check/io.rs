@@ -118,8 +118,8 @@ fn emulated<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     }
     for device in &guest.emulated {
         let message = format!(
-            "{}: QEMU emulates every access to it; virtio is faster, if the guest has its drivers \
-             (Windows: virtio-win)",
+            "{}: QEMU emulates every access to it; `tune --convert-devices` moves it to virtio, if \
+             the guest has the drivers (Windows: virtio-win)",
             device.value
         );
         report.note(&EMULATED, device.spot, message);

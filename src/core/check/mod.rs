@@ -26,7 +26,7 @@ pub use memory::SHORT_ID as HUGE_PAGES_SHORT;
 pub use memory::is_said;
 pub use nics::{NicFact, nics};
 pub use others::free_cores;
-pub use pci::{is_placed, place_hint};
+pub use pci::{misplaced, place_hint};
 pub use report::{Finding, InXml, Note};
 pub(crate) use versions::SLOW_BARS;
 

@@ -2,13 +2,14 @@
 
 use super::guest::{Controller, Guest};
 use super::report::Report;
+use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::domain::claims::Passed;
 use crate::domain::read::{At, GuestAddress, Spot};
 use crate::finding::Rule;
 use crate::topology::vendor::VENDOR_ATI;
 use crate::topology::{DeviceKind, PciDevice, Topology};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// libvirt refuses it at define.
 const TWICE: Rule = Rule::error("guest-address-twice", "two devices at one address of the guest");
@@ -92,13 +93,23 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     bridges(guest, topology, report);
 }
 
-/// Whether each passed function has a place of its own in the guest that no rule finds fault with.
-pub fn is_placed(domain: &DomainXml, topology: &Topology) -> bool {
+/// The passed functions that have no place of their own in the guest, or one that a rule finds fault
+/// with; none: what is at fault is no place of a single function.
+pub fn misplaced(domain: &DomainXml, topology: &Topology) -> Option<BTreeSet<Bdf>> {
     let guest = Guest::read(domain);
     let mut report = Report::default();
     check(&guest, topology, &mut report);
-    let mut hostdevs = guest.passed.iter().filter(|passed| passed.is_hostdev());
-    hostdevs.all(|passed| passed.at.is_some()) && report.finish().is_empty()
+    let own = |passed: &&Passed<'_>| passed.is_hostdev();
+    let unplaced = guest.passed.iter().filter(own).filter(|passed| passed.at.is_none());
+    let mut found: BTreeSet<Bdf> = unplaced.map(|passed| passed.bdf.value).collect();
+    for finding in report.finish() {
+        let is_at = |passed: &&Passed<'_>| {
+            let rest = finding.says.path.strip_prefix(&passed.device.path());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        found.insert(guest.passed.iter().filter(own).find(is_at)?.bdf.value);
+    }
+    Some(found)
 }
 
 /// Checks that no address is used twice.
@@ -341,8 +352,12 @@ fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report:
     if !matches!(bus, "pcie-root" | "pcie-expander-bus") {
         return;
     }
-    let kind = topology.device(passed.bdf.value).map(|device| device.kind());
-    let is_gpu = kind == Some(DeviceKind::Gpu);
+    let device = topology.device(passed.bdf.value);
+    let is_gpu = device.is_some_and(|device| device.kind() == DeviceKind::Gpu);
+    // What is built into the host's root complex has no port there either.
+    if !is_gpu && device.is_some_and(|device| device.parent.is_none()) {
+        return;
+    }
     let rule = if is_gpu { &GPU_FLAT } else { &FLAT };
     let mut message =
         format!("{} sits right on controller {}, a {bus}", passed.bdf.value, at.controller);

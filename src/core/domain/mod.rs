@@ -47,7 +47,9 @@ use fragment::Fragment;
 pub use held::bound_memory;
 pub use nics::{Hook, hooks, pf_of_nic};
 pub use overrides::Override;
-pub use seated::{FunctionChange, function_edits, is_bound_by_us, seat_edits, unseat_edits};
+pub use seated::{
+    FunctionChange, function_edits, is_bound_by_us, reseat_edits, seat_edits, unseat_edits,
+};
 use splice::Splicer;
 
 /// A libvirt domain's XML, well-formed and with `<domain>` at its root.

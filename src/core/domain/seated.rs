@@ -84,6 +84,30 @@ pub fn seat_edits(
     Ok(edits)
 }
 
+/// Finds the edits that give these functions of a document other places, and leave all others where
+/// they are.
+pub fn reseat_edits(
+    current: &DomainXml,
+    placement: &Placement,
+    topology: &Topology,
+    port_speed_dgts: Option<u32>,
+    misplaced: &[Bdf],
+) -> Result<Vec<DomainEdit>, DomainXmlError> {
+    let mut seats = Seats::new(current, placement)?;
+    let groups = seats.groups();
+    let addresses = seats.addresses(&[])?;
+    seats.implied_controllers(false)?;
+    let seated = seats.beside_kept(&groups, misplaced)?;
+    let mut hostdevs = hostdevs(None, placement, topology, &seated);
+    keep_names(&seats, &mut hostdevs);
+    let overrides = properties(&mut seats, &hostdevs, port_speed_dgts);
+    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
+    edits.push(seats.controllers_edit());
+    edits.push(DomainEdit::SetHostdevs { hostdevs });
+    edits.push(DomainEdit::SetOverrides { overrides });
+    Ok(edits)
+}
+
 /// How functions come to a document and leave it.
 #[derive(Debug, Clone, Copy)]
 pub struct FunctionChange<'a> {

@@ -377,9 +377,11 @@ impl<'a> Seats<'a> {
         groups: &[(Option<u32>, Vec<Bdf>)],
         gone: &[Bdf],
     ) -> Result<BTreeMap<Bdf, PciAddress>, DomainXmlError> {
-        let found = self.hostdev_addresses();
+        let mut found = self.hostdev_addresses();
         gone.iter().filter_map(|bdf| found.get(bdf)).for_each(|at| self.buses.release(*at));
         self.drop_left(gone);
+        // Those that only leave their place come again.
+        found.retain(|bdf, _| !gone.contains(bdf));
         let mut seated = BTreeMap::new();
         let mut beside: BTreeMap<Bdf, Bdf> = BTreeMap::new();
         let mut wanting: Vec<(Option<u32>, Vec<Bdf>)> = Vec::new();

@@ -77,6 +77,8 @@ pub struct NicTuning {
     pub outbound: Put<Rate>,
     /// Its MTU.
     pub mtu: Put<u32>,
+    /// Whether its model becomes virtio.
+    pub on_virtio: bool,
 }
 
 /// One setting of a domain.
@@ -473,6 +475,9 @@ impl NicTuning {
     /// Returns the wanted state of its element.
     fn fragment(&self) -> Fragment {
         let mut nic = Fragment::new("interface").nth(self.nth).if_there();
+        if self.on_virtio {
+            nic = nic.child(Fragment::new("model").attr("type", "virtio"));
+        }
         let driver = Fragment::new("driver");
         nic = match self.queues {
             Put::Stays => nic,

@@ -73,7 +73,7 @@ pub struct Machine {
     /// Physical address bits, from `address sizes` of /proc/cpuinfo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_address_bits: Option<u8>,
-    /// Address bits of the narrowest IOMMU, where it tells them (Intel's MGAW).
+    /// Address bits of the narrowest IOMMU, where it tells them (Intel's MGAW, AMD's HATS).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_address_bits: Option<u8>,
     /// Arguments of the kernel command line that concern VMs (iommu, hugepages, isolcpus, vfio), in

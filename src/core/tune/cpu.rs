@@ -9,10 +9,11 @@ use crate::domain::claims::Claims;
 use crate::domain::edit::DomainEdit;
 use crate::domain::setting::serial_log_path;
 use crate::domain::setting::{AddressBits, Setting};
-use crate::domain::{DomainXml, MOST_FILL_THREADS};
+use crate::domain::{DomainXml, Element, MOST_FILL_THREADS};
 use crate::memsize::MemSize;
 use crate::placement::{
-    GuestCache, GuestCell, GuestTopology, MOST_VCPUS, Topic, has_own_pcpus, needs_remapping,
+    GuestCache, GuestCell, GuestTopology, MOST_VCPUS, Placement, Topic, has_own_pcpus,
+    needs_remapping,
 };
 use crate::shell::{domain, word};
 use crate::topology::Topology;
@@ -143,10 +144,52 @@ fn emulator(work: &mut Work<'_>) -> Result<(), TuneError> {
             there(work.given.topology, pin, ItemName::Emulator)?;
             pin.clone()
         }
+        (Item::On, Some(placement)) if keeps_emulator(work, placement) => return Ok(()),
         (Item::On, Some(placement)) => placement.emulator_pin.clone(),
         (Item::On, None) => return Ok(()),
     };
     work.set(ItemName::Emulator, Setting::EmulatorPin { pin })
+}
+
+/// Whether the emulator stays where its owner has it: the vCPUs stay, too, and it is on none of their
+/// cores.
+fn keeps_emulator(work: &Work<'_>, placement: &Placement) -> bool {
+    let is_pinned =
+        work.guest.claims.emulator_pin.as_ref().is_some_and(|pin| !pin.value.is_empty());
+    is_pinned
+        && placement.vcpu_pins == work.guest.pins
+        && work.leaves(
+            ItemName::Emulator,
+            &["emulator-on-vcpu-core", "pin-absent-pcpu", "pin-offline-pcpu"],
+        )
+}
+
+/// Whether the guest sees the topology that its owner chose: on a host of one node no other is nearer
+/// to what there is.
+fn keeps_topology(work: &Work<'_>) -> bool {
+    /// What another topology cures.
+    const FAULTS: [&str; 5] = [
+        "topology-product",
+        "vcpu-pair-split",
+        "core-split",
+        "guest-core-split",
+        "vcpu-in-two-cells",
+    ];
+    let nodes = work.given.topology.nodes().iter().filter(|node| !node.pcpus.is_empty()).count();
+    nodes < 2
+        && work.xml.root().find("cpu/topology").is_some()
+        && work.leaves(ItemName::Topology, &FAULTS)
+}
+
+/// A topology as it is written; none: it cannot be read.
+fn shown_topology(shown: Element<'_>) -> Option<GuestTopology> {
+    let of = |name| match shown.attr(name) {
+        Some(text) => text.parse::<u32>().ok(),
+        None => Some(1),
+    };
+    let [sockets, dies, cores, threads] =
+        [of("sockets")?, of("dies")?, of("cores")?, of("threads")?];
+    Some(GuestTopology { sockets, dies, cores, threads })
 }
 
 /// Refuses pcpus that the host does not have.
@@ -164,6 +207,13 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
     let topology = match (work.given.items.topology, work.placement) {
         (Item::Keep, _) | (Item::On, None) => return Ok(()),
         (Item::Off, _) => None,
+        (Item::On, Some(_)) if keeps_topology(work) => {
+            let shown = work.xml.root().find("cpu/topology").and_then(shown_topology);
+            match shown.filter(|_| work.faults.contains("topoext-missing")) {
+                Some(shown) => Some(shown),
+                None => return Ok(()),
+            }
+        }
         (Item::On, Some(placement)) if !work.guest.kvm => Some(placement.topology.without_dies()),
         (Item::On, Some(placement)) if keeps_one_die(work, placement.topology) => {
             let name = word(&work.xml.name()).into_owned();
@@ -306,7 +356,7 @@ fn is_so(claims: &Claims<'_>, work: &Work<'_>, cells: &[GuestCell]) -> bool {
     let numa = work.xml.root().find("cpu/numa");
     let elements = numa.into_iter().flat_map(|numa| numa.children("cell"));
     let same = |((found, element), cell): (
-        (&crate::domain::claims::Cell<'_>, crate::domain::Element<'_>),
+        (&crate::domain::claims::Cell<'_>, Element<'_>),
         &GuestCell,
     )| {
         let vcpus =
@@ -368,6 +418,9 @@ fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Ok(());
     }
     let bits = match work.given.items.maxphysaddr {
+        Item::On if has_chosen_cpu(&work.xml) && work.leaves(item, &["maxphysaddr-missing"]) => {
+            return Ok(());
+        }
         Item::On if passes && work.guest.kvm && work.xml.is_x86() => {
             work.set(item, Setting::HostCpu)?;
             Some(AddressBits::Passthrough { limit })
@@ -385,6 +438,12 @@ fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
         }
     };
     work.set(item, Setting::AddressBits { bits })
+}
+
+/// Whether the guest's CPU is one that its owner chose, and not the host's as it is.
+fn has_chosen_cpu(xml: &DomainXml) -> bool {
+    let mode = xml.root().child("cpu").and_then(|cpu| cpu.attr("mode"));
+    mode.is_some_and(|mode| mode == "host-model" || mode == "custom")
 }
 
 /// Whether a guest has as many address bits as its owner chose, or the host's, which QEMU passes on

@@ -4,16 +4,16 @@
 use super::functions::settings_now;
 use super::words::has_agent;
 use super::work::Work;
-use super::{Item, ItemName, TuneError, disks, iothreads, nics};
+use super::{Item, ItemName, TuneError, convert, disks, iothreads, nics};
 use crate::bdf::Bdf;
-use crate::check::is_placed;
+use crate::check::misplaced;
 use crate::domain::claims::Claims;
 use crate::domain::nics::free_vf_mac;
 use crate::domain::placed::VfNic;
 use crate::domain::setting::Setting;
 use crate::domain::{
-    DomainEdit, DomainXml, FunctionChange, function_edits, hooks, pf_of_nic, seat_edits,
-    unseat_edits,
+    DomainEdit, DomainXml, FunctionChange, function_edits, hooks, pf_of_nic, reseat_edits,
+    seat_edits, unseat_edits,
 };
 use crate::placement::Placement;
 use crate::request::VfSettings;
@@ -27,6 +27,8 @@ const FASTEST_DGTS: u32 = 640;
 /// Applies these settings. The agent's channel comes first, since its controller gets a place, too.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     agent(work)?;
+    // Those get the settings of virtio below.
+    convert::apply(work)?;
     // In the order in which libvirt writes a driver's attributes.
     disks::driver_words(work)?;
     iothreads::apply(work)?;
@@ -165,10 +167,15 @@ fn seats(work: &Work<'_>) -> Result<Option<Vec<DomainEdit>>, TuneError> {
     // On one node no place is nearer than another.
     let topology = work.given.topology;
     let nodes = topology.nodes().iter().filter(|node| !node.pcpus.is_empty()).count();
-    if stays && nodes < 2 && is_placed(&work.xml, topology) {
-        return Ok(None);
-    }
     let placement = &without_cells(&work.xml, placement);
+    let misplaced = if stays && nodes < 2 { misplaced(&work.xml, topology) } else { None };
+    if let Some(misplaced) = misplaced {
+        let misplaced: Vec<Bdf> = misplaced.into_iter().collect();
+        if misplaced.is_empty() {
+            return Ok(None);
+        }
+        return Ok(Some(reseat_edits(&work.xml, placement, topology, fastest, &misplaced)?));
+    }
     Ok(Some(seat_edits(&work.xml, placement, work.given.topology, fastest, stays)?))
 }
 

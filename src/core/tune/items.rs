@@ -167,6 +167,8 @@ pub struct Items {
     pub memory_rounding: Item<PageSize>,
     /// Disks moved to another file, by the path of their old one; all others stay.
     pub convert: BTreeMap<String, Converted>,
+    /// Whether disks on SATA and IDE, and NICs of emulated models, become those of virtio.
+    pub convert_devices: bool,
     /// How the host caches disks.
     pub disk_cache: Item<String>,
     /// How QEMU reads and writes disks.
@@ -237,6 +239,7 @@ impl Items {
             memory_nodes: Item::On,
             memory_rounding: Item::On,
             convert: BTreeMap::new(),
+            convert_devices: false,
             disk_cache: Item::On,
             disk_io: Item::On,
             disk_queues: Item::On,
@@ -259,6 +262,7 @@ impl Items {
             unnamed: [
                 ItemName::Pins,
                 ItemName::Topology,
+                ItemName::Emulator,
                 ItemName::Cells,
                 ItemName::Pcie,
                 ItemName::Maxphysaddr,
@@ -387,6 +391,7 @@ pub enum ItemName {
     MemoryNodes,
     MemoryRounding,
     Convert,
+    ConvertDevices,
     DiskCache,
     DiskIo,
     DiskQueues,
@@ -429,6 +434,7 @@ impl ItemName {
             ItemName::MemoryNodes => "memory-nodes",
             ItemName::MemoryRounding => "memory-rounding",
             ItemName::Convert => "convert",
+            ItemName::ConvertDevices => "convert-devices",
             ItemName::DiskCache => "disk-cache",
             ItemName::DiskIo => "disk-io",
             ItemName::DiskQueues => "disk-queues",

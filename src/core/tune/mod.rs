@@ -8,6 +8,7 @@
 //!
 //! Whether a file system supports O_DIRECT and what QEMU can do are inputs ([`Given`]).
 
+mod convert;
 mod cpu;
 mod devices;
 mod disks;
@@ -16,6 +17,7 @@ mod gpus;
 mod iothreads;
 pub mod items;
 pub mod kinds;
+mod left;
 mod nics;
 mod place;
 mod refuse;
@@ -31,6 +33,7 @@ mod work;
 
 pub use gpus::candidates;
 pub use items::{Item, ItemName, Items};
+pub use left::{Left, left_alone};
 
 use crate::check::{Finding, check};
 use crate::domain::guest::{Abilities, DiskIo};
@@ -204,15 +207,16 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
         items.unnamed.insert(ItemName::Cells);
     }
     let given = &Given { items: &items, ..*given };
-    let mut work = work::Work::new(current, &guest, placement.as_ref(), given);
+    let judge = |xml| check(xml, given.topology, given.others, given.versions);
+    let before = judge(current);
+    let faults = before.iter().map(|finding| finding.rule).collect();
+    let mut work = work::Work::new(current, &guest, placement.as_ref(), given, faults);
     cpu::apply(&mut work)?;
     devices::apply(&mut work)?;
     request::apply(&mut work)?;
     let work::Work { xml: after, mut changes, mut reasons, .. } = work;
     changes.sort_by_key(|change| change.item);
-    let judge = |xml| check(xml, given.topology, given.others, given.versions);
     let findings = judge(&after);
-    let before = judge(current);
     let is_new = |finding: &&Finding| {
         finding.severity == Severity::Error && !before.iter().any(|b| b.rule == finding.rule)
     };

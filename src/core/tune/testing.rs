@@ -1,6 +1,6 @@
 //! A DGX-2 without guests, on which tests tune domains.
 
-use super::{Given, Items, TuneError, Tuned, tune};
+use super::{Given, Items, Left, TuneError, Tuned, left_alone, tune};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Abilities, NAMESPACE};
 use crate::placement::Occupancy;
@@ -25,8 +25,20 @@ pub(super) fn made_beside(
     items: &Items,
     others: &Occupancy,
 ) -> Result<Tuned, TuneError> {
+    with_given(items, others, |given| tune(xml, given))
+}
+
+/// What tuning it leaves alone.
+pub(super) fn left(xml: &DomainXml, items: &Items) -> Vec<Left> {
+    with_given(items, &Occupancy::default(), |given| {
+        left_alone(xml, given, &tune(xml, given).unwrap())
+    })
+}
+
+/// Does something with these inputs.
+fn with_given<T>(items: &Items, others: &Occupancy, run: impl FnOnce(&Given<'_>) -> T) -> T {
     let (topology, versions) = (host(), Versions::default());
-    let given = Given {
+    run(&Given {
         topology: &topology,
         others,
         items,
@@ -34,8 +46,7 @@ pub(super) fn made_beside(
         disks: &BTreeMap::new(),
         abilities: Abilities::default(),
         versions: &versions,
-    };
-    tune(xml, &given)
+    })
 }
 
 /// The metadata of a guest of ours with this request; none: somebody else's has none.

@@ -110,6 +110,11 @@ pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String
         }
         ItemName::MemoryRounding => format!("{} KiB", claims.memory.value.kib()),
         ItemName::Convert => of_driver(devices("disk"), "type"),
+        ItemName::ConvertDevices => listed(
+            devices("disk").map(on_bus).chain(devices("interface").map(of_model)).collect(),
+            ", ",
+            "no disk and no NIC",
+        ),
         ItemName::DiskCache => of_driver(devices("disk"), "cache"),
         ItemName::DiskIo => of_driver(devices("disk"), "io"),
         ItemName::DiskQueues => of_driver(devices("disk"), "queues"),
@@ -292,4 +297,20 @@ fn listed(values: Vec<String>, between: &str, none: &str) -> String {
         }
         _ => values.join(between),
     }
+}
+
+/// A disk with its bus.
+fn on_bus(disk: Element<'_>) -> String {
+    let of = |name| disk.child("target").and_then(|target| target.attr(name));
+    let name = of("dev").unwrap_or_default();
+    match of("bus") {
+        Some(bus) => format!("{name} on {bus}"),
+        None => name.into_owned(),
+    }
+}
+
+/// A NIC by its model.
+fn of_model(nic: Element<'_>) -> String {
+    let model = nic.child("model").and_then(|model| model.attr("type"));
+    format!("{} NIC", model.as_deref().unwrap_or("default"))
 }

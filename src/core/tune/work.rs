@@ -5,6 +5,7 @@ use super::{Change, Given, Item, ItemName, TuneError, words};
 use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::placement::{Because, Placement, Reason, Topic};
+use std::collections::BTreeSet;
 
 /// A domain being changed.
 pub(super) struct Work<'a> {
@@ -20,6 +21,8 @@ pub(super) struct Work<'a> {
     pub changes: Vec<Change>,
     /// Reasons besides the plan's.
     pub reasons: Vec<Reason>,
+    /// The rules of `check` that find fault with the domain as it was read.
+    pub faults: BTreeSet<&'static str>,
 }
 
 impl<'a> Work<'a> {
@@ -29,9 +32,18 @@ impl<'a> Work<'a> {
         guest: &'a Guest<'a>,
         placement: Option<&'a Placement>,
         given: &'a Given<'a>,
+        faults: BTreeSet<&'static str>,
     ) -> Work<'a> {
         let (changes, reasons) = (Vec::new(), Vec::new());
-        Work { guest, placement, given, xml: current.clone(), changes, reasons }
+        Work { guest, placement, given, xml: current.clone(), changes, reasons, faults }
+    }
+
+    /// Whether a setting is left as the owner of somebody else's guest chose it: it was not named, and
+    /// no rule finds the fault that it cures.
+    pub fn leaves(&self, item: ItemName, faults: &[&str]) -> bool {
+        self.given.items.unnamed.contains(&item)
+            && self.guest.asked.is_none()
+            && !faults.iter().any(|fault| self.faults.contains(fault))
     }
 
     /// Applies a setting.

@@ -71,21 +71,46 @@ pub fn machine(root: &FsRoot, identify: bool, notes: &mut Vec<String>) -> Result
     Ok(machine)
 }
 
-/// Reads the address bits of the narrowest IOMMU of Intel: bits 21 to 16 of its capabilities are one
-/// less (VT-d specification, Capability Register, MGAW).
+/// Reads the address bits of the narrowest IOMMU. Of Intel bits 21 to 16 of the capabilities are one
+/// less (VT-d specification, Capability Register, MGAW). Of AMD bits 11 and 10 of the extended
+/// features count the levels of its page tables beyond four, of 9 bits each (I/O Virtualization
+/// Technology Specification, MMIO offset 30h, HATS).
 fn iommu_bits(root: &FsRoot) -> Result<Option<u8>, FsError> {
     let Some(all) = root.dir("sys/class/iommu")? else { return Ok(None) };
     let mut least = None;
     for name in all.names()? {
-        let Some(dir) = root.dir(&format!("sys/class/iommu/{name}/intel-iommu"))? else { continue };
-        let bits = |text: &str| Some((u64::from_str_radix(text, 16).ok()? >> 16 & 0x3f) as u8 + 1);
-        let bits = dir.parse("cap", bits, "a hexadecimal number")?;
+        let of = |file: &str| root.dir(&format!("sys/class/iommu/{name}/{file}"));
+        let bits = if let Some(dir) = of("intel-iommu")? {
+            dir.parse("cap", of_intel, "a hexadecimal number")?
+        } else if let Some(dir) = of("amd-iommu")? {
+            dir.parse("features", of_amd, "hexadecimal numbers")?.flatten()
+        } else {
+            None
+        };
         least = match (least, bits) {
             (Some(one), Some(other)) => Some(u8::min(one, other)),
             (one, other) => one.or(other),
         };
     }
     Ok(least)
+}
+
+/// The address bits of an IOMMU of Intel with these capabilities.
+fn of_intel(cap: &str) -> Option<u8> {
+    Some((u64::from_str_radix(cap, 16).ok()? >> 16 & 0x3f) as u8 + 1)
+}
+
+/// The address bits of an IOMMU of AMD with these features, `EFR` or `EFR:EFR2`; none: it does not
+/// tell them.
+fn of_amd(features: &str) -> Option<Option<u8>> {
+    let efr = u64::from_str_radix(features.split(':').next()?, 16).ok()?;
+    Some(match efr >> 10 & 3 {
+        _ if efr == 0 => None,
+        0 => Some(48),
+        1 => Some(57),
+        2 => Some(64),
+        _ => None,
+    })
 }
 
 /// Notes that a value cannot be read, and leaves it empty.
@@ -158,6 +183,38 @@ mod tests {
         let wanted =
             "intel_iommu=on iommu=pt hugepagesz=1G hugepages=4 isolcpus=2-3 vfio-pci.ids=10de:1db8";
         assert_eq!(kept.join(" "), wanted);
+    }
+
+    #[test]
+    fn the_narrowest_iommu_of_either_vendor_counts() {
+        for (files, bits) in [
+            (&[][..], None),
+            (&[("dmar0/intel-iommu/cap", "d2008c40660462")], Some(39)),
+            (
+                &[
+                    ("dmar0/intel-iommu/cap", "19ed008c40780c66"),
+                    ("dmar1/intel-iommu/cap", "d2008c222f0686"),
+                ],
+                Some(48),
+            ),
+            (&[("ivhd0/amd-iommu/features", "246577efa2254afa:0")], Some(64)),
+            (&[("ivhd0/amd-iommu/features", "25bf732fa2295afe:1d")], Some(64)),
+            (&[("ivhd0/amd-iommu/features", "400")], Some(57)),
+            (&[("ivhd0/amd-iommu/features", "f77ef22294ada:0")], Some(64)),
+            (
+                &[("ivhd0/amd-iommu/features", "1f3:0"), ("ivhd1/amd-iommu/features", "801:0")],
+                Some(48),
+            ),
+            (&[("ivhd0/amd-iommu/features", "0:0")], None),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            for (file, text) in files {
+                let path = dir.path().join("sys/class/iommu").join(file);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, format!("{text}\n")).unwrap();
+            }
+            assert_eq!(iommu_bits(&FsRoot::at(dir.path()).unwrap()).unwrap(), bits, "{files:?}");
+        }
     }
 
     #[test]

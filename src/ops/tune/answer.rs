@@ -5,8 +5,20 @@ use super::subject::Subject;
 use crate::apply::Step;
 use crate::placement::{Because, Reason, Topic};
 use gpuvm_core::check::{Finding, HUGE_PAGES_SHORT, is_said};
-use gpuvm_core::tune::{Change, TuneError, Tuned};
+use gpuvm_core::shell::word;
+use gpuvm_core::tune::{Change, Left, TuneError, Tuned};
 use serde::Serialize;
+
+/// A setting that stays as the domain's owner chose it.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LeftAlone {
+    /// What it is, and would be.
+    #[serde(flatten)]
+    pub left: Left,
+    /// The command that changes it.
+    pub command: String,
+}
 
 /// The result for one domain.
 #[derive(Debug, Serialize)]
@@ -34,6 +46,9 @@ pub struct TunedDomain {
     pub changes: Vec<Change>,
     /// What is a compromise; with --explain every reason.
     pub reasons: Vec<Reason>,
+    /// Settings that stay as its owner chose them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_alone: Vec<LeftAlone>,
     /// What `check` finds in it afterwards.
     pub findings: Vec<Finding>,
     /// Why it cannot be tuned; none: it can.
@@ -57,6 +72,7 @@ impl TunedDomain {
             undone: None,
             changes: Vec::new(),
             reasons: Vec::new(),
+            left_alone: Vec::new(),
             findings: Vec::new(),
             refused: None,
             xml: None,
@@ -86,6 +102,15 @@ impl TunedDomain {
         let stays = extra.stays.clone();
         let undone = extra.undone.clone();
         TunedDomain { beside, waits, waits_for_start, stays, undone, ..self }
+    }
+
+    /// The same with what stays as its owner chose it.
+    pub fn with_left(self, subject: &Subject, left: &[Left]) -> TunedDomain {
+        let one = |left: &Left| {
+            let (name, item) = (word(&subject.called), left.item);
+            LeftAlone { command: format!("gpuvm tune {name} --{item} on"), left: left.clone() }
+        };
+        TunedDomain { left_alone: left.iter().map(one).collect(), ..self }
     }
 
     /// The same with the definition.

@@ -25,7 +25,7 @@ use crate::topology::Topology;
 use crate::world::World;
 use gpuvm_core::check::free_cores;
 use gpuvm_core::tune::items::PinOrder;
-use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
+use gpuvm_core::tune::{Given, Item, Items, Left, TuneError, Tuned, left_alone, together, tune};
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -327,6 +327,17 @@ impl Subjects {
             world.warning(&error.whole());
         }
         Ok(tuned)
+    }
+
+    /// What tuning leaves alone of each domain, as its owner chose it.
+    pub fn left_alone(&self, wanted: &Tune, tuned: &[Result<Tuned, TuneError>]) -> Vec<Vec<Left>> {
+        let given = self.given(&wanted.items, wanted);
+        let of = |(subject, tuned): (&Subject, &Result<Tuned, TuneError>)| {
+            let Ok(tuned) = tuned else { return Vec::new() };
+            let others = together::without_member(&self.occupancy, &subject.xml, false);
+            left_alone(&subject.xml, &Given { others: &others, ..given }, tuned)
+        };
+        self.all.iter().zip(tuned).map(of).collect()
     }
 
     /// The inputs of tuning with these settings.

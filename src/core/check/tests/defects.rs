@@ -92,7 +92,8 @@ pub const DEFECTS: &[Defect] = &[
             ("<features>", "<features><kvm><hint-dedicated state='on'/></kvm>"),
             ("<vcpupin vcpu='0' cpuset='0'/>", ""),
         ],
-    ),
+    )
+    .also(&["vcpu-partly-pinned"]),
     defect(
         "cpu-cache-mode",
         "/domain/cpu/cache",
@@ -105,7 +106,13 @@ pub const DEFECTS: &[Defect] = &[
             ),
         ],
     ),
-    defect("vcpus-without-remapping", "/domain/vcpu", true, &MANY),
+    defect(
+        "vcpu-partly-pinned",
+        "/domain/cputune/vcpupin[1]/@vcpu",
+        true,
+        &[("<vcpupin vcpu='9'", "<vcpupin vcpu='8'")],
+    ),
+    defect("vcpus-without-remapping", "/domain/vcpu", true, &MANY).also(&["vcpu-partly-pinned"]),
     setting(
         "vcpus-without-remapping",
         "/domain/vcpu",
@@ -120,7 +127,8 @@ pub const DEFECTS: &[Defect] = &[
                  caching_mode='on' eim='on'/></iommu>",
             ),
         ],
-    ),
+    )
+    .also(&["vcpu-partly-pinned"]),
     defect(
         "iommu-without-caching",
         "/domain/devices/iommu",

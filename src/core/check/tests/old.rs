@@ -51,7 +51,8 @@ pub const OLD: &[Defect] = &[
                  caching_mode='on' eim='on'/></iommu>",
             ),
         ],
-    ),
+    )
+    .also(&["vcpu-partly-pinned"]),
     setting(
         "cells-filled-in-turn",
         "/domain",

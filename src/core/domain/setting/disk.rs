@@ -24,6 +24,8 @@ pub struct DiskTuning {
     pub queues: Put<u32>,
     /// The I/O threads that serve it; none at all: QEMU's main loop.
     pub iothreads: Put<Vec<IoThread>>,
+    /// Its name as a disk on virtio, which it becomes; none: it stays where it is.
+    pub on_virtio: Option<String>,
 }
 
 impl DiskTuning {
@@ -52,7 +54,14 @@ impl DiskTuning {
         } else {
             driver = driver.if_there();
         }
-        let disk = Fragment::new("disk").nth(self.nth).if_there().child(driver);
+        let mut disk = Fragment::new("disk").nth(self.nth).if_there().child(driver);
+        if let Some(name) = &self.on_virtio {
+            let target = Fragment::new("target").if_there().attr("dev", name).attr("bus", "virtio");
+            // Of a place on the controller that it was on, and of what that one knows.
+            disk = disk
+                .child(target.want("rotation_rate", Want::Absent).want("tray", Want::Absent))
+                .child(Fragment::gone("address"));
+        }
         match self.file.want() {
             None => disk,
             // What the definition stated below the old file is not below the new one.

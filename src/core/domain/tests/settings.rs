@@ -202,6 +202,7 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         io: Put::Gone,
         queues: Put::Is(4),
         iothreads: Put::Is(vec![IoThread { id: 1, queues: 0..4 }]),
+        on_virtio: None,
     };
     let rate = Rate { average_kb_s: 1000, peak_kb_s: Some(2000), burst_kib: None };
     let nic = NicTuning {
@@ -211,6 +212,7 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
         inbound: Put::Is(rate),
         outbound: Put::Gone,
         mtu: Put::Is(9000),
+        on_virtio: false,
     };
     let made = Made { role: Role::Data, path: "/b.raw".into(), volume: None };
     let plain = NicTuning { queues: Put::Gone, ..NicTuning::default() };
