@@ -6,7 +6,31 @@
 //! near to that one. Each of these wishes counts, in a part of the tree, up to how many devices there
 //! help; so taking the device that helps most, again and again, is as good as any other choice.
 
-use super::extras::{FARTHEST, Wish, distance, rank};
+use super::candidates::Candidate;
+use crate::topology::Proximity;
+
+/// How far two functions are for a guest: 0 below one PCIe switch, 1 on one node, 2 elsewhere.
+pub(super) fn distance(proximity: Proximity) -> u32 {
+    match proximity {
+        Proximity::Same | Proximity::NvLink(_) | Proximity::Pix | Proximity::Pxb => 0,
+        Proximity::Phb | Proximity::Node => 1,
+        Proximity::Sys => 2,
+    }
+}
+
+/// Converts a proximity to a number; nearer is smaller.
+pub(super) fn rank(proximity: Proximity) -> i32 {
+    match proximity {
+        Proximity::Same | Proximity::NvLink(_) | Proximity::Pix => 0,
+        Proximity::Pxb => 1,
+        Proximity::Phb => 2,
+        Proximity::Node => 3,
+        Proximity::Sys => 4,
+    }
+}
+
+/// The largest rank.
+const FARTHEST: i32 = 4;
 
 /// Ranks of nearness.
 const RANKS: usize = FARTHEST as usize + 1;
@@ -15,11 +39,15 @@ const SWITCH: usize = 1;
 
 /// Devices that are taken one after another.
 pub(super) struct Cover<'w> {
-    /// The request, and what is available.
-    wish: &'w Wish,
-    /// GPUs of the guest, as places in the wish.
+    /// What is available.
+    candidates: &'w [Candidate],
+    /// How near each candidate is to each GPU of the host: a row for each GPU.
+    beside: &'w [Vec<Proximity>],
+    /// How many are wanted.
+    number: usize,
+    /// GPUs of the guest, as places among these rows.
     gpus: &'w [usize],
-    /// What GPUs of others need of each candidate, as [`Wish::wanted_outside`] has it.
+    /// What GPUs of others need of each candidate, less is better.
     wanted: &'w [[i32; 2]],
     /// Devices for each GPU, at most.
     rounds: usize,
@@ -42,20 +70,23 @@ type Worth = (bool, i32, i32, u32, bool, usize, usize, [i32; 4], usize);
 impl<'w> Cover<'w> {
     /// Begins with nothing.
     pub(super) fn new(
-        wish: &'w Wish,
+        (candidates, beside): (&'w [Candidate], &'w [Vec<Proximity>]),
+        number: usize,
         gpus: &'w [usize],
-        among: &[usize],
         wanted: &'w [[i32; 2]],
+        among: &[usize],
     ) -> Cover<'w> {
         let mut cover = Cover {
-            wish,
+            candidates,
+            beside,
+            number,
             gpus,
             wanted,
-            rounds: wish.number.div_ceil(gpus.len().max(1)),
+            rounds: number.div_ceil(gpus.len().max(1)),
             worst: FARTHEST,
             best: vec![FARTHEST + 1; gpus.len()],
             within: vec![[0; RANKS]; gpus.len()],
-            taken: Vec::with_capacity(wish.number),
+            taken: Vec::with_capacity(number),
         };
         cover.worst = (0..FARTHEST).find(|&most| cover.can_reach(among, most)).unwrap_or(FARTHEST);
         cover
@@ -64,7 +95,7 @@ impl<'w> Cover<'w> {
     /// Takes the wanted number of these.
     pub(super) fn take(mut self, among: &[usize]) -> Vec<usize> {
         let mut left = among.to_vec();
-        while self.taken.len() < self.wish.number {
+        while self.taken.len() < self.number {
             let best = (0..left.len()).min_by_key(|&place| self.worth(left[place]));
             let Some(at) = best.map(|place| left.swap_remove(place)) else { break };
             for place in 0..self.gpus.len() {
@@ -81,16 +112,16 @@ impl<'w> Cover<'w> {
 
     /// How near a candidate is to a GPU.
     fn rank(&self, gpu: usize, at: usize) -> i32 {
-        rank(self.wish.beside[self.gpus[gpu]][at])
+        rank(self.beside[self.gpus[gpu]][at])
     }
 
     /// Whether the wanted number is enough for each GPU to have one as near as this rank. The guest's
     /// own come first.
     fn can_reach(&self, among: &[usize], most: i32) -> bool {
-        let is_own = |at: &usize| self.wish.candidates[*at].is_own;
+        let is_own = |at: &usize| self.candidates[*at].is_own;
         let (own, others): (Vec<usize>, Vec<usize>) = among.iter().copied().partition(is_own);
         let (mut taken, left) =
-            if own.len() <= self.wish.number { (own, others) } else { (Vec::new(), own) };
+            if own.len() <= self.number { (own, others) } else { (Vec::new(), own) };
         for gpu in 0..self.gpus.len() {
             let is_near = |at: &&usize| self.rank(gpu, **at) <= most;
             if !taken.iter().any(|at| is_near(&at)) {
@@ -98,12 +129,12 @@ impl<'w> Cover<'w> {
                 taken.push(*at);
             }
         }
-        taken.len() <= self.wish.number
+        taken.len() <= self.number
     }
 
     /// What taking a candidate next is worth.
     fn worth(&self, at: usize) -> Worth {
-        let candidate = &self.wish.candidates[at];
+        let candidate = &self.candidates[at];
         let (mut reached, mut gain) = (0, 0);
         let mut below = [(0, 0); RANKS];
         for (place, best) in self.best.iter().enumerate() {
@@ -116,7 +147,7 @@ impl<'w> Cover<'w> {
                 }
             }
         }
-        let nearest = self.gpus.iter().map(|&gpu| distance(self.wish.beside[gpu][at])).min();
+        let nearest = self.gpus.iter().map(|&gpu| distance(self.beside[gpu][at])).min();
         let (gpus, there) = below[SWITCH];
         let is_single = there < gpus;
         let spare = below.iter().filter(|(gpus, there)| *there >= gpus * self.rounds).count();

@@ -7,7 +7,7 @@ use super::PlanError;
 use super::affinity::Homes;
 use super::assign::{Cost, cheapest};
 use super::candidates::{Candidate, Devices, Kind, Refused, short};
-use super::cover::Cover;
+use super::cover::{Cover, distance, rank};
 use super::explain::{Reasons, count};
 use super::groups;
 use super::reason::{BesideGpu, BesideReason, GpuName, label};
@@ -77,29 +77,6 @@ pub(super) struct Wish {
     /// Candidates on the node of a GPU, those below a switch with it included, as bits.
     on_node: Vec<u64>,
 }
-
-/// How far two functions are for a guest: 0 below one PCIe switch, 1 on one node, 2 elsewhere.
-pub(super) fn distance(proximity: Proximity) -> u32 {
-    match proximity {
-        Proximity::Same | Proximity::NvLink(_) | Proximity::Pix | Proximity::Pxb => 0,
-        Proximity::Phb | Proximity::Node => 1,
-        Proximity::Sys => 2,
-    }
-}
-
-/// Converts a proximity to a number; nearer is smaller.
-pub(super) fn rank(proximity: Proximity) -> i32 {
-    match proximity {
-        Proximity::Same | Proximity::NvLink(_) | Proximity::Pix => 0,
-        Proximity::Pxb => 1,
-        Proximity::Phb => 2,
-        Proximity::Node => 3,
-        Proximity::Sys => 4,
-    }
-}
-
-/// The largest rank.
-pub(super) const FARTHEST: i32 = 4;
 
 /// The distance up to which a device is near enough.
 fn limit(near: Near) -> u32 {
@@ -349,7 +326,8 @@ impl Wish {
             return Err(self.too_few(gpus, needed));
         }
         let wanted = self.wanted_outside(outside, &near);
-        let taken = Cover::new(self, gpus, &near, &wanted).take(&near);
+        let (candidates, beside) = (&self.candidates[..], &self.beside[..]);
+        let taken = Cover::new((candidates, beside), self.number, gpus, &wanted, &near).take(&near);
         let rounds = self.number.div_ceil(gpus.len().max(1));
         let cost = |gpu: usize, round: usize, at: usize| {
             let beside = self.beside[gpu][at];

@@ -4,9 +4,9 @@
 //! nodes, not XML.
 
 use super::affinity::Homes;
+use super::cover::distance;
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
-use super::extras::distance;
 use super::reason::{Topic, TreeReason};
 use super::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;

@@ -5,6 +5,7 @@ use super::work::Work;
 use super::{ItemName, TuneError};
 use crate::domain::setting::{DiskTuning, NicTuning, Setting};
 use crate::domain::{DomainXml, Element};
+use crate::shell::word;
 use std::collections::BTreeSet;
 
 /// Buses of disks that are emulated register by register.
@@ -82,12 +83,10 @@ fn nics(xml: &DomainXml) -> Vec<NicTuning> {
 
 /// Why the guest may lack the drivers, and what helps; none: it has them. `comes`: whether disks and
 /// NICs come. Linux has them. Windows has those of a kind of which it has a device already.
-fn lacks(xml: &DomainXml, (disks, nics): (bool, bool)) -> Option<(&'static str, &'static str)> {
+fn lacks(xml: &DomainXml, (disks, nics): (bool, bool)) -> Option<(&'static str, String)> {
     if xml.is_macos() && (disks || nics) {
-        return Some((
-            "macOS is set up for the devices that it has",
-            "leave --convert-devices out",
-        ));
+        let hint = "leave --convert-devices out";
+        return Some(("macOS is set up for the devices that it has", hint.to_owned()));
     }
     if !is_windows(xml) {
         return None;
@@ -96,19 +95,20 @@ fn lacks(xml: &DomainXml, (disks, nics): (bool, bool)) -> Option<(&'static str, 
         devices(xml, device)
             .any(|one| of(one, child, name).is_some_and(|v| v.starts_with("virtio")))
     };
+    let name = word(&xml.name()).into_owned();
+    let hint = format!(
+        "install the drivers of virtio-win in it, add a small disk with `gpuvm disk add {name} \
+         size=1G`, and start it once"
+    );
     if disks && !has("disk", "target", "bus") {
-        return Some((
-            "Windows boots from a disk on virtio only once it has the driver, and this guest has no \
-             such disk",
-            "install the drivers of virtio-win in it, add a small disk with `gpuvm disk add`, and start \
-             it once",
-        ));
+        let message = "Windows boots from a disk on virtio only once it has the driver, and this \
+                       guest has no such disk";
+        return Some((message, hint));
     }
     if nics && !has("interface", "model", "type") && !has("disk", "target", "bus") {
-        return Some((
-            "this guest runs Windows and has no device of virtio, so it may lack the drivers",
-            "install the drivers of virtio-win in it, and add a small disk with `gpuvm disk add`",
-        ));
+        let message =
+            "this guest runs Windows and has no device of virtio, so it may lack the drivers";
+        return Some((message, hint));
     }
     None
 }

@@ -110,7 +110,7 @@ pub const DEFECTS: &[Defect] = &[
         "vcpu-partly-pinned",
         "/domain/cputune/vcpupin[1]/@vcpu",
         true,
-        &[("<vcpupin vcpu='9'", "<vcpupin vcpu='8'")],
+        &[("<vcpupin vcpu='9' cpuset='52'/>", "")],
     ),
     defect("vcpus-without-remapping", "/domain/vcpu", true, &MANY).also(&["vcpu-partly-pinned"]),
     setting(

@@ -4,8 +4,9 @@
 use super::testhost::{HostSpec, device, held};
 use crate::cpuset::NodeId;
 use crate::placement::affinity::Homes;
+use crate::placement::cover::{distance, rank};
 use crate::placement::explain::Reasons;
-use crate::placement::extras::{Extras, Search, distance, rank};
+use crate::placement::extras::{Extras, Search};
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{DeviceWish, GpuWish, Near};
