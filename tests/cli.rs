@@ -252,3 +252,19 @@ fn an_image_that_is_not_there_has_the_names_of_known_ones() {
         assert!(err.contains(hint), "{err}");
     }
 }
+
+#[test]
+fn a_blank_disk_may_be_in_a_directory_and_an_image_may_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let create = |image: &str| {
+        let line = ["-c", "test:///default", "create", "--name", "blank", "--dry-run"];
+        let more = ["--pins", "none", "--vcpus", "1", "--memory", "64M", "--data-size", "none"];
+        let disks = ["--no-login", "--no-start", "--os-size", "8M", "--disk-dir"];
+        let words = [&line[..], &more, &disks, &[dir.path().to_str().unwrap(), "--image", image]];
+        run(&mut gpuvm(&words.concat()))
+    };
+    let (code, _, err) = create("none");
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = create("debian-13");
+    assert!(code == 2 && err.contains("--disk-dir is for a blank boot disk"), "{err}");
+}

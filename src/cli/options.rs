@@ -3,7 +3,8 @@
 
 use crate::memsize::MemSize;
 use crate::request::{
-    CellWish, DeviceWish, GpuWish, HugePages, Near, PageSize, PinPolicy, Policy, Prefer, Request,
+    CellWish, DeviceWish, GpuWish, HugePages, L3Wish, Near, PageSize, PinPolicy, Policy, Prefer,
+    Request,
 };
 
 /// A change of an option.
@@ -97,6 +98,8 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Edit> {
         Prefer::Package => Some("package".to_owned()),
     };
     add(from.prefer != to.prefer, "--prefer", one(prefer));
+    let large = (to.l3 == L3Wish::Large).then(|| "large".to_owned());
+    add(from.l3 != to.l3, "--l3", one(large));
     let rules = [(to.allow.remote, "remote"), (to.allow.split, "split")];
     let rules: Vec<&str> = rules.into_iter().filter(|(on, _)| *on).map(|(_, rule)| rule).collect();
     let rules = Some(rules.join(",")).filter(|rules| !rules.is_empty());

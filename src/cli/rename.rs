@@ -25,7 +25,10 @@ pub fn run(args: &RenameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let renamed = done.change.about;
     cx.output.progress(&if done.made {
-        format!("domain `{}` is `{}` now", renamed.before, renamed.name)
+        format!(
+            "domain `{}` is `{}` now; the host name that the guest has itself stays",
+            renamed.before, renamed.name
+        )
     } else {
         "already set; nothing to do".to_owned()
     });

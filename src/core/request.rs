@@ -265,6 +265,19 @@ pub enum Prefer {
     Package,
 }
 
+/// Which L3 caches vCPUs are to be below, on a host with several sizes: AMD's X3D processors have one
+/// large one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum L3Wish {
+    /// Any.
+    #[default]
+    Any,
+    /// The largest ones only.
+    Large,
+}
+
 /// Which rules may be broken to find a place at all; each is stated as a compromise of the plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -462,6 +475,9 @@ pub struct Request {
     /// Preference if both are not possible.
     #[serde(default, skip_serializing_if = "is_default")]
     pub prefer: Prefer,
+    /// Which L3 caches.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub l3: L3Wish,
     /// Which rules may be broken.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow: Allow,
@@ -531,6 +547,7 @@ impl Request {
             reserve: Reserve::default(),
             policy: Policy::default(),
             prefer: Prefer::default(),
+            l3: L3Wish::default(),
             allow: Allow::default(),
             p2p_clique: false,
             spare_ports: None,

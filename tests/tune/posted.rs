@@ -413,6 +413,32 @@ fn what_owners_chose_stays_unless_a_rule_names_a_fault() {
     assert!(refused <= 3, "{refused}");
 }
 
+/// What tuning changes of each guest, and the rules that find fault with it as it is: kept, so that
+/// who changes a rule sees whose guests it reaches.
+#[test]
+fn what_changes_of_each_is_as_it_was_kept() {
+    let mut table = String::new();
+    for guest in all() {
+        let (host, xml) = (guest.host(), guest.xml());
+        let (found, _) = judge(&xml, &host, &Occupancy::default(), &Versions::default());
+        let rules: BTreeSet<&str> = found.iter().map(|finding| finding.rule).collect();
+        let rules: Vec<&str> = rules.into_iter().collect();
+        writeln!(table, "{}\n  found: {}", guest.source, rules.join(" ")).unwrap();
+        match tuned(&xml, &host) {
+            Ok(tuned) => {
+                tuned.changes.iter().for_each(|change| writeln!(table, "  {change}").unwrap());
+            }
+            Err(why) => writeln!(table, "  refused: {why}").unwrap(),
+        }
+    }
+    let path = project().join("tests/guests/tuned.txt");
+    if std::env::var_os("GPUVM_RENEW").is_some() {
+        fs::write(&path, &table).unwrap();
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == table, "GPUVM_RENEW=1 renews {}:\n{table}", path.display());
+}
+
 #[test]
 fn what_libvirt_makes_a_command_line_of_is_one_afterwards_too() {
     if !nix::unistd::geteuid().is_root() {

@@ -2,7 +2,7 @@
 
 use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
 use super::wish::{
-    AllowArg, CellsArg, NearArg, PagesArg, PinsArg, PolicyArg, PreferArg, ProfileArg, number,
+    AllowArg, CellsArg, L3Arg, NearArg, PagesArg, PinsArg, PolicyArg, PreferArg, ProfileArg, number,
 };
 use crate::domain::guest::MOST_SPARE_PORTS;
 use crate::domain::wish::NicWish;
@@ -229,6 +229,11 @@ pub struct ShapeArgs {
     /// all criteria.
     #[arg(long, value_name = "WHAT", value_enum, help_heading = PLACEMENT, hide_short_help = true)]
     pub prefer: Option<PreferArg>,
+    /// L3 caches that vCPUs are below
+    ///
+    /// On hosts whose L3 caches differ in size. The plan says which sizes there are.
+    #[arg(long, value_name = "WHICH", value_enum, help_heading = PLACEMENT, hide_short_help = true)]
+    pub l3: Option<L3Arg>,
 }
 
 /// Where what is taken is read from.

@@ -12,8 +12,8 @@ use crate::bdf::Bdf;
 use crate::cli::error::usage;
 use crate::domain::guest::VirtType;
 use crate::request::{
-    Allow, DeviceWish, DomainName, Extras, GpuWish, HugePages, Prefer, Request, RequestError,
-    Reserve, Template, VfWish, Which,
+    Allow, DeviceWish, DomainName, Extras, GpuWish, HugePages, L3Wish, Prefer, Request,
+    RequestError, Reserve, Template, VfWish, Which,
 };
 use gpuvm_ops::create::CreateRequest;
 use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
@@ -122,6 +122,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         reserve: Reserve { cores: shape.reserve_cores, memory_kib: shape.reserve_memory },
         policy: shape.policy.into(),
         prefer: shape.prefer.map_or(Prefer::Auto, Into::into),
+        l3: shape.l3.map_or(L3Wish::Any, Into::into),
         allow: Allow {
             remote: shape.allow.contains(&AllowArg::Remote),
             split: shape.allow.contains(&AllowArg::Split),
@@ -331,7 +332,7 @@ mod tests {
         let all = wish(
             "--gpus 2 --nic 2 --vf 1 --nic-near node --nvme 5e:00.0 --nvme 5f:00.0 --nvme-near \
              switch --pins thread --reserve-cores 2 --reserve-memory 8G --policy spread --prefer \
-             package --allow split,remote",
+             package --l3 large --allow split,remote",
         );
         let nvme = |bus| format!("{bus}:00.0").parse().unwrap();
         let expected = Request {
@@ -347,6 +348,7 @@ mod tests {
             reserve: Reserve { cores: 2, memory_kib: Some(MemSize::from_gib(8)) },
             policy: Policy::Spread,
             prefer: Prefer::Package,
+            l3: L3Wish::Large,
             allow: Allow { remote: true, split: true },
             ..Request::for_gpus(2)
         };

@@ -3,7 +3,7 @@
 use super::heading::DISKS;
 use super::program::called_as_vendor;
 use crate::apply::Preallocate;
-use crate::cli::error::Coded as _;
+use crate::cli::error::{Coded as _, usage};
 use crate::image::ImageName;
 use crate::memsize::MemSize;
 use clap::{Args, ValueEnum, ValueHint};
@@ -31,7 +31,7 @@ pub struct StorageArgs {
     ///
     /// `gpuvm image list` prints the images. Default: $GPUVM_IMAGE, else the newest image.
     #[arg(long, value_name = "NAME|none", env = "GPUVM_IMAGE", hide_env = true)]
-    #[arg(conflicts_with_all = ["disk", "disk_dir"], help_heading = DISKS)]
+    #[arg(conflicts_with = "disk", help_heading = DISKS)]
     pub image: Option<ImageArg>,
     /// libvirt storage pool of the images
     #[arg(long, value_name = "POOL", default_value = gpuvm_ops::images::POOL)]
@@ -114,6 +114,10 @@ pub struct StorageArgs {
 impl StorageArgs {
     /// What is asked for; an error where a size cannot be one.
     pub fn request(&self) -> anyhow::Result<StorageRequest> {
+        if let (Some(ImageArg::Named(image)), Some(_)) = (&self.image, &self.disk_dir) {
+            let what = format!("--disk-dir is for a blank boot disk, and --image names {image}");
+            return Err(usage(what, "--image none, or leave --disk-dir out"));
+        }
         Ok(StorageRequest {
             image: match &self.image {
                 None => ImageRequest::Newest,

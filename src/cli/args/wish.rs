@@ -1,6 +1,8 @@
 //! Values of a guest's options: each has the words of the command line and the wish that it means.
 
-use crate::request::{CellWish, HugePages, Near, PageSize, PinPolicy, Policy, Prefer, Profile};
+use crate::request::{
+    CellWish, HugePages, L3Wish, Near, PageSize, PinPolicy, Policy, Prefer, Profile,
+};
 use clap::ValueEnum;
 use std::str::FromStr;
 
@@ -182,6 +184,24 @@ impl From<PreferArg> for Prefer {
         match arg {
             PreferArg::Nic => Prefer::Nic,
             PreferArg::Package => Prefer::Package,
+        }
+    }
+}
+
+/// Which L3 caches, on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum L3Arg {
+    /// Any (default)
+    Any,
+    /// The largest ones only, as of AMD's X3D processors
+    Large,
+}
+
+impl From<L3Arg> for L3Wish {
+    fn from(arg: L3Arg) -> L3Wish {
+        match arg {
+            L3Arg::Any => L3Wish::Any,
+            L3Arg::Large => L3Wish::Large,
         }
     }
 }

@@ -5,7 +5,7 @@ mod annex;
 
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
-use crate::request::{PinPolicy, Profile, Request};
+use crate::request::{L3Wish, PinPolicy, Profile, Request};
 use crate::topology::{Core, NumaNode, Speed, Topology};
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -33,6 +33,8 @@ pub(super) struct Seat<'a> {
     pub(super) threads: usize,
     /// Its kind, on a host with several.
     pub(super) speed: Option<Speed>,
+    /// Whether its L3 cache is as large as any of the host's.
+    is_large: bool,
 }
 
 /// The cores that a guest's vCPUs may be on.
@@ -43,6 +45,8 @@ pub(super) struct Among {
     /// On nodes where at least half are so, those only that the kernel keeps its tasks off: the admin
     /// has set these aside for guests.
     pub(super) isolated: bool,
+    /// Those below the largest L3 caches only.
+    pub(super) large: bool,
 }
 
 impl Among {
@@ -57,7 +61,8 @@ impl Among {
             _ => Vec::new(),
         };
         let has_isolated = topology.cores().iter().any(|core| topology.is_isolated(core));
-        let of_kind = |kind| [true, false].map(|isolated| Among { kind, isolated });
+        let large = request.l3 == L3Wish::Large;
+        let of_kind = |kind| [true, false].map(|isolated| Among { kind, isolated, large });
         let all = kinds.into_iter().chain([None]).flat_map(of_kind);
         all.filter(|among| has_isolated || !among.isolated).collect()
     }
@@ -272,6 +277,7 @@ fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<
     let pcpus = by_node.iter().map(|&at| topology.nodes()[at].pcpus.len());
     let mut lists: Vec<Vec<_>> = pcpus.map(Vec::with_capacity).collect();
     let mut below = Vec::with_capacity(topology.cores().len());
+    let largest = caches.iter().filter_map(|cache| cache.size_kib).max();
     for (at, core) in topology.cores().iter().enumerate() {
         let Ok(node) = ids.binary_search(&core.node) else { continue };
         let first = core.pcpus.first();
@@ -280,11 +286,13 @@ fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<
         let cache = cache.unwrap_or(caches.len() + node);
         below.push((cache, at));
         let (threads, speed) = (core.pcpus.len(), topology.speed(core));
-        lists[node].push((order, Seat { core, at, cache, threads, speed }));
+        let is_large = caches.get(cache).is_some_and(|cache| cache.size_kib == largest);
+        lists[node].push((order, Seat { core, at, cache, threads, speed, is_large }));
     }
     let home = |(id, list)| home(topology, (id, list), kept, among);
     let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
-    let homes = homes.filter(|home| among.kind.is_none() || !home.seats.is_empty());
+    let takes_all = among.kind.is_none() && !among.large;
+    let homes = homes.filter(|home| takes_all || !home.seats.is_empty());
     below.sort_unstable();
     (homes.collect(), below)
 }
@@ -303,10 +311,13 @@ fn home<'a, O: Ord + Copy>(
     let cores = list.len();
     list.sort_by_key(|(order, _)| *order);
     let all = list.into_iter().map(|(_, seat)| seat);
-    let of_kind = |seat: &Seat<'_>| among.kind.is_none() || seat.speed == among.kind;
+    let of_kind = |seat: &Seat<'_>| {
+        (among.kind.is_none() || seat.speed == among.kind) && (seat.is_large || !among.large)
+    };
     let (mut seats, mut helpers): (Vec<Seat<'_>>, Vec<Seat<'_>>) = all.partition(of_kind);
     // Those for guests are not for what disturbs them.
-    helpers.retain(|seat| seat.speed > among.kind && !is_isolated(seat));
+    let is_slower = |seat: &Seat<'_>| seat.speed > among.kind || (among.large && !seat.is_large);
+    helpers.retain(|seat| is_slower(seat) && !is_isolated(seat));
     helpers.sort_by_key(|seat| seat.speed);
     let isolated = seats.iter().filter(|seat| is_isolated(seat)).count();
     if among.isolated && isolated > 0 && 2 * isolated >= seats.len() {

@@ -5,7 +5,9 @@ use super::pcpus::{GuestCores, NodeCores};
 use super::reason::CoreReason;
 use super::{GuestTopology, PlanError};
 use crate::cpuset::{CpuSet, NodeId};
-use crate::request::{CellWish, PinPolicy, Request};
+use crate::request::{CellWish, L3Wish, PinPolicy, Profile, Request};
+use crate::topology::Topology;
+use std::collections::BTreeSet;
 
 /// The most vCPUs of QEMU's q35 machine (QEMU 10.0).
 const MAX_VCPUS: u32 = 4096;
@@ -186,12 +188,35 @@ pub(super) fn floating(vcpus: u32, request: &Request) -> Result<GuestCpus, PlanE
 }
 
 /// Refuses a CPU shape that contradicts the pins.
-pub(super) fn check_shape(request: &Request) -> Result<(), PlanError> {
+pub(super) fn check_shape(topology: &Topology, request: &Request) -> Result<(), PlanError> {
+    if request.l3 == L3Wish::Large {
+        check_caches(topology, request)?;
+    }
     if request.pins == PinPolicy::None || request.threads.is_none() {
         return Ok(());
     }
     let what = "the threads of a pinned guest's cores are those of its host cores";
     Err(PlanError::Impossible { what: what.into(), hint: "--pins none".into() })
+}
+
+/// Refuses the largest L3 caches where they mean nothing.
+fn check_caches(topology: &Topology, request: &Request) -> Result<(), PlanError> {
+    let sizes: BTreeSet<_> = topology.parts().l3.iter().map(|cache| cache.size_kib).collect();
+    let what = match (sizes.len(), sizes.first()) {
+        _ if request.pins == PinPolicy::None => {
+            "a guest that is not pinned is below all".to_owned()
+        }
+        _ if request.profile == Profile::NvidiaVm => {
+            "the vendor's profile chooses cores".to_owned()
+        }
+        (2.., _) => return Ok(()),
+        (1, Some(Some(size))) => format!("all L3 caches of this host have {size}"),
+        _ => "no L3 cache of this host is known by its size".to_owned(),
+    };
+    Err(PlanError::Impossible {
+        what: format!("--l3 large: {what}"),
+        hint: "leave --l3 out".into(),
+    })
 }
 
 /// Adds the reason for a guest without pins.

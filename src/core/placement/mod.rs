@@ -435,7 +435,7 @@ fn place(
     counting: Counting,
 ) -> Result<Placement, PlanError> {
     request.check()?;
-    cpus::check_shape(request)?;
+    cpus::check_shape(topology, request)?;
     let all = Among::of(topology, request);
     let (last, best) = all.split_last().expect("all cores are the last");
     let on = |request, among: &Among| place_on(topology, held, request, counting, *among);

@@ -220,6 +220,7 @@ impl Cores<'_> {
         if short && cores.own.is_some() && own > 0 && cores.vcpus.len() == 1 && own == 1 {
             reasons.compromise(Topic::Vcpus, CoreReason::SecondCore { node });
         }
+        self.explain_sizes(cores, reasons);
         let isolated = &self.topology.parts().isolated;
         let of_node = || self.topology.cores_of(node);
         let number = of_node().filter(|core| self.topology.is_isolated(core)).count();
@@ -230,6 +231,22 @@ impl Cores<'_> {
         // Fewer are for something else than guests.
         if !off.is_empty() && 2 * number >= of_node().count() {
             reasons.compromise(Topic::Vcpus, CoreReason::NotIsolated { pcpus: off });
+        }
+    }
+
+    /// Adds the sizes of the L3 caches above the cores of a node, where those of the host differ.
+    fn explain_sizes(&self, cores: &NodeCores<'_>, reasons: &mut Reasons) {
+        let caches = &self.topology.parts().l3;
+        let sizes: BTreeSet<_> = caches.iter().filter_map(|cache| cache.size_kib).collect();
+        let Some(largest) = sizes.last().copied().filter(|_| sizes.len() > 1) else { return };
+        for size in sizes {
+            let below = caches.iter().filter(|cache| cache.size_kib == Some(size));
+            let below = below.fold(CpuSet::new(), |all, cache| all.or(&cache.pcpus));
+            let pcpus = cores.pcpus().and(&below);
+            if !pcpus.is_empty() {
+                let largest = (size < largest).then_some(largest);
+                reasons.say(Topic::Vcpus, CoreReason::L3Size { pcpus, size, largest });
+            }
         }
     }
 

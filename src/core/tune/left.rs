@@ -19,9 +19,13 @@ pub struct Left {
     pub gain: &'static str,
 }
 
-/// The settings that were not named, stay, and would be otherwise if they were named. Of settings
-/// that the guest's system or an argument of QEMU decides nothing is said.
+/// The settings of somebody else's guest that were not named, stay, and would be otherwise if they
+/// were named; guests of ours follow the request of their creation. Of settings that the guest's
+/// system or an argument of QEMU decides nothing is said.
 pub fn left_alone(current: &DomainXml, given: &Given<'_>, tuned: &Tuned) -> Vec<Left> {
+    if current.record().ok().flatten().is_some() {
+        return Vec::new();
+    }
     let has_functions = tuned.after.held(false).is_ok_and(|held| !held.devices.is_empty());
     let pages = given.items.huge_pages.is_kept() && has_functions;
     let pages = pages.then_some(ItemName::HugePages);

@@ -18,7 +18,8 @@ use crate::guest::find;
 use crate::history::guest::told;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::request::{
-    CellWish, DeviceWish, GpuWish, Near, PinPolicy, Policy, Prefer, Profile, Request, VfSettings,
+    CellWish, DeviceWish, GpuWish, L3Wish, Near, PinPolicy, Policy, Prefer, Profile, Request,
+    VfSettings,
 };
 use crate::shell::word;
 use crate::topology::Topology;
@@ -251,6 +252,9 @@ fn shape(record: &Request, fields: &mut Vec<Field>) {
         Prefer::Auto => {}
         Prefer::Nic => fields.push(("prefer", "nic".into())),
         Prefer::Package => fields.push(("prefer", "package".into())),
+    }
+    if record.l3 == L3Wish::Large {
+        fields.push(("l3", "large".into()));
     }
     if record.p2p_clique {
         fields.push(("p2p-clique", true.into()));

@@ -2,6 +2,7 @@
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
+use crate::memsize::MemSize;
 use crate::placement::explain::{count, domains, list};
 use crate::request::Profile;
 use crate::shell::word;
@@ -179,6 +180,15 @@ pub enum CoreReason {
         /// Pcpus.
         pcpus: CpuSet,
     },
+    /// The size of the L3 caches above the guest's cores, on a host with several sizes.
+    L3Size {
+        /// Pcpus.
+        pcpus: CpuSet,
+        /// The size of their caches.
+        size: MemSize,
+        /// The largest size, where it is another one.
+        largest: Option<MemSize>,
+    },
     /// All vCPUs are on the fastest cores of a host with several kinds.
     Fastest {
         /// Pcpus of slower cores, which are for the host and for the emulator and I/O threads.
@@ -324,6 +334,13 @@ impl CoreReason {
                 f,
                 "pcpus {pcpus} are not isolated: fewer isolated ones are free than it needs"
             ),
+            CoreReason::L3Size { pcpus, size, largest } => {
+                write!(f, "pcpus {pcpus} are below L3 caches of {size}")?;
+                match largest {
+                    Some(largest) => write!(f, ", and others of {largest}: --l3 large takes those"),
+                    None => Ok(()),
+                }
+            }
             CoreReason::Fastest { slower } => write!(
                 f,
                 "on performance cores; the slower pcpus {slower} are for the host, the emulator, and \

@@ -2,12 +2,13 @@
 
 use super::testhost::{HostSpec, NodeSpec, held};
 use super::{dgx2, pins, plan_on, refusal, run, says};
+use crate::cpuset::PcpuId;
 use crate::placement::affinity::Homes;
 use crate::placement::budget::{Budget, Solution};
 use crate::placement::taken::Taken;
 use crate::placement::*;
-use crate::request::{Allow, CellWish, GpuWish, Policy, Reserve};
-use crate::topology::{CoreKind, NumaNode, Speed};
+use crate::request::{Allow, CellWish, GpuWish, L3Wish, Policy, Reserve};
+use crate::topology::{CoreKind, NumaNode, Parts, Speed};
 
 /// A request for this many vCPUs without GPUs.
 fn vcpus(number: u32) -> Request {
@@ -46,7 +47,7 @@ fn more_caches_than_needed_are_said() {
     let host = caches().build();
     let mut domains: Vec<Held> = Vec::new();
     for core in [0, 1, 4, 5, 8, 9, 12, 13] {
-        let pin = CpuSet::of(crate::cpuset::PcpuId(core));
+        let pin = CpuSet::of(PcpuId(core));
         domains.push(Held { domain: format!("d{core}"), vcpu_pins: vec![pin], ..Held::default() });
     }
     let plan = plan_on(&host, &domains, &vcpus(3)).unwrap();
@@ -404,4 +405,29 @@ fn a_gpu_of_an_unknown_node_has_one_home_whichever_cores_are_taken() {
         let on = host.core_of(plan.vcpu_pins[0].first().unwrap()).unwrap().node;
         assert_eq!(on, NodeId(0), "{:?}", plan.reasons);
     }
+}
+
+#[test]
+fn cores_below_the_largest_l3_are_taken_on_request_and_named_in_any_case() {
+    let mut parts = HostSpec { l3: 8, ..HostSpec::even(1, 16, 64, 1) }.parts();
+    let size = |gib: u64| Some(MemSize::from_kib(gib << 10));
+    (parts.l3[0].size_kib, parts.l3[1].size_kib) = (size(96), size(32));
+    let host = Topology::new(parts.clone()).unwrap();
+    let any = plan_on(&host, &[], &vcpus(8)).unwrap();
+    let said = "below L3 caches of 32 MiB, and others of 96 MiB: --l3 large";
+    assert!(says(&any, said, false), "{:?}", any.reasons);
+    let large = |number| Request { l3: L3Wish::Large, ..vcpus(number) };
+    let found = plan_on(&host, &[], &large(16)).unwrap();
+    let core = |pcpu: u32| host.core_of(PcpuId(pcpu)).unwrap().pcpus.first().unwrap().0;
+    assert!(pins(&found).into_iter().all(|pcpu| core(pcpu) < 8), "{:?}", pins(&found));
+    assert!(found.emulator_pin.iter().all(|pcpu| core(pcpu.0) >= 8), "{}", found.emulator_pin);
+    assert!(says(&found, "below L3 caches of 96 MiB", false), "{:?}", found.reasons);
+    assert!(plan_on(&host, &[], &large(18)).is_err());
+    let refused = |request: &Request, parts: Parts| {
+        refusal(plan_on(&Topology::new(parts).unwrap(), &[], request)).0
+    };
+    let floats = Request { pins: PinPolicy::None, ..large(4) };
+    assert!(refused(&floats, parts.clone()).contains("not pinned"));
+    parts.l3[0].size_kib = size(32);
+    assert!(refused(&large(4), parts).contains("all L3 caches of this host have 32 MiB"));
 }

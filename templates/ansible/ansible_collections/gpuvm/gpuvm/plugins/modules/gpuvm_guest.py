@@ -149,6 +149,11 @@ options:
     description:
       - libvirt storage pool of the images.
     type: str
+  l3:
+    description:
+      - L3 caches that vCPUs are below.
+    type: str
+    choices: [any, large]
   max_vcpus:
     description:
       - Most vCPUs that it can have while it runs.
@@ -198,7 +203,7 @@ options:
     elements: str
   nic_near:
     description:
-      - Maximum distance of NICs from the GPUs.
+      - Maximum distance of each GPU's nearest NIC.
     type: str
     choices: [switch, node, any]
   no_agent:
@@ -225,7 +230,7 @@ options:
     elements: str
   nvme_near:
     description:
-      - Maximum distance of NVMe drives from the GPUs.
+      - Maximum distance of each GPU's nearest NVMe drive.
     type: str
     choices: [switch, node, any]
   os_disk:
@@ -494,6 +499,7 @@ FIELDS = dict(
     huge_pages=dict(type=choice, choices=['auto', 'off', '2M', '1G']),
     image=dict(type=text),
     image_pool=dict(type=text),
+    l3=dict(type=choice, choices=['any', 'large']),
     max_vcpus=dict(type='int'),
     memory=dict(type=text),
     meta_data=dict(type=path),
