@@ -148,7 +148,8 @@ fn what_virt_install_made_is_tuned_kept_and_started() {
         .stdin(std::process::Stdio::null()));
     assert_eq!(code, 2, "{err}");
     assert_eq!(defined(&daemon).text(), before.text());
-    let all = ["tune", NAME, "--yes", "--all-settings", "--huge-pages", "2M"];
+    // On a host of one node a guest gets no cells unasked.
+    let all = ["tune", NAME, "--yes", "--all-settings", "--huge-pages", "2M", "--cells", "on"];
     let said = gpuvm(&daemon, 0, &all);
     for item in
         ["pins", "emulator", "iothreads", "huge-pages", "cells", "disk-queues", "net-queues"]

@@ -324,6 +324,7 @@ fn chosen(xml: &DomainXml) -> BTreeMap<&'static str, Vec<String>> {
         ("emulator pin", list(&["cputune", "emulatorpin"], &["cpuset"])),
         ("cpu mode", list(&["cpu"], &["mode"])),
         ("topology", list(&["cpu", "topology"], &["sockets", "dies", "cores", "threads"])),
+        ("cells", list(&["cpu", "numa"], &[])),
         ("aliases", of_hostdevs("alias", &["name"])),
         ("addresses", of_hostdevs("address", &["bus", "slot", "function", "multifunction"])),
     ])
@@ -398,7 +399,8 @@ fn what_owners_chose_stays_unless_a_rule_names_a_fault() {
         let (before, now) = (chosen(&xml), chosen(&after));
         for (aspect, was) in &before {
             let is = &now[aspect];
-            let is_chosen = was.iter().any(|one| !one.is_empty());
+            // To have no cells is a choice, too.
+            let is_chosen = *aspect == "cells" || was.iter().any(|one| !one.is_empty());
             if was != is && is_chosen && !is_cured(&xml, aspect, (was, is), &found) {
                 wrong.push(format!("{}: {aspect}: {was:?} -> {is:?}; {rules:?}", guest.source));
             }

@@ -175,8 +175,7 @@ fn keeps_topology(work: &Work<'_>) -> bool {
         "guest-core-split",
         "vcpu-in-two-cells",
     ];
-    let nodes = work.given.topology.nodes().iter().filter(|node| !node.pcpus.is_empty()).count();
-    nodes < 2
+    is_of_one_node(work.given.topology)
         && work.xml.root().find("cpu/topology").is_some()
         && work.leaves(ItemName::Topology, &FAULTS)
 }
@@ -334,6 +333,9 @@ fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
         (Item::Off, _) => Vec::new(),
         (_, Some(placement)) => placement.cells.clone(),
     };
+    if keeps_no_cells(work) {
+        return Ok(());
+    }
     if let Some(why) = work.cells_stay() {
         if work.given.items.cells.is_on() {
             return Ok(());
@@ -349,6 +351,20 @@ fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Ok(());
     }
     work.set(ItemName::Cells, Setting::Cells { cells })
+}
+
+/// Whether the guest stays without cells, as its owner has it: on a host of one node nothing is nearer
+/// than anything else.
+fn keeps_no_cells(work: &Work<'_>) -> bool {
+    work.guest.claims.cells.is_empty()
+        && is_of_one_node(work.given.topology)
+        && work.given.items.cells.is_on()
+        && work.leaves(ItemName::Cells, &[])
+}
+
+/// Whether a host has one node with CPUs.
+fn is_of_one_node(topology: &Topology) -> bool {
+    topology.nodes().iter().filter(|node| !node.pcpus.is_empty()).count() < 2
 }
 
 /// Whether the cells are these already, whatever unit their memory is written in.
@@ -395,6 +411,9 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     };
     let binds = cells.iter().any(|nodes| !nodes.is_empty());
     let unlike = cells.len() != there && binds;
+    if unlike && work.given.items.memory_nodes.is_on() && keeps_no_cells(work) {
+        return Ok(());
+    }
     if unlike && work.cells_stay().is_some() {
         work.note(Topic::MemoryNodes, "its cells stay, so their memory is not bound".to_owned());
         return Ok(());
