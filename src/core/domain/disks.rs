@@ -162,7 +162,7 @@ pub fn named_iothreads(device: Element<'_>) -> Vec<u32> {
 }
 
 /// Returns the name of virtio disk number `number`: `vda`, `vdz`, `vdaa`.
-pub(super) fn disk_name(number: usize) -> String {
+pub(crate) fn disk_name(number: usize) -> String {
     let mut rest = number + 1;
     let mut letters = Vec::new();
     while rest > 0 {

@@ -3,6 +3,7 @@
 
 use super::work::Work;
 use super::{ItemName, TuneError};
+use crate::domain::disks::disk_name;
 use crate::domain::setting::{DiskTuning, NicTuning, Setting};
 use crate::domain::{DomainXml, Element};
 use crate::shell::word;
@@ -45,7 +46,7 @@ fn of(device: Element<'_>, child: &str, name: &str) -> Option<String> {
 fn disks(xml: &DomainXml) -> Vec<DiskTuning> {
     let taken: BTreeSet<String> =
         devices(xml, "disk").filter_map(|disk| of(disk, "target", "dev")).collect();
-    let mut free = (0..).map(name).filter(|name| !taken.contains(name));
+    let mut free = (0..).map(disk_name).filter(|name| !taken.contains(name));
     let is_emulated = |disk: Element<'_>| {
         let is_disk = disk.attr("device").is_none_or(|device| device == "disk");
         is_disk && of(disk, "target", "bus").is_some_and(|bus| BUSES.contains(&bus.as_str()))
@@ -57,21 +58,6 @@ fn disks(xml: &DomainXml) -> Vec<DiskTuning> {
     tuned.collect()
 }
 
-/// The name of a disk on virtio: `vda` to `vdz`, `vdaa`.
-fn name(mut nth: usize) -> String {
-    let mut letters = Vec::new();
-    loop {
-        letters.push(char::from(b'a' + (nth % 26) as u8));
-        if nth < 26 {
-            break;
-        }
-        nth = nth / 26 - 1;
-    }
-    letters.push('d');
-    letters.push('v');
-    letters.iter().rev().collect()
-}
-
 /// The NICs of emulated models.
 fn nics(xml: &DomainXml) -> Vec<NicTuning> {
     let is_emulated = |nic: Element<'_>| {
@@ -81,7 +67,7 @@ fn nics(xml: &DomainXml) -> Vec<NicTuning> {
     all.map(|(nth, _)| NicTuning { nth, on_virtio: true, ..NicTuning::default() }).collect()
 }
 
-/// Why the guest may lack the drivers, and what helps; none: it has them. `comes`: whether disks and
+/// Why the guest may lack the drivers, and what helps; none: it has them. The pair: whether disks and
 /// NICs come. Linux has them. Windows has those of a kind of which it has a device already.
 fn lacks(xml: &DomainXml, (disks, nics): (bool, bool)) -> Option<(&'static str, String)> {
     if xml.is_macos() && (disks || nics) {
@@ -191,13 +177,5 @@ mod tests {
         let linux = "<metadata><l:l xmlns:l='l'><l:os id='http://debian.org/debian/12'/></l:l>\
                      </metadata><features><hyperv><relaxed state='on'/></hyperv></features>";
         assert!(made(&guest(linux, &bare), &items()).is_ok());
-    }
-
-    #[test]
-    fn names_go_on_after_the_last_letter() {
-        for (nth, wanted) in [(0, "vda"), (25, "vdz"), (26, "vdaa"), (701, "vdzz"), (702, "vdaaa")]
-        {
-            assert_eq!(name(nth), wanted);
-        }
     }
 }

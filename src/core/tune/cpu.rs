@@ -363,7 +363,7 @@ fn keeps_no_cells(work: &Work<'_>) -> bool {
 }
 
 /// Whether a host has one node with CPUs.
-fn is_of_one_node(topology: &Topology) -> bool {
+pub(super) fn is_of_one_node(topology: &Topology) -> bool {
     topology.nodes().iter().filter(|node| !node.pcpus.is_empty()).count() < 2
 }
 

@@ -1,6 +1,7 @@
 //! Tunes a guest's devices in order, the agent's channel and the places of passed-through
 //! functions.
 
+use super::cpu::is_of_one_node;
 use super::functions::settings_now;
 use super::words::has_agent;
 use super::work::Work;
@@ -166,9 +167,9 @@ fn seats(work: &Work<'_>) -> Result<Option<Vec<DomainEdit>>, TuneError> {
     let stays = items.unnamed.contains(&ItemName::Pcie);
     // On one node no place is nearer than another.
     let topology = work.given.topology;
-    let nodes = topology.nodes().iter().filter(|node| !node.pcpus.is_empty()).count();
     let placement = &without_cells(&work.xml, placement);
-    let misplaced = if stays && nodes < 2 { misplaced(&work.xml, topology) } else { None };
+    let one_node = is_of_one_node(topology);
+    let misplaced = if stays && one_node { misplaced(&work.xml, topology) } else { None };
     if let Some(misplaced) = misplaced {
         let misplaced: Vec<Bdf> = misplaced.into_iter().collect();
         if misplaced.is_empty() {
