@@ -26,7 +26,7 @@ pub fn run(args: &RenameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let renamed = done.change.about;
     cx.output.progress(&if done.made {
         format!(
-            "domain `{}` is `{}` now; the host name that the guest has itself stays",
+            "domain `{}` is `{}` now; the guest's own host name stays",
             renamed.before, renamed.name
         )
     } else {

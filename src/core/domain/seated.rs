@@ -8,7 +8,7 @@ use super::guest::Guest;
 use super::nics::{nics, pf_of_nic, seat_new, vf_nic};
 use super::overrides::{Override, links, overrides};
 use super::pci::PciAddress;
-use super::placed::{HostdevSeat, VfNic};
+use super::placed::{DevicePlace, HostdevSeat, VfNic};
 use super::seats::Seats;
 use super::setting::Setting;
 use super::{DomainXml, DomainXmlError};
@@ -74,14 +74,7 @@ pub fn seat_edits(
         Some(kept) => kept,
         None => seats.expanders(&groups)?,
     };
-    let mut hostdevs = hostdevs(None, placement, topology, &seated);
-    keep_names(&seats, &mut hostdevs);
-    let overrides = properties(&mut seats, &hostdevs, port_speed_dgts);
-    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
-    edits.push(seats.controllers_edit());
-    edits.push(DomainEdit::SetHostdevs { hostdevs });
-    edits.push(DomainEdit::SetOverrides { overrides });
-    Ok(edits)
+    Ok(moved(seats, (placement, topology), addresses, &seated, port_speed_dgts))
 }
 
 /// Finds the edits that give these functions of a document other places, and leave all others where
@@ -98,14 +91,26 @@ pub fn reseat_edits(
     let addresses = seats.addresses(&[])?;
     seats.implied_controllers(false)?;
     let seated = seats.beside_kept(&groups, misplaced)?;
-    let mut hostdevs = hostdevs(None, placement, topology, &seated);
+    Ok(moved(seats, (placement, topology), addresses, &seated, port_speed_dgts))
+}
+
+/// The edits that move functions to these places.
+fn moved(
+    mut seats: Seats<'_>,
+    (placement, topology): (&Placement, &Topology),
+    addresses: Vec<(DevicePlace, PciAddress)>,
+    seated: &BTreeMap<Bdf, PciAddress>,
+    port_speed_dgts: Option<u32>,
+) -> Vec<DomainEdit> {
+    let mut hostdevs = hostdevs(None, placement, topology, seated);
     keep_names(&seats, &mut hostdevs);
     let overrides = properties(&mut seats, &hostdevs, port_speed_dgts);
-    let mut edits = vec![DomainEdit::SetAddresses { addresses }];
-    edits.push(seats.controllers_edit());
-    edits.push(DomainEdit::SetHostdevs { hostdevs });
-    edits.push(DomainEdit::SetOverrides { overrides });
-    Ok(edits)
+    vec![
+        DomainEdit::SetAddresses { addresses },
+        seats.controllers_edit(),
+        DomainEdit::SetHostdevs { hostdevs },
+        DomainEdit::SetOverrides { overrides },
+    ]
 }
 
 /// How functions come to a document and leave it.

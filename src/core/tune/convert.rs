@@ -10,7 +10,7 @@ use crate::shell::word;
 use std::collections::BTreeSet;
 
 /// Buses of disks that are emulated register by register.
-const BUSES: [&str; 3] = ["sata", "ide", "fdc"];
+const BUSES: [&str; 2] = ["sata", "ide"];
 /// Models of NICs of which the same is true.
 const MODELS: [&str; 6] = ["e1000", "e1000e", "igb", "rtl8139", "pcnet", "ne2k_pci"];
 

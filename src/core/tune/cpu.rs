@@ -160,7 +160,12 @@ fn keeps_emulator(work: &Work<'_>, placement: &Placement) -> bool {
         && placement.vcpu_pins == work.guest.pins
         && work.leaves(
             ItemName::Emulator,
-            &["emulator-on-vcpu-core", "pin-absent-pcpu", "pin-offline-pcpu"],
+            &[
+                "emulator-on-vcpu-core",
+                "helper-on-held-core",
+                "pin-absent-pcpu",
+                "pin-offline-pcpu",
+            ],
         )
 }
 
@@ -437,7 +442,7 @@ fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Ok(());
     }
     let bits = match work.given.items.maxphysaddr {
-        Item::On if has_chosen_cpu(&work.xml) && work.leaves(item, &["maxphysaddr-missing"]) => {
+        Item::On if has_chosen_cpu(&work.xml) && work.leaves(item, &BITS) => {
             return Ok(());
         }
         Item::On if passes && work.guest.kvm && work.xml.is_x86() => {
@@ -458,6 +463,9 @@ fn address_bits(work: &mut Work<'_>) -> Result<(), TuneError> {
     };
     work.set(item, Setting::AddressBits { bits })
 }
+
+/// The rules whose fault other address bits cure.
+const BITS: [&str; 2] = ["maxphysaddr-missing", "maxphysaddr-over-iommu"];
 
 /// Whether the guest's CPU is one that its owner chose, and not the host's as it is.
 fn has_chosen_cpu(xml: &DomainXml) -> bool {

@@ -19,8 +19,8 @@ pub struct Left {
     pub gain: &'static str,
 }
 
-/// The settings of somebody else's guest that were not named, stay, and would be otherwise if they
-/// were named; guests of ours follow the request of their creation. Of settings that the guest's
+/// The settings of a guest that gpuvm did not make which were not named, stay, and would be otherwise
+/// if they were; guests of ours follow the request of their creation. Of settings that the guest's
 /// system or an argument of QEMU decides nothing is said.
 pub fn left_alone(current: &DomainXml, given: &Given<'_>, tuned: &Tuned) -> Vec<Left> {
     if current.record().ok().flatten().is_some() {
