@@ -1,6 +1,7 @@
 //! Tunes a guest's CPUs and memory.
 
 use super::items::Virtio;
+use super::place::is_held;
 use super::wish::starts_with_less;
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
@@ -154,18 +155,12 @@ fn emulator(work: &mut Work<'_>) -> Result<(), TuneError> {
 /// Whether the emulator stays where its owner has it: the vCPUs stay, too, and it is on none of their
 /// cores.
 fn keeps_emulator(work: &Work<'_>, placement: &Placement) -> bool {
-    let is_pinned =
-        work.guest.claims.emulator_pin.as_ref().is_some_and(|pin| !pin.value.is_empty());
-    is_pinned
+    let pin = work.guest.claims.emulator_pin.as_ref().map(|pin| &pin.value);
+    pin.is_some_and(|pin| !pin.is_empty() && !is_held(pin, work.given))
         && placement.vcpu_pins == work.guest.pins
         && work.leaves(
             ItemName::Emulator,
-            &[
-                "emulator-on-vcpu-core",
-                "helper-on-held-core",
-                "pin-absent-pcpu",
-                "pin-offline-pcpu",
-            ],
+            &["emulator-on-vcpu-core", "pin-absent-pcpu", "pin-offline-pcpu"],
         )
 }
 

@@ -57,6 +57,7 @@ fn gain(name: ItemName) -> Option<&'static str> {
     Some(match name {
         ItemName::Pins => "the cores nearest to its devices, a guest core on each",
         ItemName::Topology => "its scheduler sees which vCPUs are threads of one core",
+        ItemName::Emulator => "the nearest core beside those of its vCPUs",
         ItemName::Cells => "it sees which memory and devices are near which vCPUs",
         ItemName::Pcie => "it sees which functions share a host bridge",
         ItemName::Maxphysaddr => "room for larger BARs and more memory",
@@ -70,8 +71,9 @@ fn gain(name: ItemName) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::left;
+    use super::super::testing::{left, made, made_beside};
     use super::*;
+    use crate::placement::{Held, Occupancy};
     use crate::tune::Items;
 
     /// A guest of somebody's with a GPU of node 0 and four vCPUs.
@@ -112,5 +114,26 @@ mod tests {
         {
             assert!(!of(argument).contains(&item), "{item}");
         }
+    }
+
+    #[test]
+    fn an_owners_emulator_stays_until_another_guest_has_its_core() {
+        let pins: String = [4, 52, 5, 53]
+            .into_iter()
+            .zip(0..)
+            .map(|(pcpu, vcpu): (u32, u32)| format!("<vcpupin vcpu='{vcpu}' cpuset='{pcpu}'/>"))
+            .collect();
+        let guest = guest(&format!("{pins}<emulatorpin cpuset='9,57'/>"), "");
+        let of = |tuned: Tuned| tuned.after.text().contains("<emulatorpin cpuset='9,57'/>");
+        assert!(of(made(&guest, &Items::all()).unwrap()));
+        let pin = |pcpus: &str| pcpus.parse().unwrap();
+        let other = Held {
+            domain: "b".into(),
+            active: true,
+            vcpu_pins: vec![pin("9"), pin("57")],
+            ..Held::default()
+        };
+        let beside = Occupancy { domains: vec![other], ..Occupancy::default() };
+        assert!(!of(made_beside(&guest, &Items::all(), &beside).unwrap()));
     }
 }

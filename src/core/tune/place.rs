@@ -230,7 +230,8 @@ fn in_place(
         return None;
     }
     let emulator = guest.claims.emulator_pin.as_ref().map(|pin| &pin.value);
-    let emulator = emulator.filter(|pin| !pin.is_empty() && !pin.intersects(&own));
+    let is_free = |pin: &&CpuSet| !pin.intersects(&own) && !is_held(pin, given);
+    let emulator = emulator.filter(|pin| !pin.is_empty()).filter(is_free);
     if let Some(free) = free {
         let of_vcpus = || free.vcpu_pins.iter().flat_map(CpuSet::iter);
         let caches = |pcpus: &mut dyn Iterator<Item = PcpuId>| {
@@ -277,6 +278,12 @@ fn in_place(
         return Some(plan);
     }
     None
+}
+
+/// Whether vCPUs of another domain are on a core of this pin.
+pub(super) fn is_held(pin: &CpuSet, given: &Given<'_>) -> bool {
+    let cores = whole_cores(given.topology, pin.iter());
+    given.others.domains.iter().flat_map(|held| &held.vcpu_pins).any(|held| held.intersects(&cores))
 }
 
 /// The only pcpu of a set.
