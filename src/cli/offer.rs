@@ -3,7 +3,7 @@
 //! commands.
 
 use super::args::{Cli, called_as_vendor, is_about_records};
-use super::options::{Edit, ONE_OF, changes, told};
+use super::options::{Edit, changes, told};
 use crate::shell::word;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
@@ -101,7 +101,7 @@ impl Call {
         let replaced = |arg: &Arg| {
             let flag = arg.get_long().map(|long| format!("--{long}")).unwrap_or_default();
             edits.iter().any(|edit| {
-                edit.flag == flag || ONE_OF.contains(&edit.flag) && ONE_OF.contains(&&*flag)
+                edit.flag == flag || Edit::is_of_gpus(&edit.flag) && Edit::is_of_gpus(&flag)
             })
         };
         let mut words: Vec<String> = vec!["gpuvm".into()];
@@ -111,7 +111,13 @@ impl Call {
         let kept = self.arguments().filter(|arg| !arg.is_positional() && !replaced(arg));
         words.extend(kept.flat_map(|arg| self.words(arg)));
         for Edit { flag, values } in edits {
-            words.extend(values.iter().flat_map(|value| [(*flag).to_owned(), shown(value)]));
+            match values.as_deref() {
+                None => {}
+                Some([]) => words.push(flag.to_string()),
+                Some(values) => {
+                    words.extend(values.iter().flat_map(|value| [flag.to_string(), shown(value)]));
+                }
+            }
         }
         let names_one = words.iter().any(|word| word == "--profile");
         words.extend(self.profile(self.command, names_one));
@@ -531,7 +537,7 @@ pub fn nearest(refused: &NoPlace) -> (Vec<String>, Option<String>) {
 /// Returns the changes without removals of options that were not given.
 fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
     if let Some(call) = call() {
-        edits.retain(|edit| !edit.values.is_empty() || call.has(edit.flag));
+        edits.retain(|edit| edit.values.is_some() || call.has(&edit.flag));
     }
     edits
 }
@@ -539,7 +545,7 @@ fn needed(mut edits: Vec<Edit>) -> Vec<Edit> {
 /// The call with other options; none outside a run, and where they are not options of its verb but
 /// fields of its file.
 pub fn instead(edits: &[Edit]) -> Option<String> {
-    let call = call().filter(|call| edits.iter().all(|edit| call.takes(edit.flag)))?;
+    let call = call().filter(|call| edits.iter().all(|edit| call.takes(&edit.flag)))?;
     Some(call.with(edits))
 }
 
@@ -633,10 +639,6 @@ mod tests {
 
     #[test]
     fn what_was_given_is_carried_and_what_changes_is_replaced() {
-        let edit = |flag, values: &[&str]| Edit {
-            flag,
-            values: values.iter().map(|&value| value.to_owned()).collect(),
-        };
         let call = call(&[
             "--host",
             "my host.json",
@@ -656,7 +658,8 @@ mod tests {
             "b.xml",
             "--explain",
         ]);
-        let edits = [edit("--gpus", &["2"]), edit("--huge-pages", &[])];
+        let gone = Edit { flag: "--huge-pages".into(), values: None };
+        let edits = [Edit::to("--gpus", "2"), gone];
         let all = "gpuvm plan --vcpus 8 --allow split,remote --domain-xml a.xml --domain-xml b.xml \
                    --explain --host 'my host.json' --gpus 2";
         let sorted = |text: &str| {
@@ -731,7 +734,7 @@ mod tests {
     #[test]
     fn under_the_vendors_name_offers_have_its_profile() {
         let asked = call(&["plan", "--gpus", "1", "--memory", "10T"]).as_vendor();
-        let memory = Edit { flag: "--memory", values: vec!["1480G".into()] };
+        let memory = Edit::to("--memory", "1480G");
         let told = asked.with(&[memory]);
         assert_eq!(told, "gpuvm plan --gpus 1 --memory 1480G --profile nvidia-vm");
         for (text, shown) in [

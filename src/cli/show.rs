@@ -4,12 +4,11 @@ use super::args::ShowArgs;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use super::names::state;
-use super::options::{changes, told};
+use super::options::words;
 use super::several;
 use crate::domain::view::{AgentState, View};
 use crate::memsize::MemSize;
 use crate::network::{AddressSource, GuestAddress};
-use crate::request::Request;
 use crate::shell::word;
 use gpuvm_ops::domains::{ShownDomain, definition, show};
 use gpuvm_ops::usage::{FileSystem, Part, Usage};
@@ -175,7 +174,7 @@ fn text(shown: &ShownDomain) -> String {
     line("agent", agent.into());
     used(usage, view, &mut line);
     let request = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
-    let request = request.map(|request| told(&changes(&Request::for_gpus(0), request)));
+    let request = request.map(words);
     line("request", request.unwrap_or_default());
     text
 }

@@ -49,7 +49,7 @@ pub fn check(args: &ViewArgs, cx: &Context<'_>) -> anyhow::Result<()> {
 
 /// The command that draws what this call is about in a file; none outside a run.
 pub fn drawn(file: &str) -> Option<String> {
-    let html = Edit { flag: "--html", values: vec![file.to_owned()] };
+    let html = Edit::to("--html", file);
     Some(format!("`{}` draws it", offer::instead(&[html])?))
 }
 

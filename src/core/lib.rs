@@ -57,6 +57,8 @@ pub mod placement;
 
 pub mod domain;
 
+pub mod guest;
+
 pub mod check;
 pub mod doctor;
 pub mod fleet;

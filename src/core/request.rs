@@ -1,9 +1,11 @@
 //! A request for a guest, with defaults filled in and every value checked. Contains no flags about
 //! how to run.
 
+mod spelled;
 mod vf;
 mod wish;
 
+pub use spelled::Spelled;
 pub use vf::{Guard, VfSettings};
 pub use wish::{VfWish, Which};
 
@@ -164,12 +166,14 @@ impl GpuWish {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Near {
-    /// Below the same PCIe switch as one of the GPUs.
+    /// Below the GPU's PCIe switch: peer-to-peer traffic avoids the host bridge.
     Switch,
-    /// On the node of one of the GPUs.
+    /// On the GPU's NUMA node: traffic avoids the link between packages.
     Node,
-    /// Anywhere; the nearest is still preferred.
+    /// Anywhere (default).
     #[default]
     Any,
 }
@@ -242,11 +246,13 @@ pub struct Reserve {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Policy {
-    /// The one that leaves most to later guests.
+    /// Leave as much as possible to later guests.
     #[default]
     Pack,
-    /// The one with fewest neighbours on its nodes and caches.
+    /// Share nodes with as few guests as possible; leaves less for large guests.
     Spread,
 }
 
@@ -254,14 +260,15 @@ pub enum Policy {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Prefer {
-    /// NICs if NVLinks connect all GPUs, whose traffic then does not use PCIe; otherwise one
-    /// package.
+    /// NICs where NVLinks join all GPUs of the host, else one package (default).
     #[default]
     Auto,
-    /// NICs and drives near.
+    /// NICs and drives near the GPUs.
     Nic,
-    /// One package.
+    /// GPUs on one package.
     Package,
 }
 
@@ -270,12 +277,48 @@ pub enum Prefer {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum L3Wish {
-    /// Any.
+    /// Any (default).
     #[default]
     Any,
-    /// The largest ones only.
+    /// The largest ones only, as of AMD's X3D processors.
     Large,
+}
+
+/// A rule of the planner that may be broken.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Rule {
+    /// Cores and memory on other nodes than the GPUs: slower CPU-GPU transfers.
+    Remote,
+    /// GPUs that form no NVLink partition: no NVLink between them.
+    Split,
+}
+
+impl Allow {
+    /// The rules that may be broken.
+    pub fn rules(self) -> Vec<Rule> {
+        let Allow { remote, split } = self;
+        let all = [(remote, Rule::Remote), (split, Rule::Split)];
+        all.into_iter().filter(|(on, _)| *on).map(|(_, rule)| rule).collect()
+    }
+}
+
+impl FromIterator<Rule> for Allow {
+    fn from_iter<I: IntoIterator<Item = Rule>>(rules: I) -> Allow {
+        let mut allow = Allow::default();
+        for rule in rules {
+            match rule {
+                Rule::Remote => allow.remote = true,
+                Rule::Split => allow.split = true,
+            }
+        }
+        allow
+    }
 }
 
 /// Which rules may be broken to find a place at all; each is stated as a compromise of the plan.
@@ -294,14 +337,16 @@ pub struct Allow {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Profile {
-    /// A GPU owns its share of its node's cores, and of nodes without GPUs in its package; the last
-    /// core of the guest's on each node carries emulator and I/O threads.
+    /// Each GPU brings its share of the cores and memory of its node and of near nodes without
+    /// GPUs.
     #[default]
     Share,
-    /// The same without nodes that have no GPUs.
+    /// Each GPU brings its share of its own node only.
     Near,
-    /// Sizes and pin order of `nvidia-vm` (gpuvm-nvidia-vm(7), SIZES and PINS).
+    /// Sizes and pin order of nvidia-vm.
     NvidiaVm,
 }
 
@@ -309,17 +354,17 @@ pub enum Profile {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum PinPolicy {
-    /// Like [`PinPolicy::Core`], but a guest without passed-through functions floats if no cores
-    /// are free for it and no guest with such functions is pinned.
+    /// As core; a guest without passed-through devices floats if no cores are free.
     Auto,
-    /// Each vCPU on one pcpu; successive vCPUs on the threads of one core.
+    /// Successive vCPUs on the threads of one core; the guest sees that core.
     #[default]
     Core,
-    /// Each vCPU on one pcpu; the first threads of all cores first, then the second ones, as
-    /// `nvidia-vm` does.
+    /// First threads of all cores first, then second threads, as in nvidia-vm.
     Thread,
-    /// No pins: the guest floats over the host. For machines too small to pin on, and tests.
+    /// Unpinned: vCPUs float over all pcpus, including those of other guests.
     None,
 }
 
@@ -339,12 +384,15 @@ pub enum CellWish {
 /// A page size that backs guest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
 pub enum PageSize {
     /// 2 MiB pages.
     #[serde(rename = "2M")]
+    #[strum(serialize = "2M")]
     TwoMib,
     /// 1 GiB pages.
     #[serde(rename = "1G")]
+    #[strum(serialize = "1G")]
     OneGib,
 }
 

@@ -5,8 +5,8 @@
 use crate::apply::{BundleStep, BundledCopy, BundledText, DiskError, Step, space};
 use crate::change::Change;
 use crate::copied::{
-    CloneError, Old, disk_file, gpus_of, is_ours, not_bundled, refuse_busy, refuse_devices,
-    refuse_image, refuse_too_large,
+    CloneError, Old, disk_file, is_ours, not_bundled, refuse_busy, refuse_devices, refuse_image,
+    refuse_too_large,
 };
 use crate::domain::disk_change::target_of;
 use crate::domain::guest::{Made, Role};
@@ -20,6 +20,7 @@ use crate::shell::{domain, word};
 use crate::storage::room;
 use crate::world::World;
 use gpuvm_core::bundle::{BundledDisk, BundledFile, DEFINITION, MANIFEST, Manifest};
+use gpuvm_core::guest::gpus_of;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -122,7 +123,7 @@ pub fn bundle(world: &World, wanted: &BundleRequest) -> Result<Change<ExportedGu
     refuse_tpm(name, &xml)?;
     let host = Some(host_name()).filter(|name| !name.is_empty());
     let mut manifest = Manifest::new(name, &row.uuid, host);
-    manifest.gpus = gpus_of(&xml, &topology)?;
+    manifest.gpus = u32::try_from(gpus_of(&xml, &topology).len()).unwrap_or(u32::MAX);
     let mut contents = Contents { manifest, copies: Vec::new(), allocated: 0 };
     let uses = Uses::read(hypervisor)?;
     let recorded = xml.made();

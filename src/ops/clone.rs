@@ -12,7 +12,7 @@ pub use crate::copied::{CloneError, CloneRequest, Copied};
 use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::copied::{
-    Another, Overlays, another, copies, gpus_of, is_ours, overlays, refuse_busy, refuse_devices,
+    Another, Overlays, another, copies, is_ours, overlays, refuse_busy, refuse_devices,
 };
 use crate::domain::DomainXml;
 use crate::error::{Coded as _, Result};
@@ -21,6 +21,7 @@ use crate::hypervisor::XmlOf;
 use crate::hypervisor::uses::Uses;
 use crate::shell::word;
 use crate::world::World;
+use gpuvm_core::guest::gpus_of;
 use serde::Serialize;
 
 /// A guest that is a clone.
@@ -69,7 +70,7 @@ pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>
     let topology = world.topology()?;
     refuse_devices(name, &source, &topology)?;
     let uses = Uses::read(hypervisor)?;
-    let gpus = gpus_of(&source, &topology)?;
+    let gpus = u32::try_from(gpus_of(&source, &topology).len()).unwrap_or(u32::MAX);
     let made = if wanted.overlay {
         overlays(&source, wanted, &row, (&uses, hypervisor, world))?
     } else {

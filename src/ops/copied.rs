@@ -277,14 +277,6 @@ pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -
     Err(CloneError::Device { name: name.to_owned(), device }.hint(hint))
 }
 
-/// How many GPUs a definition passes through.
-pub(crate) fn gpus_of(xml: &DomainXml, topology: &Topology) -> Result<u32> {
-    let is_gpu =
-        |bdf: &Bdf| topology.device(*bdf).is_some_and(|device| device.kind() == DeviceKind::Gpu);
-    let number = xml.held(false)?.devices.iter().filter(|bdf| is_gpu(bdf)).count();
-    Ok(u32::try_from(number).unwrap_or(u32::MAX))
-}
-
 /// Plans it as a new guest of its size, with as many GPUs.
 fn place(
     world: &World,

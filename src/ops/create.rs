@@ -30,7 +30,7 @@ use prepare::{Prepared, prepare};
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-pub(crate) use told::{ACCEPTED, ACCEPTED_BACKING, Told, told};
+pub(crate) use told::{Told, told};
 
 /// The reason a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]

@@ -15,7 +15,7 @@ pub use get::{Described, Field, describe, describe_all};
 
 use crate::autostart::{Autostart, autostart};
 use crate::change::Change;
-use crate::compare::{Compared, GuestDifference, MAX_VCPUS, MOVABLE, compare};
+use crate::compare::{Compared, compare};
 use crate::create::{self, CreateError, CreateRequest, Waits, create};
 use crate::delete::{Delete, delete};
 use crate::domain::DomainXml;
@@ -42,6 +42,7 @@ use crate::topology::Topology;
 use crate::tune::Tuning;
 use crate::words::count;
 use crate::world::World;
+use gpuvm_core::guest::{GPU_OPTIONS, GuestDifference, Opt};
 use gpuvm_core::tune::Item;
 use serde::Serialize;
 use sizes::{SizeTurn, ToPlace, is_taken, together};
@@ -318,7 +319,7 @@ fn existing(
     let runs = summary.state.is_active();
     // Nothing of the running guest depends on that.
     let (moves, of_guest): (Vec<_>, Vec<_>) =
-        differences.into_iter().partition(|one| one.option == MOVABLE);
+        differences.into_iter().partition(|one| one.option == Opt::Movable);
     let is_live = || -> Result<bool> {
         let plugs = vcpus::is_live(world, guest, &of_guest)?;
         let functions = || functions::is_live(world, guest, &of_guest);
@@ -332,7 +333,7 @@ fn existing(
     if let Some(on) = guest.autostart {
         let is = hypervisor.autostart(&summary.name)?;
         if is != on {
-            let (option, is, wanted) = ("autostart".to_owned(), word(is), word(on));
+            let (option, is, wanted) = (Opt::Autostart, word(is), word(on));
             differences.push(GuestDifference { option, is, wanted, changeable: true });
         }
     }
@@ -340,7 +341,7 @@ fn existing(
         let is = file.set.unwrap_or_else(|| "none".to_owned());
         if is != *set {
             // The other file would delete it.
-            let (option, wanted) = ("set".to_owned(), set.clone());
+            let (option, wanted) = (Opt::Set, set.clone());
             differences.push(GuestDifference { option, is, wanted, changeable: true });
         }
     }
@@ -703,12 +704,12 @@ fn change_all(
 fn differs_now(
     session: &mut Session<'_>,
     guest: &DescribedGuest,
-    counts: impl Fn(&str) -> bool,
+    counts: impl Fn(Opt) -> bool,
 ) -> Result<bool> {
     session.lock_next()?;
     let found = compared_now(session.world(), guest)?;
     let differs =
-        |found: Compared| found.differences.iter().any(|difference| counts(&difference.option));
+        |found: Compared| found.differences.iter().any(|difference| counts(difference.option));
     let is_so = found.is_none_or(differs);
     if !is_so {
         session.release_next();
@@ -781,7 +782,7 @@ fn resized(
     found: &AppliedGuest,
     topology: &Topology,
 ) -> Option<SetRequest> {
-    let differs = |option: &str| found.differences.iter().any(|one| one.option == option);
+    let differs = |option: Opt| found.differences.iter().any(|one| one.option == option);
     let request = &guest.create.guest.request;
     let named = match &request.gpus {
         GpuWish::Count(_) => None,
@@ -795,28 +796,28 @@ fn resized(
             Some(indexes.iter().filter_map(at).collect())
         }
     };
-    let gpu_options = ["gpus", "gpu", "gpu-index"];
-    let sizes = gpu_options.into_iter().chain(["vcpus", MAX_VCPUS, "memory", "huge-pages"]);
+    let sizes = [Opt::Vcpus, Opt::MaxVcpus, Opt::Memory, Opt::HugePages];
+    let sizes = GPU_OPTIONS.into_iter().chain(sizes);
     let room = request.vcpus_at_start;
     let functions = functions::changed(request, differs);
     let is_other = !functions.is_kept() || { sizes }.any(differs);
     is_other.then(|| SetRequest {
         name: guest.name.to_string(),
-        vcpus: room.or(request.vcpus).filter(|_| differs("vcpus")),
+        vcpus: room.or(request.vcpus).filter(|_| differs(Opt::Vcpus)),
         // Without room for more it has as many as it starts with.
-        max_vcpus: request.vcpus.filter(|_| differs(MAX_VCPUS)),
-        memory: request.memory_kib.filter(|_| differs("memory")),
-        gpus: differs("gpus").then(|| request.gpus.number()),
-        gpu_set: named.filter(|_| differs("gpu") || differs("gpu-index")),
-        gpus_said: gpu_options.into_iter().any(differs).then(|| request.gpus.clone()),
+        max_vcpus: request.vcpus.filter(|_| differs(Opt::MaxVcpus)),
+        memory: request.memory_kib.filter(|_| differs(Opt::Memory)),
+        gpus: differs(Opt::Gpus).then(|| request.gpus.number()),
+        gpu_set: named.filter(|_| differs(Opt::Gpu) || differs(Opt::GpuIndex)),
+        gpus_said: GPU_OPTIONS.into_iter().any(differs).then(|| request.gpus.clone()),
         functions,
         accept_data_loss: false,
         networks: None,
         live: false,
         accept_shared_fabric: guest.create.accept_shared_fabric,
         huge_pages: match request.huge_pages {
-            HugePages::Off if differs("huge-pages") => Item::Off,
-            HugePages::Size(page) if differs("huge-pages") => Item::To(page),
+            HugePages::Off if differs(Opt::HugePages) => Item::Off,
+            HugePages::Size(page) if differs(Opt::HugePages) => Item::To(page),
             _ => Item::Keep,
         },
         allow_remote: request.allow.remote,
@@ -873,7 +874,7 @@ fn start_with_host(
     (guest, found): (&DescribedGuest, &AppliedGuest),
     program: &str,
 ) -> Result<bool> {
-    let differs = found.differences.iter().any(|one| one.option == "autostart");
+    let differs = found.differences.iter().any(|one| one.option == Opt::Autostart);
     match guest.autostart.filter(|_| differs) {
         Some(on) => started(session, (guest.name.as_str(), on), program),
         None => Ok(false),
@@ -887,7 +888,7 @@ fn join(
     (guest, found): (&DescribedGuest, &AppliedGuest),
     set: Option<&String>,
 ) -> Result<bool> {
-    let is_of_other = found.differences.iter().any(|one| one.option == "set");
+    let is_of_other = found.differences.iter().any(|one| one.option == Opt::Set);
     let Some(set) = set.filter(|_| is_of_other) else { return Ok(false) };
     let name = guest.name.as_str();
     let plan = |world: &World| -> Result<Change> {
@@ -903,7 +904,7 @@ fn may_move(
     session: &mut Session<'_>,
     (guest, found): (&DescribedGuest, &AppliedGuest),
 ) -> Result<bool> {
-    if !found.differences.iter().any(|one| one.option == MOVABLE) {
+    if !found.differences.iter().any(|one| one.option == Opt::Movable) {
         return Ok(false);
     }
     let name = guest.name.to_string();

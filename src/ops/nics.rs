@@ -95,7 +95,7 @@ pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec
         uses.extend(holders::read(root, topology, &functions)?.uses);
     }
     let host = Host { topology, root, held, uses };
-    let is_card = |nic: &&&PciDevice| !matches!(nic.sriov, Some(Sriov::Vf { .. }));
+    let is_card = |nic: &&&PciDevice| !nic.is_vf();
     nics.iter().filter(is_card).map(|nic| host.card(nic)).collect()
 }
 

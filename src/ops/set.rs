@@ -16,13 +16,12 @@ pub(crate) use gpus::{allowed, refuse_shared};
 use crate::autostart::stays_at_boot;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
-use crate::compare::pages_word;
 use crate::domain::wish::NicWish;
 use crate::error::{Coded, Error, NoPlace, Refusal, Result};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
 use crate::reporter::Question;
-use crate::request::{Extras, GpuWish, PageSize, Request};
+use crate::request::{Extras, GpuWish, PageSize, Request, Spelled as _};
 use crate::shell::word;
 use crate::source::Source;
 use crate::tune::subject::Subject;
@@ -188,7 +187,7 @@ impl SetRequest {
         words.extend(functions::words(&self.functions));
         words.extend(match self.huge_pages {
             Item::Off => Some("--huge-pages off".to_owned()),
-            Item::To(page) => Some(format!("--huge-pages {}", pages_word(Some(page.size())))),
+            Item::To(page) => Some(format!("--huge-pages {}", page.word())),
             Item::Keep | Item::On => None,
         });
         match self.networks.as_deref() {

@@ -4,8 +4,8 @@ use super::heading::{BEHAVIOUR, DEVICES, DISKS, FIRST_BOOT, GUEST, PLACEMENT};
 use super::life::ChangeArgs;
 use super::seed::home;
 use super::storage::BackingArgs;
-use super::wish::AllowArg;
-use crate::request::DomainName;
+use super::wish::word;
+use crate::request::{DomainName, Rule};
 use clap::{Args, ValueHint};
 use gpuvm_ops::clone::CloneRequest;
 use gpuvm_ops::import::{ImportRequest, NewIdentity};
@@ -65,8 +65,8 @@ pub struct CopyArgs {
     ///
     /// They are broken only if nothing else fits; the plan states the cost. Separate several by
     /// commas.
-    #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
-    pub allow: Vec<AllowArg>,
+    #[arg(long, value_name = "RULE", value_parser = word::<Rule>(), value_delimiter = ',', help_heading = PLACEMENT)]
+    pub allow: Vec<Rule>,
     /// File of SSH public keys that may log in; repeatable
     ///
     /// Default: yours (~/.ssh/id_*.pub). Users on the copied disks are kept.
@@ -106,8 +106,8 @@ impl CloneArgs {
             name: self.name.clone(),
             to: self.to.clone(),
             gpus: self.copy.gpus,
-            allow_remote: self.copy.allow.contains(&AllowArg::Remote),
-            allow_split: self.copy.allow.contains(&AllowArg::Split),
+            allow_remote: self.copy.allow.contains(&Rule::Remote),
+            allow_split: self.copy.allow.contains(&Rule::Split),
             accept_shared_fabric: self.copy.accept_shared_fabric,
             uuid: None,
             seed: self.copy.seed(),
@@ -154,8 +154,8 @@ impl ImportArgs {
             copy: self.copy.then(|| NewIdentity { uuid: None, seed: of.seed() }),
             disk_dir: self.disks.clone(),
             gpus: of.gpus,
-            allow_remote: of.allow.contains(&AllowArg::Remote),
-            allow_split: of.allow.contains(&AllowArg::Split),
+            allow_remote: of.allow.contains(&Rule::Remote),
+            allow_split: of.allow.contains(&Rule::Split),
             accept_shared_fabric: of.accept_shared_fabric,
         }
     }

@@ -1,14 +1,14 @@
 //! What describes a guest on the command line, on every verb that plans one.
 
 use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
-use super::wish::{
-    AllowArg, CellsArg, L3Arg, NearArg, PagesArg, PinsArg, PolicyArg, PreferArg, ProfileArg, number,
-};
-use crate::domain::guest::MOST_SPARE_PORTS;
+use super::wish::{CellsArg, number, word};
+use crate::domain::guest::{MOST_SPARE_PORTS, VirtType};
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
-use crate::request::{DomainName, VfWish, Which};
-use clap::{Args, ValueEnum, ValueHint};
+use crate::request::{
+    DomainName, HugePages, L3Wish, Near, PinPolicy, Policy, Prefer, Profile, Rule, VfWish, Which,
+};
+use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
 /// What describes a guest, on every verb that plans one.
@@ -31,9 +31,9 @@ pub struct GuestArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = GUEST)]
     pub template: Option<PathBuf>,
     /// Domain type
-    #[arg(long, value_name = "TYPE", value_enum, default_value = "kvm")]
+    #[arg(long, value_name = "TYPE", value_parser = word::<VirtType>(), default_value = "kvm")]
     #[arg(help_heading = GUEST, hide_short_help = true)]
-    pub virt_type: VirtTypeArg,
+    pub virt_type: VirtType,
     /// Its GPUs.
     #[command(flatten)]
     pub gpus: GpuArgs,
@@ -118,8 +118,8 @@ pub struct ShapeArgs {
     /// Maximum distance of each GPU's nearest NIC
     ///
     /// Applies to --nic and --vf. The nearest ones are preferred in any case.
-    #[arg(long, value_name = "NEAR", value_enum, help_heading = DEVICES, hide_short_help = true)]
-    pub nic_near: Option<NearArg>,
+    #[arg(long, value_name = "NEAR", value_parser = word::<Near>(), help_heading = DEVICES, hide_short_help = true)]
+    pub nic_near: Option<Near>,
     /// Pass through N virtual functions or that at BDF
     ///
     /// Takes the same values as --nic; `gpuvm nic vfs` creates virtual
@@ -138,8 +138,8 @@ pub struct ShapeArgs {
     #[arg(long, value_name = "N|BDF", help_heading = DEVICES)]
     pub nvme: Vec<Which>,
     /// Maximum distance of each GPU's nearest NVMe drive
-    #[arg(long, value_name = "NEAR", value_enum, help_heading = DEVICES, hide_short_help = true)]
-    pub nvme_near: Option<NearArg>,
+    #[arg(long, value_name = "NEAR", value_parser = word::<Near>(), help_heading = DEVICES, hide_short_help = true)]
+    pub nvme_near: Option<Near>,
     /// Enable GPUDirect peer-to-peer below a PCIe switch
     ///
     /// Tells the driver that GPUs below the same PCIe switch reach each other over it, without
@@ -174,14 +174,14 @@ pub struct ShapeArgs {
     /// Use huge pages
     ///
     /// Default: auto; with --profile nvidia-vm off.
-    #[arg(long, value_name = "SIZE", value_enum, help_heading = CPU)]
-    pub huge_pages: Option<PagesArg>,
+    #[arg(long, value_name = "SIZE", value_parser = word::<HugePages>(), help_heading = CPU)]
+    pub huge_pages: Option<HugePages>,
     /// vCPU pinning
     ///
     /// --profile nvidia-vm has its own.
-    #[arg(long, value_name = "POLICY", value_enum, default_value = "auto")]
+    #[arg(long, value_name = "POLICY", value_parser = word::<PinPolicy>(), default_value = "auto")]
     #[arg(help_heading = CPU, hide_short_help = true)]
-    pub pins: PinsArg,
+    pub pins: PinPolicy,
     /// Number of guest NUMA cells
     ///
     /// per-node and auto give one for each host node in use. In a single cell over several host
@@ -198,9 +198,9 @@ pub struct ShapeArgs {
     /// Sizing and pinning profile
     ///
     /// Default: share; under the name nvidia-vm that profile.
-    #[arg(long, value_name = "PROFILE", value_enum)]
+    #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>())]
     #[arg(help_heading = CPU, hide_short_help = true)]
-    pub profile: Option<ProfileArg>,
+    pub profile: Option<Profile>,
     /// Reserve N cores of each node for the host
     ///
     /// The first cores of every NUMA node are reserved. Guests of default size get fewer vCPUs.
@@ -217,23 +217,23 @@ pub struct ShapeArgs {
     ///
     /// They are broken only if nothing else fits; the plan states the cost. Separate several by
     /// commas.
-    #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
-    pub allow: Vec<AllowArg>,
+    #[arg(long, value_name = "RULE", value_parser = word::<Rule>(), value_delimiter = ',', help_heading = PLACEMENT)]
+    pub allow: Vec<Rule>,
     /// Choice between equally good places
-    #[arg(long, value_name = "POLICY", value_enum, default_value = "pack")]
+    #[arg(long, value_name = "POLICY", value_parser = word::<Policy>(), default_value = "pack")]
     #[arg(help_heading = PLACEMENT, hide_short_help = true)]
-    pub policy: PolicyArg,
+    pub policy: Policy,
     /// Preference where near NICs and one package exclude each other
     ///
     /// Default: nic where NVLinks join all GPUs of the host, else package. gpuvm-placement(7) has
     /// all criteria.
-    #[arg(long, value_name = "WHAT", value_enum, help_heading = PLACEMENT, hide_short_help = true)]
-    pub prefer: Option<PreferArg>,
+    #[arg(long, value_name = "WHAT", value_parser = word::<Prefer>(), help_heading = PLACEMENT, hide_short_help = true)]
+    pub prefer: Option<Prefer>,
     /// L3 caches that vCPUs are below
     ///
     /// On hosts whose L3 caches differ in size. The plan says which sizes there are.
-    #[arg(long, value_name = "WHICH", value_enum, help_heading = PLACEMENT, hide_short_help = true)]
-    pub l3: Option<L3Arg>,
+    #[arg(long, value_name = "WHICH", value_parser = word::<L3Wish>(), help_heading = PLACEMENT, hide_short_help = true)]
+    pub l3: Option<L3Wish>,
 }
 
 /// Where what is taken is read from.
@@ -251,13 +251,4 @@ pub struct TakenArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     #[arg(conflicts_with = "assume_empty", help_heading = PLACEMENT, hide_short_help = true)]
     pub domain_xml: Vec<PathBuf>,
-}
-
-/// A domain type on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum VirtTypeArg {
-    /// Hardware virtualization
-    Kvm,
-    /// Software emulation, without /dev/kvm
-    Qemu,
 }

@@ -4,8 +4,9 @@ use super::guest::TakenArgs;
 use super::heading::BEHAVIOUR;
 use super::late::Late;
 use super::view::ViewArgs;
-use super::wish::{HugePagesArg, OnOff};
+use super::wish::{OnOff, word};
 use super::{LockArgs, about_records};
+use crate::request::PageSize;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 
@@ -236,8 +237,8 @@ pub struct HostPagesArgs {
     #[arg(long, value_name = "NODE")]
     pub node: Option<u32>,
     /// Page size to show or set
-    #[arg(long, value_name = "SIZE", value_enum)]
-    pub size: Option<HugePagesArg>,
+    #[arg(long, value_name = "SIZE", value_parser = word::<PageSize>())]
+    pub size: Option<PageSize>,
     /// Number of pages to set, including those in use
     #[arg(long, value_name = "N", requires_all = ["node", "size"])]
     pub count: Option<u64>,

@@ -57,7 +57,7 @@ pub use fabric::{
 };
 pub use fleet::{FleetPlanArgs, FleetVerb, HostsArgs};
 pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs};
-pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs, VirtTypeArg};
+pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs};
 pub use help::{GROUPS, command, exit_status, fitted};
 pub use host::{
     CaptureArgs, HostDoctorArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTrustArgs,
@@ -93,7 +93,6 @@ pub use tune::{ItemArgs, TuneArgs};
 pub use undo::{HistoryArgs, UndoArgs};
 pub use verify::{CheckArgs, VerifyArgs};
 pub use view::ViewArgs;
-pub use wish::{AllowArg, NearArg, PinsArg};
 
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use heading::{BEHAVIOUR, GLOBAL, GUEST, PLACEMENT};

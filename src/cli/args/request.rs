@@ -2,18 +2,15 @@
 //! which make a name.
 
 use super::program::called_as_vendor;
-use super::wish::ProfileArg;
 use super::{
-    AllowArg, CreateArgs, ExportArgs, FleetPlanArgs, GpuArgs, GuestArgs, NearArg, PinsArg,
-    PlanArgs, ShapeArgs, TakenArgs, VirtTypeArg,
+    CreateArgs, ExportArgs, FleetPlanArgs, GpuArgs, GuestArgs, PlanArgs, ShapeArgs, TakenArgs,
 };
 use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::cli::error::usage;
-use crate::domain::guest::VirtType;
 use crate::request::{
-    Allow, DeviceWish, DomainName, Extras, GpuWish, HugePages, L3Wish, Prefer, Request,
-    RequestError, Reserve, Template, VfWish, Which,
+    DeviceWish, DomainName, Extras, GpuWish, HugePages, Near, PinPolicy, Profile, Request,
+    RequestError, Reserve, Rule, Template, VfWish, Which,
 };
 use gpuvm_ops::create::CreateRequest;
 use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
@@ -40,10 +37,7 @@ impl GuestArgs {
             request: request(&self.gpus, &self.shape)?,
             name,
             template: self.template.clone().or_else(|| place.as_ref()?.template.clone()),
-            virt: match self.virt_type {
-                VirtTypeArg::Kvm => VirtType::Kvm,
-                VirtTypeArg::Qemu => VirtType::Qemu,
-            },
+            virt: self.virt_type,
             networks: self.network.clone(),
             taken: Taken::from(&self.taken),
             place,
@@ -106,27 +100,24 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
     let gpus = gpu_wish(gpus)?;
     let extras = extras(shape)?;
     contradictions(&gpus, &extras, shape)?;
-    let profile = shape.profile.unwrap_or_else(usual_profile).into();
+    let profile = shape.profile.unwrap_or_else(usual_profile);
     let request = Request {
         gpus,
         gpu_model,
         vcpus: shape.max_vcpus.or(shape.vcpus),
         vcpus_at_start: shape.max_vcpus.and(shape.vcpus),
         memory_kib: shape.memory,
-        huge_pages: shape.huge_pages.map_or_else(|| HugePages::usual(profile), Into::into),
+        huge_pages: shape.huge_pages.unwrap_or_else(|| HugePages::usual(profile)),
         profile,
-        pins: shape.pins.into(),
+        pins: shape.pins,
         cells: shape.cells.0,
         threads: shape.threads,
         extras,
         reserve: Reserve { cores: shape.reserve_cores, memory_kib: shape.reserve_memory },
-        policy: shape.policy.into(),
-        prefer: shape.prefer.map_or(Prefer::Auto, Into::into),
-        l3: shape.l3.map_or(L3Wish::Any, Into::into),
-        allow: Allow {
-            remote: shape.allow.contains(&AllowArg::Remote),
-            split: shape.allow.contains(&AllowArg::Split),
-        },
+        policy: shape.policy,
+        prefer: shape.prefer.unwrap_or_default(),
+        l3: shape.l3.unwrap_or_default(),
+        allow: shape.allow.iter().copied().collect(),
         p2p_clique: shape.p2p_clique,
         spare_ports: shape.spare_ports,
         movable: false,
@@ -173,9 +164,9 @@ fn extras(shape: &ShapeArgs) -> anyhow::Result<Extras> {
         nics: device_wish("--nic", &shape.nic)?,
         vfs: device_wish("--vf", &which)?,
         vf_settings: VfWish::settings(&shape.vf),
-        nic_near: shape.nic_near.map(Into::into).unwrap_or_default(),
+        nic_near: shape.nic_near.unwrap_or_default(),
         nvmes: device_wish("--nvme", &shape.nvme)?,
-        nvme_near: shape.nvme_near.map(Into::into).unwrap_or_default(),
+        nvme_near: shape.nvme_near.unwrap_or_default(),
     })
 }
 
@@ -206,7 +197,7 @@ fn sorted_out(values: &[Which]) -> (Vec<u32>, Vec<Bdf>) {
 
 /// Refuses options that say something of what the guest does not have.
 fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow::Result<()> {
-    let near = |arg: Option<NearArg>| arg.is_some_and(|near| near != NearArg::Any);
+    let near = |arg: Option<Near>| arg.is_some_and(|near| near != Near::Any);
     let nics = extras.nics.number() + extras.vfs.number();
     for (flag, arg, number, add) in [
         ("--nic-near", shape.nic_near, nics, "--nic or --vf"),
@@ -221,9 +212,9 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
             return Err(usage(format!("{flag} means near to GPUs, and the guest has none"), hint));
         }
     }
-    let floats = shape.pins == PinsArg::None;
+    let floats = shape.pins == PinPolicy::None;
     let profile = shape.profile.unwrap_or_else(usual_profile);
-    if profile == ProfileArg::NvidiaVm && !matches!(shape.pins, PinsArg::None | PinsArg::Auto) {
+    if profile == Profile::NvidiaVm && !matches!(shape.pins, PinPolicy::None | PinPolicy::Auto) {
         return Err(usage(
             "profile nvidia-vm has pins of its own: the first threads of all cores, then the others",
             "leave --pins out, or --profile nvidia-vm",
@@ -235,7 +226,7 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
             "add --pins none, or leave --threads out",
         ));
     }
-    if floats && (shape.reserve_cores > 0 || shape.allow.contains(&AllowArg::Remote)) {
+    if floats && (shape.reserve_cores > 0 || shape.allow.contains(&Rule::Remote)) {
         let flag = if shape.reserve_cores > 0 { "--reserve-cores" } else { "--allow remote" };
         return Err(usage(
             format!("{flag} says which cores a guest gets, and with --pins none it gets none"),
@@ -246,8 +237,8 @@ fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow:
 }
 
 /// The profile where none is asked for: under the name `nvidia-vm` guests have its sizes and pins.
-fn usual_profile() -> ProfileArg {
-    if called_as_vendor() { ProfileArg::NvidiaVm } else { ProfileArg::Share }
+fn usual_profile() -> Profile {
+    if called_as_vendor() { Profile::NvidiaVm } else { Profile::Share }
 }
 
 /// The default base of `nvidia-vm`: `dgx2vm-` with user, weekday and time of day, as
@@ -268,11 +259,14 @@ fn stamped_base(user: &str, seconds: u64) -> String {
 }
 
 #[cfg(test)]
+mod law;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::args::{Cli, Verb};
     use crate::memsize::MemSize;
-    use crate::request::{CellWish, Near, PinPolicy, Policy};
+    use crate::request::{Allow, CellWish, L3Wish, Policy, Prefer};
     use clap::Parser;
 
     /// The request of a `plan` command line.

@@ -1,16 +1,17 @@
 //! Arguments of `set`: what size a guest that is there gets.
 
-use super::NearArg;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
 use super::life::ChangeArgs;
 use super::request::device_wish;
-use super::wish::{AllowArg, number};
+use super::wish::{chosen_pages, number, word};
 use crate::cli::error::usage;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
-use crate::request::{DeviceWish, Extras, GpuWish, PageSize, Request, VfWish, Which};
+use crate::request::{
+    DeviceWish, Extras, GpuWish, HugePages, Near, PageSize, Request, Rule, VfWish, Which,
+};
 use crate::tune::Item;
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args};
 use gpuvm_core::tune::items::OtherFunctions;
 use gpuvm_ops::set::SetRequest;
 
@@ -27,29 +28,6 @@ pub const EXAMPLES: &str = "Examples:
   gpuvm set train-a --network default --network lan
   gpuvm set train-a --network default --live
   gpuvm undo train-a";
-
-/// The pages of a guest on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SetPagesArg {
-    /// Normal pages
-    Off,
-    /// 2 MiB pages
-    #[value(name = "2M")]
-    TwoMib,
-    /// 1 GiB pages
-    #[value(name = "1G")]
-    OneGib,
-}
-
-impl From<SetPagesArg> for Item<PageSize> {
-    fn from(arg: SetPagesArg) -> Item<PageSize> {
-        match arg {
-            SetPagesArg::Off => Item::Off,
-            SetPagesArg::TwoMib => Item::To(PageSize::TwoMib),
-            SetPagesArg::OneGib => Item::To(PageSize::OneGib),
-        }
-    }
-}
 
 /// Arguments of `set`.
 #[derive(Debug, Args)]
@@ -120,24 +98,24 @@ pub struct SetArgs {
     #[arg(
         long,
         value_name = "NEAR",
-        value_enum,
+        value_parser = word::<Near>(),
         requires = "near-nics",
         help_heading = DEVICES,
         hide_short_help = true
     )]
-    pub nic_near: Option<NearArg>,
+    pub nic_near: Option<Near>,
     /// Maximum distance of each GPU's nearest NVMe drive
     ///
     /// Applies to those that --nvme adds. The default is that of `create`.
     #[arg(
         long,
         value_name = "NEAR",
-        value_enum,
+        value_parser = word::<Near>(),
         requires = "nvme",
         help_heading = DEVICES,
         hide_short_help = true
     )]
-    pub nvme_near: Option<NearArg>,
+    pub nvme_near: Option<Near>,
     /// NIC on this libvirt network; repeatable
     ///
     /// The complete list of NICs on networks, with the keys of `create`. An existing NIC, matched
@@ -168,8 +146,8 @@ pub struct SetArgs {
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_data_loss: bool,
     /// Use huge pages
-    #[arg(long, value_name = "SIZE", value_enum, group = "sizes", help_heading = CPU)]
-    pub huge_pages: Option<SetPagesArg>,
+    #[arg(long, value_name = "SIZE", value_parser = chosen_pages(), group = "sizes", help_heading = CPU)]
+    pub huge_pages: Option<HugePages>,
     /// Reserve missing huge pages
     ///
     /// If the guest is off, on the nodes of its memory; `undo` and `delete` release them.
@@ -179,8 +157,8 @@ pub struct SetArgs {
     ///
     /// They are broken only if nothing else fits; the plan states the cost. Separate several by
     /// commas.
-    #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
-    pub allow: Vec<AllowArg>,
+    #[arg(long, value_name = "RULE", value_parser = word::<Rule>(), value_delimiter = ',', help_heading = PLACEMENT)]
+    pub allow: Vec<Rule>,
     /// Explain each choice
     #[arg(long, help_heading = BEHAVIOUR)]
     pub explain: bool,
@@ -208,8 +186,8 @@ impl SetArgs {
             networks: (self.no_network || !self.network.is_empty()).then(|| self.network.clone()),
             live: self.live,
             accept_shared_fabric: self.accept_shared_fabric,
-            huge_pages: self.huge_pages.map_or(Item::Keep, Item::from),
-            allow_remote: self.allow.contains(&AllowArg::Remote),
+            huge_pages: pages_item(self.huge_pages),
+            allow_remote: self.allow.contains(&Rule::Remote),
             reserve_pages: self.reserve_pages,
             movable: None,
         })
@@ -227,8 +205,8 @@ impl SetArgs {
             vfs: wish("--vf", &vfs, self.no_vf)?,
             vf_settings: VfWish::settings(&self.vf),
             nvmes: wish("--nvme", &self.nvme, self.no_nvme)?,
-            nic_near: self.nic_near.map(Into::into),
-            nvme_near: self.nvme_near.map(Into::into),
+            nic_near: self.nic_near,
+            nvme_near: self.nvme_near,
             ports: None,
         };
         let named = |wish: &Option<DeviceWish>| wish.clone().unwrap_or_default();
@@ -242,5 +220,14 @@ impl SetArgs {
         let hint = "name each device once";
         request.check().map_err(|error| usage(error.to_string(), hint))?;
         Ok(wanted)
+    }
+}
+
+/// The change of pages; none given: they stay.
+fn pages_item(wanted: Option<HugePages>) -> Item<PageSize> {
+    match wanted {
+        None | Some(HugePages::Auto) => Item::Keep,
+        Some(HugePages::Off) => Item::Off,
+        Some(HugePages::Size(page)) => Item::To(page),
     }
 }

@@ -5,14 +5,14 @@ use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, GUEST, NETWORK, PLACEMENT};
 use super::item;
 use super::life::LockArgs;
 use super::view::ViewArgs;
-use super::wish::AllowArg;
+use super::wish::word;
 use crate::cli::output::Output;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::rate::Rate;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestTopology};
-use crate::request::PageSize;
+use crate::request::{PageSize, Rule};
 use crate::tune::items::{Never, PinOrder, Virtio};
 use crate::tune::{Item, ItemName, Items};
 use clap::{Args, ValueHint};
@@ -57,8 +57,8 @@ pub struct TuneArgs {
     ///
     /// They are broken only if nothing else fits; the plan states the cost. Separate several by
     /// commas. The guest's own GPUs are accepted even if they form no NVLink partition.
-    #[arg(long, value_name = "RULE", value_enum, value_delimiter = ',', help_heading = PLACEMENT)]
-    pub allow: Vec<AllowArg>,
+    #[arg(long, value_name = "RULE", value_parser = word::<Rule>(), value_delimiter = ',', help_heading = PLACEMENT)]
+    pub allow: Vec<Rule>,
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,
@@ -339,7 +339,7 @@ impl TuneArgs {
             items: items(&self.items, self.all_settings || self.all && !self.targets.is_empty()),
             networks: self.items.network.clone(),
             convert: self.items.convert.clone(),
-            allow_remote: self.allow.contains(&AllowArg::Remote),
+            allow_remote: self.allow.contains(&Rule::Remote),
             taken: (&self.taken).into(),
             live: self.live,
             reserve_pages: self.reserve_pages,

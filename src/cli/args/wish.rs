@@ -1,9 +1,8 @@
 //! Values of a guest's options: each has the words of the command line and the wish that it means.
 
-use crate::request::{
-    CellWish, HugePages, L3Wish, Near, PageSize, PinPolicy, Policy, Prefer, Profile,
-};
+use crate::request::{CellWish, HugePages, Spelled};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::str::FromStr;
 
 /// Whether something is so.
@@ -40,179 +39,23 @@ impl FromStr for CellsArg {
     }
 }
 
-/// How near a device must be, on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum NearArg {
-    /// Below the GPU's PCIe switch: peer-to-peer traffic avoids the host bridge
-    Switch,
-    /// On the GPU's NUMA node: traffic avoids the link between packages
-    Node,
-    /// Anywhere (default)
-    Any,
+/// Reads one of the words of a value.
+pub fn word<T: Spelled + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    word_of(T::all())
 }
 
-impl From<NearArg> for Near {
-    fn from(arg: NearArg) -> Near {
-        match arg {
-            NearArg::Switch => Near::Switch,
-            NearArg::Node => Near::Node,
-            NearArg::Any => Near::Any,
-        }
-    }
+/// Reads the word of one of these values.
+pub fn word_of<T: Spelled + Send + Sync>(values: Vec<T>) -> impl TypedValueParser<Value = T> {
+    let shown = |value: &T| PossibleValue::new(value.word()).help(value.meaning());
+    let shown: Vec<PossibleValue> = values.iter().map(shown).collect();
+    PossibleValuesParser::new(shown)
+        .map(|word| T::of_word(&word).expect("one of the words that the parser takes"))
 }
 
-/// A huge-page size on the command line.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum HugePagesArg {
-    /// 2 MiB pages
-    #[value(name = "2M")]
-    TwoMib,
-    /// 1 GiB pages
-    #[value(name = "1G")]
-    OneGib,
-}
-
-impl From<HugePagesArg> for PageSize {
-    fn from(arg: HugePagesArg) -> PageSize {
-        match arg {
-            HugePagesArg::TwoMib => PageSize::TwoMib,
-            HugePagesArg::OneGib => PageSize::OneGib,
-        }
-    }
-}
-
-/// Which pages back a guest, on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PagesArg {
-    /// The largest of which enough are free, for guests with GPUs and 32 GiB or more
-    Auto,
-    /// Normal pages
-    Off,
-    /// 2 MiB pages
-    #[value(name = "2M")]
-    TwoMib,
-    /// 1 GiB pages
-    #[value(name = "1G")]
-    OneGib,
-}
-
-impl From<PagesArg> for HugePages {
-    fn from(arg: PagesArg) -> HugePages {
-        match arg {
-            PagesArg::Auto => HugePages::Auto,
-            PagesArg::Off => HugePages::Off,
-            PagesArg::TwoMib => HugePages::Size(PageSize::TwoMib),
-            PagesArg::OneGib => HugePages::Size(PageSize::OneGib),
-        }
-    }
-}
-
-/// A profile on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProfileArg {
-    /// Each GPU brings its share of the cores and memory of its node and of near nodes without GPUs
-    Share,
-    /// Each GPU brings its share of its own node only
-    Near,
-    /// Sizes and pin order of nvidia-vm
-    NvidiaVm,
-}
-
-impl From<ProfileArg> for Profile {
-    fn from(arg: ProfileArg) -> Profile {
-        match arg {
-            ProfileArg::Share => Profile::Share,
-            ProfileArg::Near => Profile::Near,
-            ProfileArg::NvidiaVm => Profile::NvidiaVm,
-        }
-    }
-}
-
-/// A pin policy on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PinsArg {
-    /// As core; a guest without passed-through devices floats if no cores are free
-    Auto,
-    /// Successive vCPUs on the threads of one core; the guest sees that core
-    Core,
-    /// First threads of all cores first, then second threads, as in nvidia-vm
-    Thread,
-    /// Unpinned: vCPUs float over all pcpus, including those of other guests
-    None,
-}
-
-impl From<PinsArg> for PinPolicy {
-    fn from(arg: PinsArg) -> PinPolicy {
-        match arg {
-            PinsArg::Auto => PinPolicy::Auto,
-            PinsArg::Core => PinPolicy::Core,
-            PinsArg::Thread => PinPolicy::Thread,
-            PinsArg::None => PinPolicy::None,
-        }
-    }
-}
-
-/// A policy on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PolicyArg {
-    /// Leave as much as possible to later guests
-    Pack,
-    /// Share nodes with as few guests as possible; leaves less for large guests
-    Spread,
-}
-
-impl From<PolicyArg> for Policy {
-    fn from(arg: PolicyArg) -> Policy {
-        match arg {
-            PolicyArg::Pack => Policy::Pack,
-            PolicyArg::Spread => Policy::Spread,
-        }
-    }
-}
-
-/// What counts first, on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PreferArg {
-    /// NICs and drives near the GPUs
-    Nic,
-    /// GPUs on one package
-    Package,
-}
-
-impl From<PreferArg> for Prefer {
-    fn from(arg: PreferArg) -> Prefer {
-        match arg {
-            PreferArg::Nic => Prefer::Nic,
-            PreferArg::Package => Prefer::Package,
-        }
-    }
-}
-
-/// Which L3 caches, on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum L3Arg {
-    /// Any (default)
-    Any,
-    /// The largest ones only, as of AMD's X3D processors
-    Large,
-}
-
-impl From<L3Arg> for L3Wish {
-    fn from(arg: L3Arg) -> L3Wish {
-        match arg {
-            L3Arg::Any => L3Wish::Any,
-            L3Arg::Large => L3Wish::Large,
-        }
-    }
-}
-
-/// A rule that may be broken, on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AllowArg {
-    /// Cores and memory on other nodes than the GPUs: slower CPU-GPU transfers
-    Remote,
-    /// GPUs that form no NVLink partition: no NVLink between them
-    Split,
+/// Reads the pages of a guest that is there: what it gets is not left to a plan.
+pub fn chosen_pages() -> impl TypedValueParser<Value = HugePages> {
+    let all = HugePages::all().into_iter();
+    word_of(all.filter(|pages| *pages != HugePages::Auto).collect())
 }
 
 /// Reads a number. One with a sign would be read as a change of what there is.

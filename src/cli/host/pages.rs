@@ -21,7 +21,7 @@ pub fn run(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Shows the pools.
 fn show(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let page = args.size.map(|size| PageSize::from(size).size());
+    let page = args.size.map(PageSize::size);
     let rows = pools(cx, args.node.map(NodeId), page)?;
     if cx.output.json {
         cx.output.json_rows("gpuvm-host-pages", &rows)?;
@@ -62,7 +62,7 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
     cx.refuse_elsewhere("host pages --count")?;
     // clap requires both with --count.
     let (Some(node), Some(size)) = (args.node, args.size) else { return show(args, cx) };
-    let (node, page) = (NodeId(node), PageSize::from(size).size());
+    let (node, page) = (NodeId(node), size.size());
     let (now, at_boot) = (!args.boot_only, args.at_boot || args.boot_only);
     let wanted = NodePages { node, page, count, now, at_boot };
     let confirm = if args.yes { Confirm::Given } else { Confirm::IfNeeded };

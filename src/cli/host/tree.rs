@@ -66,7 +66,7 @@ pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
 /// Whether a function is drawn by default: one that a guest may get, or one that does not respond.
 fn worth_showing(device: &PciDevice) -> bool {
     let dead = matches!(device.vendor, 0 | 0xffff);
-    let virtual_function = matches!(device.sriov, Some(Sriov::Vf { .. }));
+    let virtual_function = device.is_vf();
     let kind = device.kind();
     !virtual_function
         && (dead

@@ -3,7 +3,7 @@
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{Placement, Reason};
-use crate::topology::{DeviceKind, Sriov, Topology, Trust};
+use crate::topology::{DeviceKind, Topology, Trust};
 use crate::words::count;
 use gpuvm_core::fabric::need;
 use gpuvm_ops::guest::Planned;
@@ -115,7 +115,7 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
     lines.add("NVSwitches", of(DeviceKind::NvSwitch).map(line));
     let is_vf = |bdf: &Bdf| {
         let device = topology.device(*bdf);
-        device.is_some_and(|device| matches!(device.sriov, Some(Sriov::Vf { .. })))
+        device.is_some_and(|device| device.is_vf())
     };
     let named = |bdf: Bdf| match called(topology, bdf) {
         Some(name) => format!("{}, {name}", line(bdf)),

@@ -6,7 +6,7 @@ use crate::bdf::Bdf;
 use crate::finding::Rule;
 use crate::p2p::{Block, Code, Op, Route, Way};
 use crate::topology::vendor::VENDOR_MELLANOX;
-use crate::topology::{DeviceKind, PciDevice, Sriov};
+use crate::topology::{DeviceKind, PciDevice};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// GPUDirect is then as slow as two ways through the root.
@@ -34,7 +34,7 @@ struct Pairs {
 /// Finds pairs of a GPU and a NIC below a switch whose traffic goes over the root.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     let host = case.topology;
-    let is_physical = |nic: &&PciDevice| !matches!(nic.sriov, Some(Sriov::Vf { .. }));
+    let is_physical = |nic: &&PciDevice| !nic.is_vf();
     let mut found: BTreeMap<(Bdf, Bdf), Pairs> = BTreeMap::new();
     let mut unknown = BTreeSet::new();
     for nic in host.of_kind(DeviceKind::Nic).filter(is_physical) {

@@ -10,13 +10,25 @@ use crate::topology::{Binding, KnownDevice};
 use serde::{Deserialize, Serialize};
 
 /// The kind of virtual machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::EnumMessage,
+    strum::VariantArray,
+)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum VirtType {
     /// Hardware virtualization.
     Kvm,
-    /// Emulation.
+    /// Software emulation, without /dev/kvm.
     Qemu,
 }
 

@@ -6,16 +6,13 @@ use crate::cpuset::CpuSet;
 use crate::memsize::MemSize;
 use crate::request::{DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
 use crate::topology::model::ids;
-use crate::topology::{DeviceKind, Sriov, Topology};
+use crate::topology::{DeviceKind, Topology};
 
 /// Returns the request for a guest like this one: as many GPUs, vCPUs, NICs and NVMe drives, and as
 /// much memory. A domain with a display GPU keeps its GPUs, since no other can replace a display.
 pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let devices = || held.devices.iter().filter_map(|&bdf| topology.device(bdf));
-    let number = |kind: DeviceKind, vf: bool| {
-        let is = devices().filter(|device| device.kind() == kind);
-        count(is.filter(|d| matches!(d.sriov, Some(Sriov::Vf { .. })) == vf).count())
-    };
+    let number = |kind, vf| count(topology.among(&held.devices, kind, vf).len());
     let one_core = |pin: &CpuSet| {
         let core = pin.first().and_then(|pcpu| topology.core_of(pcpu));
         core.is_some_and(|core| pin.is_subset(&core.pcpus))

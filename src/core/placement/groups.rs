@@ -240,7 +240,7 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
 /// virtual functions, which share their card with all others, and for integrated GPUs, whose slot
 /// has other functions of the processor.
 fn card<'a>(topology: &'a Topology, gpu: &'a PciDevice) -> impl Iterator<Item = &'a PciDevice> {
-    let is_virtual = |device: &PciDevice| matches!(device.sriov, Some(Sriov::Vf { .. }));
+    let is_virtual = |device: &PciDevice| device.is_vf();
     let whole = gpu.kind() == DeviceKind::Gpu
         && !is_virtual(gpu)
         && topology.set_aside(gpu) != Some(SetAside::Integrated);

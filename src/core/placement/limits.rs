@@ -6,7 +6,7 @@ use super::reason::{Topic, TreeReason};
 use super::window::window;
 use super::{Held, Occupancy, Placement, PlanError, Reason};
 use crate::request::{CellWish, PinPolicy, Request, Template};
-use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use crate::topology::{DeviceKind, PciDevice, Topology};
 
 /// The most vCPUs of an x86 guest without interrupt remapping: 8-bit APIC ids, one of which is
 /// broadcast.
@@ -94,7 +94,7 @@ fn refuse_functions(
     topology: &Topology,
     request: &Request,
 ) -> Result<(), PlanError> {
-    let is_vf = |device: &PciDevice| matches!(device.sriov, Some(Sriov::Vf { .. }));
+    let is_vf = |device: &PciDevice| device.is_vf();
     let Template { functions, fixed_functions, unread, .. } = &request.template;
     if let Some(why) = unread.first() {
         let what = format!(

@@ -412,6 +412,12 @@ impl Topology {
         self.parts.devices.iter().filter(move |d| d.kind() == kind)
     }
 
+    /// Functions of a kind among these, in their order; `vf`: virtual functions, or the others.
+    pub fn among(&self, functions: &[Bdf], kind: DeviceKind, vf: bool) -> Vec<&PciDevice> {
+        let devices = functions.iter().filter_map(|bdf| self.device(*bdf));
+        devices.filter(|device| device.kind() == kind && device.is_vf() == vf).collect()
+    }
+
     /// The function and the bridges above it: endpoint first, root port last. Empty for an unknown
     /// function.
     pub fn path_to_root(&self, bdf: Bdf) -> Vec<Bdf> {

@@ -202,6 +202,11 @@ impl PciDevice {
         [self.vendor, self.device].iter().any(|&id| id == 0 || id == 0xffff)
     }
 
+    /// Whether it is a virtual function of a card.
+    pub fn is_vf(&self) -> bool {
+        matches!(self.sriov, Some(Sriov::Vf { .. }))
+    }
+
     /// Whether it is the Intel graphics of the processor, without its virtual functions: 00:02.0.
     pub fn is_intel_graphics(&self) -> bool {
         let place = (self.bdf.segment(), self.bdf.bus(), self.bdf.device(), self.bdf.function());

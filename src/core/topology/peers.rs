@@ -4,7 +4,7 @@
 //! The kernel forms IOMMU groups once, by the ACS control of that time. Whoever clears bits later
 //! leaves the groups as they are, and they claim more than the hardware isolates.
 
-use super::{DeviceKind, PciDevice, Sriov, Topology};
+use super::{DeviceKind, PciDevice, Topology};
 use crate::bdf::Bdf;
 use crate::p2p::{self, Acs, End, Op, Port, Route, Translation, bits};
 use std::collections::BTreeSet;
@@ -116,7 +116,7 @@ fn of_port(topology: &Topology, port: &PciDevice, acs: Acs) -> Opening {
 /// What an open function connects: the others of its slot. Virtual functions are kept apart by
 /// their card.
 fn of_function(topology: &Topology, function: &PciDevice, acs: Acs) -> Option<Opening> {
-    let is_physical = |device: &PciDevice| !matches!(device.sriov, Some(Sriov::Vf { .. }));
+    let is_physical = |device: &PciDevice| !device.is_vf();
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
     let (wanted, open) = (acs.isolating() & (bits::RR | bits::CR), acs.open());
     let group = function.iommu_group.filter(|_| is_physical(function) && open & wanted != 0)?;
@@ -312,7 +312,7 @@ mod tests {
             host(|parts| {
                 let mut second = parts.devices[5].clone();
                 (second.bdf, second.iommu_group) = (at("03:00.1"), Some(9));
-                second.sriov = is_vf.then_some(Sriov::Vf { pf: at("03:00.0") });
+                second.sriov = is_vf.then_some(crate::topology::Sriov::Vf { pf: at("03:00.0") });
                 parts.devices.insert(6, second);
                 parts.devices[5].acs = Some(Acs { cap: 0x4c, ctl });
             })

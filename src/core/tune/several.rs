@@ -6,6 +6,7 @@ use super::{Given, Item, Items, TuneError, Tuned, candidates, together, tune};
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
+use crate::guest::gpus_of;
 use crate::memsize::MemSize;
 use crate::placement::joint::{Joint, NoJoint, Wanted, joint};
 use crate::placement::{Held, Occupancy, Placement};
@@ -138,14 +139,6 @@ fn in_turns(
         NoSeveral::NoPlace(refused)
     })?;
     Ok(Several { turns, new, held })
-}
-
-/// The GPUs of a definition, by address.
-fn gpus_of(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
-    let mut gpus = xml.held(false).map(|held| held.devices).unwrap_or_default();
-    gpus.retain(|bdf| topology.device(*bdf).is_some_and(|d| d.kind() == DeviceKind::Gpu));
-    gpus.sort_unstable();
-    gpus
 }
 
 /// The GPUs of a placement for a guest with this many, by address.

@@ -13,7 +13,7 @@ use crate::request::{
     Allow, CellWish, DeviceWish, Extras, GpuWish, Near, PageSize, PinPolicy, Profile, Request,
     Template,
 };
-use crate::topology::{DeviceKind, Sriov, Topology};
+use crate::topology::{DeviceKind, Topology};
 use std::collections::BTreeSet;
 
 /// The property for peer-to-peer cliques of GPUs.
@@ -192,14 +192,10 @@ impl<'t> Guest<'t> {
 
     /// Functions of a kind of the domain, by address.
     fn functions(&self, topology: &Topology, kind: DeviceKind, vf: bool) -> Vec<Bdf> {
-        let is = |bdf: &Bdf| {
-            let device = topology.device(*bdf);
-            device.is_some_and(|device| {
-                device.kind() == kind && matches!(device.sriov, Some(Sriov::Vf { .. })) == vf
-            })
-        };
         let passed = self.claims.passed.iter().map(|passed| passed.bdf.value);
-        let mut bdfs: Vec<Bdf> = passed.filter(is).collect();
+        let passed: Vec<Bdf> = passed.collect();
+        let found = topology.among(&passed, kind, vf).into_iter();
+        let mut bdfs: Vec<Bdf> = found.map(|device| device.bdf).collect();
         bdfs.sort_unstable();
         bdfs.dedup();
         bdfs

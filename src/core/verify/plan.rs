@@ -2,13 +2,14 @@
 //! is not recorded, and not judged.
 
 use super::report::{Between, Report, Wrong};
+use crate::bdf::Bdf;
 use crate::check::guest::Guest;
 use crate::domain::DomainXml;
 use crate::finding::Rule;
 use crate::memsize::MemSize;
 use crate::request::{CellWish, GpuWish, HugePages, PageSize, PinPolicy, Request};
 use crate::shell::word;
-use crate::topology::{DeviceKind, Sriov, Topology};
+use crate::topology::{DeviceKind, Topology};
 
 /// `--vcpus`.
 const VCPUS: Rule = Rule::warning("plan-vcpus", "another number of vCPUs than was requested");
@@ -128,11 +129,8 @@ impl Plan<'_> {
 
     /// Compares passed devices by kind.
     fn devices(&mut self, request: &Request, defined: &Guest<'_>, topology: &Topology) {
-        let number = |kind: DeviceKind, vf: bool| {
-            let devices = defined.passed.iter().filter_map(|p| topology.device(p.bdf.value));
-            let is = devices.filter(|device| device.kind() == kind);
-            is.filter(|d| matches!(d.sriov, Some(Sriov::Vf { .. })) == vf).collect::<Vec<_>>()
-        };
+        let passed: Vec<Bdf> = defined.passed.iter().map(|passed| passed.bdf.value).collect();
+        let number = |kind, vf| topology.among(&passed, kind, vf);
         let gpus = match &request.gpus {
             GpuWish::Count(count) | GpuWish::Run { count, .. } => *count as usize,
             GpuWish::Exact(bdfs) => bdfs.len(),

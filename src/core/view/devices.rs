@@ -170,7 +170,7 @@ fn kind_name(device: &PciDevice) -> &'static str {
     match device.kind() {
         DeviceKind::Gpu => "GPU",
         DeviceKind::NvSwitch => "NVSwitch",
-        DeviceKind::Nic if matches!(device.sriov, Some(Sriov::Vf { .. })) => "VF",
+        DeviceKind::Nic if device.is_vf() => "VF",
         DeviceKind::Nic => "NIC",
         DeviceKind::Nvme => "NVMe",
         DeviceKind::Bridge | DeviceKind::HostBridge | DeviceKind::Other => "function",

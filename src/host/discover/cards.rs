@@ -8,7 +8,7 @@
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
-use gpuvm_core::topology::{DeviceKind, Parts, Sriov};
+use gpuvm_core::topology::{DeviceKind, Parts};
 use std::collections::BTreeMap;
 
 /// The NVIDIA driver's directory, with one for each GPU; missing if it is not loaded.
@@ -18,7 +18,7 @@ const GPUS: &str = "proc/driver/nvidia/gpus";
 /// read all ones: their ids are those of the physical function.
 pub fn mark_silent(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     for device in &mut parts.devices {
-        let is_virtual = matches!(device.sriov, Some(Sriov::Vf { .. }));
+        let is_virtual = device.is_vf();
         if is_virtual || !matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch) {
             continue;
         }

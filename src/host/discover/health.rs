@@ -16,7 +16,7 @@ use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::health::{Health, HealthCode, HealthFinding, HealthSource, judge};
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
-use gpuvm_core::topology::{DeviceKind, Parts, PciDevice, Sriov};
+use gpuvm_core::topology::{DeviceKind, Parts, PciDevice};
 use gpuvm_core::xid::{XidKind, xids};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -117,9 +117,7 @@ pub fn place(
 /// NVIDIA GPUs that respond, without virtual functions.
 fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
     let is_gpu = |device: &&PciDevice| {
-        device.vendor == VENDOR_NVIDIA
-            && device.kind() == DeviceKind::Gpu
-            && !matches!(device.sriov, Some(Sriov::Vf { .. }))
+        device.vendor == VENDOR_NVIDIA && device.kind() == DeviceKind::Gpu && !device.is_vf()
     };
     parts.devices.iter().filter(is_gpu)
 }

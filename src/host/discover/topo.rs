@@ -7,7 +7,7 @@ use super::fabric::answer::GpuLinks;
 use super::fabric::links::{MOST_LINKS, Read, lay_over};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
-use gpuvm_core::topology::{DeviceKind, FabricModel, Proximity, Sriov, Topology, TopologyError};
+use gpuvm_core::topology::{DeviceKind, FabricModel, Proximity, Topology, TopologyError};
 use gpuvm_core::words;
 
 /// The most differences from the PCIe tree reported one by one.
@@ -181,7 +181,7 @@ impl Topo {
         let gpus: Vec<Bdf> = host
             .of_kind(DeviceKind::Gpu)
             .filter(|gpu| gpu.vendor == VENDOR_NVIDIA)
-            .filter(|gpu| !matches!(gpu.sriov, Some(Sriov::Vf { .. })))
+            .filter(|gpu| !gpu.is_vf())
             .map(|gpu| gpu.bdf)
             .collect();
         if gpus.len() != self.cells.len() {

@@ -1,12 +1,13 @@
 //! The NICs that a guest has on networks, bridges and interfaces of the host, against those that
 //! are requested, or else those of its template.
 
-use super::{GuestDifference, PRIVATE_NET};
+use super::PRIVATE_NET;
 use crate::create::CreateRequest;
 use crate::domain::wish::{NicModel, NicSettings, NicWish};
 use crate::domain::{DomainXml, Element, hooks};
 use crate::guest::template_of;
 use crate::topology::Topology;
+use gpuvm_core::guest::{Found, Opt};
 use std::collections::BTreeSet;
 
 /// A NIC.
@@ -36,27 +37,20 @@ pub(crate) fn wished_nics(wanted: &CreateRequest, topology: &Topology) -> Option
     Some(nics)
 }
 
-/// Adds a difference of NICs.
-fn differ(found: &mut Vec<GuestDifference>, is: String, wanted: String, changeable: bool) {
-    if is != wanted {
-        found.push(GuestDifference { option: "network".to_owned(), is, wanted, changeable });
-    }
-}
-
 /// Compares the networks that a guest runs on. What differs at its next start, too, is said once.
 pub(super) fn running(
     wanted: &CreateRequest,
     (live, topology): (&DomainXml, &Topology),
-    found: &mut Vec<GuestDifference>,
+    found: &mut Found,
 ) {
     let Some((all, named)) = both(wanted, (live, topology)) else { return };
-    if found.iter().all(|known| known.option != "network") {
+    if !found.has(Opt::Network) {
         sources(&all, &named, found);
     }
 }
 
 /// Compares what NICs are connected to.
-fn sources(all: &[Nic], named: &[Nic], found: &mut Vec<GuestDifference>) {
+fn sources(all: &[Nic], named: &[Nic], found: &mut Found) {
     let names = |nics: &[Nic]| {
         let mut names: Vec<&str> = nics.iter().map(|nic| &*nic.source).collect();
         names.sort_unstable();
@@ -66,7 +60,7 @@ fn sources(all: &[Nic], named: &[Nic], found: &mut Vec<GuestDifference>) {
         let others = nics.iter().filter(|nic| !nic.is_network).map(|nic| nic.source.clone());
         others.collect::<BTreeSet<String>>()
     };
-    differ(found, names(all), names(named), others(all) == others(named));
+    found.add(Opt::Network, names(all), names(named), others(all) == others(named));
 }
 
 /// Compares them; each NIC of a network with the one that is requested on it, the first with the
@@ -74,12 +68,11 @@ fn sources(all: &[Nic], named: &[Nic], found: &mut Vec<GuestDifference>) {
 pub(super) fn networks(
     wanted: &CreateRequest,
     (xml, topology): (&DomainXml, &Topology),
-    found: &mut Vec<GuestDifference>,
+    found: &mut Found,
 ) {
     let Some((all, named)) = both(wanted, (xml, topology)) else { return };
-    let before = found.len();
     sources(&all, &named, found);
-    if found.len() == before {
+    if !found.has(Opt::Network) {
         settings(all, &named, found);
     }
 }
@@ -129,7 +122,7 @@ fn bare(nic: Nic) -> Nic {
 }
 
 /// Compares the settings of NICs on the same networks.
-fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Vec<GuestDifference>) {
+fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Found) {
     for wanted in named {
         let is_on = |nic: &Nic| nic.source == wanted.source;
         let is_named = |nic: &Nic| is_on(nic) && nic.settings.mac == wanted.settings.mac;
@@ -162,7 +155,7 @@ fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Vec<GuestDifference>) 
                 format!("{source}{}", shown.keys())
             };
             let changeable = is_set(&is, &as_it_is, wanted.names_model);
-            differ(found, shown(&is, &as_it_is), shown(&as_it_is, &is), changeable);
+            found.add(Opt::Network, shown(&is, &as_it_is), shown(&as_it_is, &is), changeable);
         }
     }
 }
@@ -209,9 +202,9 @@ mod tests {
                 Nic { source: wish.network, is_network: true, settings, names_model: false }
             })
             .collect();
-        let mut found = Vec::new();
+        let mut found = Found::default();
         settings(nics_of(&DomainXml::parse(&xml).unwrap()), &named, &mut found);
-        found.iter().map(ToString::to_string).collect()
+        found.0.iter().map(ToString::to_string).collect()
     }
 
     #[test]

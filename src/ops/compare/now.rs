@@ -1,79 +1,16 @@
-//! The request that a guest has by now: that of its record, with what its definition has otherwise,
-//! whoever changed it. What was left to the planner stays left to it.
+//! What a guest was told while it was made, with the disks that it has by now.
 
 use super::{is_on, own_data};
-use crate::bdf::Bdf;
 use crate::create::Told;
 use crate::domain::DomainXml;
 use crate::domain::guest::{Made, Role};
 use crate::error::Result;
 use crate::hypervisor::Hypervisor;
 use crate::memsize::MemSize;
-use crate::request::{
-    CellWish, DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request, VfSettings,
-};
-use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
-use gpuvm_core::check::guest::Guest;
-use gpuvm_core::domain::claims::Claims;
-use gpuvm_core::domain::read::memory;
+use gpuvm_core::guest::Opt;
 
 /// KiB of a MiB.
 const MIB_KIB: u64 = 1024;
-
-/// Returns the request that a guest of this record has now.
-pub(crate) fn request_now(xml: &DomainXml, topology: &Topology, record: &Request) -> Request {
-    let defined = Guest::read(xml);
-    let passed: Vec<&PciDevice> =
-        defined.passed.iter().filter_map(|passed| topology.device(passed.bdf.value)).collect();
-    let of = |kind: DeviceKind, vf: bool| {
-        let is = passed.iter().filter(|device| device.kind() == kind);
-        is.filter(|device| matches!(device.sriov, Some(Sriov::Vf { .. })) == vf)
-            .copied()
-            .collect::<Vec<_>>()
-    };
-    let was = &record.extras;
-    let vfs = wish_now(&was.vfs, &of(DeviceKind::Nic, true));
-    let extras = Extras {
-        nics: wish_now(&was.nics, &of(DeviceKind::Nic, false)),
-        vf_settings: settings_now(was, &vfs),
-        vfs,
-        nvmes: wish_now(&was.nvmes, &of(DeviceKind::Nvme, false)),
-        ..was.clone()
-    };
-    let gpus: Vec<Bdf> = of(DeviceKind::Gpu, false).iter().map(|gpu| gpu.bdf).collect();
-    let cells = u32::try_from(defined.cells.len().max(1)).unwrap_or(u32::MAX);
-    let shown = defined.cpu.as_ref().and_then(|cpu| cpu.topology.as_ref());
-    Request {
-        gpus: gpus_now(&record.gpus, gpus, topology),
-        extras,
-        pins: pins_now(record.pins, &defined),
-        cells: match record.cells {
-            CellWish::Auto => CellWish::Auto,
-            CellWish::Count(_) => CellWish::Count(cells),
-        },
-        threads: record.threads.map(|_| shown.map_or(1, |shown| shown.value[4])),
-        ..record.clone()
-    }
-}
-
-/// The vCPUs and the memory that it has, of which `virsh setvcpus` and `virsh setmem` have it start
-/// with less: what it may have, or, if that is as recorded, what it starts with.
-pub(crate) fn size_now(xml: &DomainXml, record: &Request) -> (u32, MemSize) {
-    let claims = Claims::read(xml);
-    let current = xml.root().child("currentMemory");
-    let current = current.and_then(|size| memory(&size.text(), size.attr("unit").as_deref()).ok());
-    let (vcpus, all) = (claims.vcpus.value, claims.memory.value);
-    let plugged = u32::try_from(claims.plugged.len()).unwrap_or(u32::MAX);
-    let is_kept = record.vcpus.is_none_or(|recorded| recorded == vcpus);
-    let vcpus = if is_kept { plugged } else { vcpus };
-    // What was requested was rounded to whole pages of at most 1 GiB.
-    let page = claims.huge_pages.as_ref().and_then(|pages| Some(pages.value.first()?.size.value));
-    let page = page.unwrap_or_default().max(PageSize::TwoMib.size());
-    let is_kept =
-        record.memory_kib.is_none_or(|recorded| recorded.kib().abs_diff(all.kib()) < page.kib());
-    let less = current.filter(|current| *current < all && is_kept);
-    (vcpus, less.unwrap_or(all))
-}
 
 /// What a guest was told while it was made, with the disks that it has by now: they grow by `disk
 /// resize`, and by others, and go by `disk remove`.
@@ -83,8 +20,8 @@ pub(crate) fn told_now(
     hypervisor: &dyn Hypervisor,
 ) -> Result<Told> {
     let made = xml.made().into_iter().find(|made| made.role == Role::Os);
-    for (option, made) in [("os-size", made), ("data-size", own_data(xml))] {
-        let Some([was]) = told.get(option).map(Vec::as_slice) else { continue };
+    for (option, made) in [(Opt::OsSize, made), (Opt::DataSize, own_data(xml))] {
+        let Some([was]) = told.get(option.field()).map(Vec::as_slice) else { continue };
         let Ok(was) = was.parse::<MemSize>() else { continue };
         let Some(disk) = made else {
             forget_disk(option, &mut told);
@@ -93,22 +30,22 @@ pub(crate) fn told_now(
         let Some(now) = capacity(xml, &disk, hypervisor)? else { continue };
         // Images are rounded up to whole blocks.
         if now.kib().abs_diff(was.kib()) >= MIB_KIB {
-            told.insert(option.to_owned(), vec![now.typed()]);
+            told.insert(option.field().to_owned(), vec![now.typed()]);
         }
     }
     Ok(told)
 }
 
 /// Takes away what was told of a disk that `disk remove` took.
-fn forget_disk(option: &str, told: &mut Told) {
-    if option == "data-size" {
-        told.insert(option.to_owned(), vec!["none".to_owned()]);
+fn forget_disk(option: Opt, told: &mut Told) {
+    if option == Opt::DataSize {
+        told.insert(option.field().to_owned(), vec!["none".to_owned()]);
     }
-    let of_it: &[&str] = match option {
-        "data-size" => &["data-dir", "preallocate"],
-        _ => &["os-size", "os-disk", "image", "image-pool", "disk-dir"],
+    let of_it: &[Opt] = match option {
+        Opt::DataSize => &[Opt::DataDir, Opt::Preallocate],
+        _ => &[Opt::OsSize, Opt::OsDisk, Opt::Image, Opt::ImagePool, Opt::DiskDir],
     };
-    told.retain(|option, _| !of_it.contains(&option.as_str()));
+    told.retain(|option, _| of_it.iter().all(|gone| gone.field() != option));
 }
 
 /// The size of a disk that was made for a guest; none: the guest does not have it, or it is not
@@ -121,91 +58,4 @@ fn capacity(xml: &DomainXml, made: &Made, hypervisor: &dyn Hypervisor) -> Result
     let Some(target) = target else { return Ok(None) };
     let size = hypervisor.disk_size(&xml.name(), &target)?;
     Ok(size.map(|size| MemSize::from_kib(size.capacity_bytes / 1024)))
-}
-
-/// The GPUs that it has, in the words of its record where these fit.
-fn gpus_now(record: &GpuWish, mut gpus: Vec<Bdf>, topology: &Topology) -> GpuWish {
-    gpus.sort_unstable();
-    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-    let at = |bdf: &Bdf| topology.gpus().position(|gpu| gpu.bdf == *bdf);
-    let indexes = gpus.iter().filter_map(at).filter_map(|at| u32::try_from(at).ok());
-    let mut indexes: Vec<u32> = indexes.collect();
-    indexes.sort_unstable();
-    let is_it = |mut named: Vec<u32>| {
-        named.sort_unstable();
-        named == indexes
-    };
-    match record {
-        _ if count == 0 => GpuWish::Count(0),
-        GpuWish::Count(_) => GpuWish::Count(count),
-        GpuWish::Run { first, count }
-            if is_it((*first..first.saturating_add(*count)).collect()) =>
-        {
-            record.clone()
-        }
-        GpuWish::Indexes(named) if is_it(named.clone()) => record.clone(),
-        GpuWish::Run { .. } | GpuWish::Indexes(_) if indexes.len() == gpus.len() => {
-            GpuWish::Indexes(indexes)
-        }
-        GpuWish::Exact(named) if same_set(named, &gpus) => record.clone(),
-        _ => GpuWish::Exact(gpus),
-    }
-}
-
-/// Whether these are the same functions in any order.
-fn same_set(one: &[Bdf], other: &[Bdf]) -> bool {
-    one.len() == other.len() && one.iter().all(|bdf| other.contains(bdf))
-}
-
-/// The functions of a kind that it has, without those that came with another one of their IOMMU
-/// group.
-fn wish_now(record: &DeviceWish, found: &[&PciDevice]) -> DeviceWish {
-    let mates = found.iter().enumerate().filter(|(at, device)| {
-        let group = device.iommu_group;
-        group.is_some() && found[..*at].iter().any(|before| before.iommu_group == group)
-    });
-    let unasked = mates.count().min(found.len().saturating_sub(record.number()));
-    match record {
-        DeviceWish::Count(_) => {
-            DeviceWish::Count(u32::try_from(found.len() - unasked).unwrap_or(u32::MAX))
-        }
-        DeviceWish::Exact(named) => {
-            let is_there = |bdf: &&Bdf| found.iter().any(|device| device.bdf == **bdf);
-            let mut now: Vec<Bdf> = named.iter().filter(is_there).copied().collect();
-            let missing = (found.len() - unasked).saturating_sub(now.len());
-            let others = found.iter().map(|device| device.bdf).filter(|bdf| !named.contains(bdf));
-            now.extend(others.take(missing));
-            if now.is_empty() { DeviceWish::Count(0) } else { DeviceWish::Exact(now) }
-        }
-    }
-}
-
-/// The settings of the virtual functions that it has.
-fn settings_now(was: &Extras, now: &DeviceWish) -> Vec<VfSettings> {
-    let (DeviceWish::Exact(before), DeviceWish::Exact(now)) = (&was.vfs, now) else {
-        return if now.number() == 0 { Vec::new() } else { was.vf_settings.clone() };
-    };
-    if before == now {
-        return was.vf_settings.clone();
-    }
-    let of = |bdf: &Bdf| {
-        let at = before.iter().position(|known| known == bdf)?;
-        was.vf_settings.get(at).cloned()
-    };
-    let settings: Vec<VfSettings> = now.iter().map(|bdf| of(bdf).unwrap_or_default()).collect();
-    if settings.iter().all(|one| *one == VfSettings::default()) { Vec::new() } else { settings }
-}
-
-/// How its vCPUs are pinned: as recorded, unless all of them, some or none are by now.
-fn pins_now(record: PinPolicy, defined: &Guest<'_>) -> PinPolicy {
-    let pinned = defined.vcpu_pins.len();
-    let alone = defined.vcpu_pins.iter().filter(|pin| pin.cpuset.value.len() == 1).count();
-    match record {
-        PinPolicy::None if pinned == 0 => PinPolicy::None,
-        PinPolicy::Auto if pinned == 0 => PinPolicy::None,
-        // Some vCPUs with pins are no policy; it is another than the recorded one.
-        PinPolicy::None | PinPolicy::Auto => PinPolicy::Core,
-        kept if alone == defined.vcpus.value as usize => kept,
-        PinPolicy::Core | PinPolicy::Thread => PinPolicy::None,
-    }
 }

@@ -2,19 +2,19 @@
 //! without a restart where it has free root ports.
 
 use super::{AppliedGuest, DescribedGuest, GuestAction, resized};
-use crate::compare::GuestDifference;
 use crate::error::Result;
 use crate::request::Request;
 use crate::set::{SetRequest, set};
 use crate::world::World;
+use gpuvm_core::guest::{GuestDifference, Opt};
 use gpuvm_core::tune::Item;
 use gpuvm_core::tune::items::OtherFunctions;
 
 /// Their options.
-const OPTIONS: [&str; 3] = ["nic", "vf", "nvme"];
+const OPTIONS: [Opt; 3] = [Opt::Nic, Opt::Vf, Opt::Nvme];
 
 /// The functions that a guest of this request gets, of the kinds that differ.
-pub(super) fn changed(request: &Request, differs: impl Fn(&str) -> bool) -> OtherFunctions {
+pub(super) fn changed(request: &Request, differs: impl Fn(Opt) -> bool) -> OtherFunctions {
     let extras = &request.extras;
     let [nic, vf, nvme] = OPTIONS.map(differs);
     OtherFunctions {
@@ -34,7 +34,7 @@ pub(super) fn is_live(
     guest: &DescribedGuest,
     differences: &[GuestDifference],
 ) -> Result<bool> {
-    if differences.iter().any(|one| !OPTIONS.contains(&one.option.as_str())) {
+    if differences.iter().any(|one| !OPTIONS.contains(&one.option)) {
         return Ok(false);
     }
     let mut found = AppliedGuest::new(guest.name.as_str(), GuestAction::Change);

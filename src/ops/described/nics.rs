@@ -1,7 +1,7 @@
 //! NICs of the guests of a file that exist: changed before their sizes, at once where that goes.
 
 use super::{DescribedGuest, WAIT_S};
-use crate::compare::{GuestDifference, wished_nics};
+use crate::compare::wished_nics;
 use crate::error::Result;
 use crate::restart;
 use crate::session::Session;
@@ -9,9 +9,10 @@ use crate::set::{SetRequest, set};
 use crate::stop::Down;
 use crate::topology::Topology;
 use crate::world::World;
+use gpuvm_core::guest::{GuestDifference, Opt};
 
 /// The name of the difference.
-pub(super) const OPTION: &str = "network";
+pub(super) const OPTION: Opt = Opt::Network;
 
 /// The change of a guest's NICs; none: it has those that it is to have.
 pub(super) fn changed(

@@ -2,7 +2,6 @@
 
 use super::{AppliedGuest, DescribedGuest, GuestAction, resized};
 use crate::apply::Step;
-use crate::compare::GuestDifference;
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::guest::still;
@@ -10,10 +9,11 @@ use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::set::{SetRequest, set};
 use crate::world::World;
 use gpuvm_core::domain::claims::Claims;
+use gpuvm_core::guest::{GuestDifference, Opt};
 use gpuvm_core::tune::Item;
 
 /// The option of vCPUs.
-const OPTION: &str = "vcpus";
+const OPTION: Opt = Opt::Vcpus;
 
 /// Whether all that differs of a running guest is that it gets more vCPUs, and it can at once.
 pub(super) fn is_live(

@@ -7,7 +7,7 @@ use crate::input;
 use crate::memsize::MemSize;
 use crate::placement::{Occupancy, Placement};
 use crate::request::{DeviceWish, DomainName, GpuWish, HugePages, Request};
-use crate::topology::{DeviceKind, Sriov, Topology};
+use crate::topology::{DeviceKind, Topology};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -104,7 +104,7 @@ impl PlannedPlace {
         let of = |kind: DeviceKind, vf: bool, number: usize| {
             let devices = devices.iter().copied().filter(|&bdf| {
                 topology.device(bdf).is_some_and(|device| {
-                    let is_vf = matches!(device.sriov, Some(Sriov::Vf { .. }));
+                    let is_vf = device.is_vf();
                     device.kind() == kind && is_vf == vf
                 })
             });

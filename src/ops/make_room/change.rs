@@ -3,9 +3,7 @@
 
 use super::live::repinned;
 use super::look::Ground;
-use super::rules::{
-    accepted, cannot_move, gpus_of, is_movable, moved, refuse_fixed, refuse_unready,
-};
+use super::rules::{accepted, cannot_move, is_movable, moved, refuse_fixed, refuse_unready};
 use super::{RoomRequest, Target};
 use crate::apply::Step;
 use crate::bdf::Bdf;
@@ -30,6 +28,7 @@ use crate::tune::live;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::{self, Subjects};
 use crate::world::World;
+use gpuvm_core::guest::gpus_of;
 use gpuvm_core::tune::Tuned;
 
 /// A guest that is moved.

@@ -2,7 +2,7 @@
 
 use super::live::Live;
 use super::rules::{
-    accepted, cannot_move, gpus_of, is_movable, items, moved, of_kind, refuse_far, refuse_fixed,
+    accepted, cannot_move, is_movable, items, moved, of_kind, refuse_far, refuse_fixed,
     refuse_shared, refuse_unready,
 };
 use super::{PlannedMove, RoomError, RoomPlan, RoomRequest, Target};
@@ -25,6 +25,7 @@ use crate::tune::extra;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::{self, Subjects};
 use crate::world::World;
+use gpuvm_core::guest::gpus_of;
 use gpuvm_core::placement::RoomOffer;
 use gpuvm_core::placement::model_of;
 use gpuvm_core::placement::room::{Limits, Move, Mover, NoRoom, Room, room};

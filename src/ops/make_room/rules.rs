@@ -143,11 +143,6 @@ pub(super) fn of_kind(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
     devices.iter().copied().filter(|bdf| kind(bdf) == Some(DeviceKind::Gpu)).collect()
 }
 
-/// The GPUs that a definition passes through.
-pub(super) fn gpus_of(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
-    of_kind(&xml.held(false).map(|held| held.devices).unwrap_or_default(), topology)
-}
-
 /// The settings of a move to these GPUs; none: the guest has none, and what it has of pins and of
 /// bound memory is planned anew.
 pub(super) fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {

@@ -1,31 +1,21 @@
 //! Other GPUs of a guest: which it may have, and who reaches its NVLinks then.
 
 use super::{SetError, SetRequest};
-use crate::bdf::Bdf;
-use crate::create::ACCEPTED;
 use crate::error::{Coded as _, Result};
 use crate::history::guest::told;
 use crate::placement::{Occupancy, Placement, shared_nvlink};
 use crate::request::GpuWish;
-use crate::topology::{DeviceKind, Trust};
+use crate::topology::Trust;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
 use crate::world::World;
-use gpuvm_core::domain::DomainXml;
+use gpuvm_core::guest::{Opt, gpus_of};
 use gpuvm_core::tune::together::without;
 use gpuvm_core::tune::{Item, candidates};
 
-/// The GPUs that a definition passes through.
-fn gpus_of(xml: &DomainXml, subjects: &Subjects) -> Result<Vec<Bdf>> {
-    let mut gpus = xml.held(false)?.devices;
-    let kind = |bdf: &Bdf| subjects.topology().device(*bdf).map(|device| device.kind());
-    gpus.retain(|bdf| kind(bdf) == Some(DeviceKind::Gpu));
-    Ok(gpus)
-}
-
-/// How many GPUs it has; none: its definition cannot be read.
+/// How many GPUs it has.
 pub(super) fn number(subject: &Subject, subjects: &Subjects) -> Option<u32> {
-    u32::try_from(gpus_of(&subject.xml, subjects).ok()?.len()).ok()
+    u32::try_from(gpus_of(&subject.xml, subjects.topology()).len()).ok()
 }
 
 /// The sets of GPUs of which the guest gets one, the nearest first; one that stays as it is where
@@ -35,7 +25,7 @@ pub(super) fn choices(
     subjects: &Subjects,
     wanted: &SetRequest,
 ) -> Result<Vec<Item<GpuWish>>> {
-    let own = gpus_of(&subject.xml, subjects)?;
+    let own = gpus_of(&subject.xml, subjects.topology());
     if let Some(set) = &wanted.gpu_set {
         let is_own = set.len() == own.len() && set.iter().all(|gpu| own.contains(gpu));
         let wish = if set.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(set.clone()) };
@@ -99,5 +89,7 @@ fn shares_itself(subject: &Subject, subjects: &Subjects) -> Result<bool> {
 /// Whether its record says that it was accepted when it was made.
 fn was_accepted(world: &World, uuid: &str) -> bool {
     let told = told(world.state(), &uuid.trim().to_ascii_lowercase());
-    told.is_some_and(|told| told.get(ACCEPTED).is_some_and(|values| values == &["true"]))
+    told.is_some_and(|told| {
+        told.get(Opt::AcceptSharedFabric.field()).is_some_and(|values| values == &["true"])
+    })
 }

@@ -61,7 +61,7 @@ impl House {
     }
 
     /// The GPUs of a guest.
-    fn gpus(&self, guest: usize) -> Vec<Bdf> {
+    fn gpus_of(&self, guest: usize) -> Vec<Bdf> {
         gpus_of(&self.guests[guest], &self.topology)
     }
 
@@ -116,7 +116,7 @@ fn who_gets_fewer_makes_room_for_who_gets_more_and_for_new_ones() {
     // One that shrinks keeps what a new one does not name.
     let mut house = House::new("dgx-h100");
     assert!(house.add(&sized(2, 16)));
-    let own = house.gpus(0);
+    let own = house.gpus_of(0);
     for gpu in &own {
         let changes = [house.with(0, GpuWish::Count(1))];
         let new = Request { gpus: GpuWish::Exact(vec![*gpu]), ..sized(1, 16) };
@@ -134,7 +134,7 @@ fn who_gets_fewer_makes_room_for_who_gets_more_and_for_new_ones() {
 fn guests_that_are_off_exchange_their_gpus() {
     let mut house = House::new("dgx-2");
     assert!(house.add(&sized(2, 16)) && house.add(&sized(2, 16)));
-    let (first, second) = (house.gpus(0), house.gpus(1));
+    let (first, second) = (house.gpus_of(0), house.gpus_of(1));
     let mut changes = [
         house.with(0, GpuWish::Exact(second.clone())),
         house.with(1, GpuWish::Exact(first.clone())),
@@ -159,7 +159,7 @@ fn guests_move_where_no_plan_has_their_own_gpus() {
     // Three pairs in one half of the board, of which none can grow in its place.
     let mut house = House::new("dgx-2");
     assert!((0..3).all(|_| house.add(&sized(2, 16))));
-    let own: BTreeSet<Bdf> = (0..3).flat_map(|guest| house.gpus(guest)).collect();
+    let own: BTreeSet<Bdf> = (0..3).flat_map(|guest| house.gpus_of(guest)).collect();
     let half = house
         .topology
         .partitions()

@@ -7,7 +7,7 @@
 use super::boards::{Board, Sets};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
-use gpuvm_core::topology::{DeviceKind, Parts, PciDevice, Sriov};
+use gpuvm_core::topology::{DeviceKind, Parts, PciDevice};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every NVIDIA part on the bus.
@@ -54,7 +54,7 @@ impl<'a> Census<'a> {
         };
         let mut dead = Vec::new();
         for device in &parts.devices {
-            let virtual_function = matches!(device.sriov, Some(Sriov::Vf { .. }));
+            let virtual_function = device.is_vf();
             match device.kind() {
                 DeviceKind::NvSwitch => census.switches.push(device),
                 DeviceKind::Gpu if device.vendor == VENDOR_NVIDIA && !virtual_function => {

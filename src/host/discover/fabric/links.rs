@@ -12,7 +12,7 @@ use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::shell::word;
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
-use gpuvm_core::topology::{DeviceKind, Fabric, FabricModel, NvLink, Parts, PciDevice, Sriov};
+use gpuvm_core::topology::{DeviceKind, Fabric, FabricModel, NvLink, Parts, PciDevice};
 use gpuvm_core::words::count;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -67,9 +67,7 @@ pub struct Read {
 /// NVIDIA GPUs that respond, without virtual functions.
 fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
     let is_gpu = |device: &&PciDevice| {
-        device.vendor == VENDOR_NVIDIA
-            && device.kind() == DeviceKind::Gpu
-            && !matches!(device.sriov, Some(Sriov::Vf { .. }))
+        device.vendor == VENDOR_NVIDIA && device.kind() == DeviceKind::Gpu && !device.is_vf()
     };
     parts.devices.iter().filter(is_gpu)
 }

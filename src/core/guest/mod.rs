@@ -1,0 +1,12 @@
+//! The one description of a guest: the options that request it, what it has by now, and how the two
+//! differ. Knows no hypervisor, no verb and no file.
+
+mod differences;
+mod now;
+mod opt;
+mod options;
+
+pub use differences::{Found, GuestDifference, differences, running};
+pub use now::{Guest, gpus_of, now};
+pub use opt::{Opt, Shape};
+pub use options::{Changed, GPU_OPTIONS, changes, options};
