@@ -158,7 +158,7 @@ const OF_ALL: [&str; 12] = [
     "words",
     "golden",
 ];
-const MODULES: [(&str, &[&str]); 24] = [
+const MODULES: [(&str, &[&str]); 25] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
@@ -173,8 +173,12 @@ const MODULES: [(&str, &[&str]); 24] = [
     ("network", &["domain"]),
     ("bundle", &["request", "domain"]),
     ("check", &["topology", "request", "occupancy", "placement", "domain"]),
+    ("guest", &["topology", "request", "domain", "check"]),
     ("nccl", &["topology", "domain", "check"]),
-    ("tune", &["health", "topology", "request", "occupancy", "placement", "domain", "check"]),
+    (
+        "tune",
+        &["health", "topology", "request", "occupancy", "placement", "domain", "check", "guest"],
+    ),
     (
         "verify",
         &["topology", "fabric", "request", "occupancy", "placement", "domain", "check", "nccl"],

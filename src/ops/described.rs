@@ -807,6 +807,7 @@ fn resized(
         // Without room for more it has as many as it starts with.
         max_vcpus: request.vcpus.filter(|_| differs(Opt::MaxVcpus)),
         memory: request.memory_kib.filter(|_| differs(Opt::Memory)),
+        may_move: false,
         gpus: differs(Opt::Gpus).then(|| request.gpus.number()),
         gpu_set: named.filter(|_| differs(Opt::Gpu) || differs(Opt::GpuIndex)),
         gpus_said: GPU_OPTIONS.into_iter().any(differs).then(|| request.gpus.clone()),

@@ -29,6 +29,7 @@ use crate::tune::subjects::{self, Subjects, refused};
 use crate::tune::{Tune, Tuning, agreed, extra};
 use crate::words;
 use crate::world::World;
+use gpuvm_core::guest::gpus_of;
 use gpuvm_core::tune::items::{NewNics, OtherFunctions};
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
 pub use nics::explained;
@@ -94,6 +95,19 @@ pub enum SetError {
         /// Its name.
         name: String,
     },
+    /// Only GPUs that are all others than its own are of this number.
+    #[error(
+        "no free set of {} has the GPUs of domain `{name}`; {gets} would be free",
+        words::count(*count, "GPU")
+    )]
+    OtherGpus {
+        /// Its name.
+        name: String,
+        /// How many.
+        count: u32,
+        /// Which it would get.
+        gets: String,
+    },
     /// The guest would share an NVLink fabric with other guests.
     #[error("{why}")]
     SharedFabric {
@@ -123,6 +137,9 @@ pub struct SetRequest {
     pub memory: Option<MemSize>,
     /// GPUs; those that it has stay, as far as it has more.
     pub gpus: Option<u32>,
+    /// Whether all of its GPUs may be others where no set of this number has its own; of a guest whose
+    /// GPUs were only counted they may in any case, if it is off.
+    pub may_move: bool,
     /// Exactly these GPUs, whichever it has; none: it chooses.
     pub gpu_set: Option<Vec<Bdf>>,
     /// How these GPUs were requested, which is recorded; none: GPUs do not change.
@@ -184,6 +201,7 @@ impl SetRequest {
         words.extend(self.max_vcpus.map(|most| format!("--max-vcpus {most}")));
         words.extend(self.memory.map(|memory| format!("--memory {}", memory.typed())));
         words.extend(self.gpus.map(|gpus| format!("--gpus {gpus}")));
+        words.extend(self.may_move.then(|| "--move".to_owned()));
         words.extend(functions::words(&self.functions));
         words.extend(match self.huge_pages {
             Item::Off => Some("--huge-pages off".to_owned()),
@@ -283,6 +301,11 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
             found = Some(tuned);
         }
     }
+    if !matches!(found, Some(Ok(_)))
+        && let Some(moved) = moved(subjects, subject, wanted)?
+    {
+        return Ok(Ok(moved));
+    }
     found.ok_or_else(|| {
         let (name, count) = (subject.name.clone(), wanted.gpus.unwrap_or_default());
         let own = gpus::number(subject, subjects).unwrap_or_default();
@@ -300,6 +323,30 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
         let capacity = || "`gpuvm capacity` shows which numbers of GPUs fit".to_owned();
         SetError::NoSet { name, count }.hint(hint.unwrap_or_else(capacity))
     })
+}
+
+/// Plans a guest with any GPUs of the wanted number, as `apply` does where none of that number has its
+/// own; none: its GPUs stay, or there are no such GPUs.
+fn moved(subjects: &Subjects, subject: &Subject, wanted: &SetRequest) -> Result<Option<Tuned>> {
+    let Some(count) = wanted.gpus.filter(|_| !subject.running) else { return Ok(None) };
+    let own = gpus::number(subject, subjects).unwrap_or_default();
+    if wanted.gpu_set.is_some() || own == 0 || count == own || count == 0 {
+        return Ok(None);
+    }
+    let mut tune = wanted.tuning();
+    tune.items.gpus = Item::To(GpuWish::Count(count));
+    tune.items.all_nics = nics::ports(subject, wanted)?;
+    tune.items.functions.ports = functions::ports(subject, subjects, wanted)?;
+    let (_, mut tuned) = subjects.try_all(&tune);
+    let Some(Ok(tuned)) = tuned.pop() else { return Ok(None) };
+    if wanted.may_move || gpus::were_counted(subject) {
+        return Ok(Some(tuned));
+    }
+    let gets = gpus_of(&tuned.after, subjects.topology());
+    let gets: Vec<String> = gets.iter().map(ToString::to_string).collect();
+    let (name, gets) = (subject.name.clone(), gets.join(", "));
+    let line = SetRequest { may_move: true, ..wanted.clone() }.line(false);
+    Err(SetError::OtherGpus { name, count, gets }.hint(format!("`{line}` takes them")))
 }
 
 /// Plans the change.

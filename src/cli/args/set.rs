@@ -53,12 +53,19 @@ pub struct SetArgs {
     pub memory: Option<MemSize>,
     /// Number of GPUs
     ///
-    /// The guest must be off. It keeps all or some of its GPUs in their places; added GPUs are
-    /// bound to vfio-pci, removed ones are reset and returned to their driver. Sizes that `create`
-    /// derived from the GPUs are derived again.
+    /// The guest must be off. It keeps all or some of its GPUs in their places where a free set has
+    /// them; added GPUs are bound to vfio-pci, removed ones are reset and returned to their driver.
+    /// Sizes that `create` derived from the GPUs are derived again. The number that it has adds the
+    /// NVSwitches of its partition that it lacks.
     #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
     #[arg(value_parser = number)]
     pub gpus: Option<u32>,
+    /// Take other GPUs where no free set has its own
+    ///
+    /// Needed where the guest's GPUs were named, or gpuvm did not make it. Those of a guest that
+    /// `create` chose may change in any case.
+    #[arg(long = "move", requires = "gpus", help_heading = DEVICES, hide_short_help = true)]
+    pub may_move: bool,
     /// Pass through N NICs or the NIC at address BDF
     ///
     /// The complete list: a number keeps those that the guest has and adds the nearest to its GPUs,
@@ -179,6 +186,7 @@ impl SetArgs {
             max_vcpus: self.max_vcpus,
             memory: self.memory,
             gpus: self.gpus,
+            may_move: self.may_move,
             gpu_set: None,
             gpus_said: self.gpus.map(GpuWish::Count),
             functions: self.functions()?,

@@ -7,7 +7,7 @@ use crate::domain::claims::Passed;
 use crate::finding::Rule;
 use crate::placement::{Occupancy, not_ready, shared_fabric};
 use crate::topology::{DeviceKind, FabricModel, NoPartition, Partition, Topology, Trust};
-use crate::words;
+use crate::{shell, words};
 use std::collections::BTreeSet;
 
 /// The guest starts; its NVLink transfers fail or are corrupted (gpuvm-hardware(7), SHARED
@@ -169,7 +169,12 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             words::count(set.len(), "GPU"),
             words::count(partition.nvswitches, "NVSwitch")
         );
-        let hint = format!("take them from {}", list(&partition.nvswitch_pool));
+        let from = list(&partition.nvswitch_pool);
+        let gpus = set.len();
+        let hint = format!(
+            "`gpuvm set {} --gpus {gpus}` gives it so many of {from}",
+            shell::word(&guest.name)
+        );
         let spot = switches.last().map_or(first.device, |switch| switch.device);
         report.add(&COUNT, spot, message, hint);
     }

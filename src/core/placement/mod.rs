@@ -24,6 +24,7 @@ mod future;
 mod groups;
 mod isolation;
 pub mod joint;
+mod left_out;
 mod limits;
 mod memory;
 mod names;

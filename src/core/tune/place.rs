@@ -9,13 +9,15 @@ use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::domain::DomainXml;
 use crate::domain::bound_memory;
 use crate::domain::claims::{Cell, Claims};
+use crate::guest::gpus_of;
 use crate::memsize::MemSize;
 use crate::placement::reason::TreeReason;
 use crate::placement::{
-    Because, GuestCell, GuestPcie, Held, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
+    Because, GuestCell, Held, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
 };
 use crate::request::{PageSize, PinPolicy, Profile, Request};
-use crate::topology::Topology;
+use crate::shell::word;
+use crate::topology::{DeviceKind, Topology};
 use std::collections::BTreeSet;
 
 /// The most repetitions of planning on the previous plan's cores until the plan is stable.
@@ -57,7 +59,7 @@ pub(super) fn place(
         own.extend(placement.devices.iter().copied().filter(moves));
     }
     let has: BTreeSet<Bdf> = guest.claims.passed.iter().map(|passed| passed.bdf.value).collect();
-    only_own(&mut placement, (&own, &has), given.topology);
+    only_own(&mut placement, (&own, &has), current, given);
     rounded(&mut placement, guest, given);
     if !current.is_pcie() && !own.is_empty() && !given.items.pcie.is_kept() {
         let machine = current.root().find("os/type").and_then(|kind| kind.attr("machine"));
@@ -412,21 +414,19 @@ fn is_as_good(kept: &Placement, free: &Placement) -> bool {
 fn only_own(
     placement: &mut Placement,
     (own, has): (&BTreeSet<Bdf>, &BTreeSet<Bdf>),
-    topology: &Topology,
+    current: &DomainXml,
+    given: &Given<'_>,
 ) {
-    let more: Vec<Bdf> =
-        placement.devices.iter().copied().filter(|bdf| !own.contains(bdf)).collect();
+    let topology = given.topology;
+    let more = placement.devices.iter().copied().filter(|bdf| !own.contains(bdf));
+    let more: Vec<Bdf> = more.collect();
+    placement.leave_out(&more, topology, given.others);
     let more: Vec<Bdf> = more.into_iter().filter(|bdf| !has.contains(bdf)).collect();
     let added: Vec<Bdf> =
         own.iter().copied().filter(|bdf| !placement.devices.contains(bdf)).collect();
-    placement.devices.retain(|bdf| own.contains(bdf));
     placement.devices.extend(&added);
     let cells = placement.cells.len();
-    let GuestPcie { groups, links, cliques, beside_gpu } = &mut placement.guest_pcie;
-    links.retain(|link| own.contains(&link.device));
-    beside_gpu.retain(|bdf| own.contains(bdf));
-    cliques.iter_mut().for_each(|clique| clique.retain(|bdf| own.contains(bdf)));
-    groups.iter_mut().for_each(|group| group.devices.retain(|bdf| own.contains(bdf)));
+    let groups = &mut placement.guest_pcie.groups;
     for bdf in added {
         let node = topology.device(bdf).and_then(|device| device.node);
         let on = |node: NodeId| placement.cells.iter().position(|c| c.host_nodes.contains(node));
@@ -444,13 +444,18 @@ fn only_own(
             None => groups.push(PcieGroup { cell, devices: vec![bdf] }),
         }
     }
-    groups.retain(|group| !group.devices.is_empty());
     if !more.is_empty() {
-        let more: Vec<String> = more.iter().map(ToString::to_string).collect();
-        placement.reasons.push(compromise(
-            Topic::Devices,
-            format!("a new guest would get {} too; tuning adds no functions", more.join(", ")),
-        ));
+        let names: Vec<String> = more.iter().map(ToString::to_string).collect();
+        let all = topology.among(&more, DeviceKind::NvSwitch, false).len() == more.len();
+        let gpus = gpus_of(current, topology).len();
+        let adds = if all {
+            format!(": `gpuvm set {} --gpus {gpus}` adds NVSwitches", word(&current.name()))
+        } else {
+            String::new()
+        };
+        let names = names.join(", ");
+        let why = format!("a new guest would get {names} too; tuning adds no functions{adds}");
+        placement.reasons.push(compromise(Topic::Devices, why));
     }
 }
 

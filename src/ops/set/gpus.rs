@@ -1,14 +1,17 @@
 //! Other GPUs of a guest: which it may have, and who reaches its NVLinks then.
 
 use super::{SetError, SetRequest};
+use crate::bdf::Bdf;
 use crate::error::{Coded as _, Result};
 use crate::history::guest::told;
 use crate::placement::{Occupancy, Placement, shared_nvlink};
 use crate::request::GpuWish;
-use crate::topology::Trust;
+use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, Trust};
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
 use crate::world::World;
+use gpuvm_core::domain::DomainXml;
+use gpuvm_core::domain::claims::Claims;
 use gpuvm_core::guest::{Opt, gpus_of};
 use gpuvm_core::tune::together::without;
 use gpuvm_core::tune::{Item, candidates};
@@ -16,6 +19,12 @@ use gpuvm_core::tune::{Item, candidates};
 /// How many GPUs it has.
 pub(super) fn number(subject: &Subject, subjects: &Subjects) -> Option<u32> {
     u32::try_from(gpus_of(&subject.xml, subjects.topology()).len()).ok()
+}
+
+/// Whether its GPUs were chosen by a plan: its record has their number alone.
+pub(super) fn were_counted(subject: &Subject) -> bool {
+    let record = subject.xml.record().ok().flatten().filter(|_| !subject.xml.is_copy());
+    record.is_some_and(|record| matches!(record.request.gpus, GpuWish::Count(_)))
 }
 
 /// The sets of GPUs of which the guest gets one, the nearest first; one that stays as it is where
@@ -33,11 +42,25 @@ pub(super) fn choices(
     }
     let Some(count) = wanted.gpus else { return Ok(vec![Item::Keep]) };
     if own.len() == count as usize {
-        return Ok(vec![Item::Keep]);
+        // With its NVSwitches, if it has not all, or others.
+        let is_whole = has_its_switches(&subject.xml, &own, subjects.topology());
+        return Ok(vec![if is_whole { Item::Keep } else { Item::To(GpuWish::Exact(own)) }]);
     }
     let others = without(subjects.occupancy(), &subject.name);
     let sets = candidates(subjects.topology(), &others, &own, count);
     Ok(sets.into_iter().map(Item::To).collect())
+}
+
+/// Whether a guest with these GPUs has the NVSwitches that their partition takes; true where they are
+/// of none.
+fn has_its_switches(xml: &DomainXml, gpus: &[Bdf], topology: &Topology) -> bool {
+    let Ok(Some(partition)) = topology.partition_of(gpus) else { return true };
+    let passed = Claims::read(xml).passed;
+    let passed: Vec<Bdf> = passed.iter().map(|passed| passed.bdf.value).collect();
+    let switches = topology.among(&passed, DeviceKind::NvSwitch, false);
+    let is_of_pool = |switch: &&PciDevice| partition.nvswitch_pool.contains(&switch.bdf);
+    topology.fabric().model != FabricModel::FullPassthrough
+        || switches.len() == partition.nvswitches as usize && switches.iter().all(is_of_pool)
 }
 
 /// Refuses GPUs by which others reach the NVLinks of a guest, by its index, unless that was

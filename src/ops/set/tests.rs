@@ -377,3 +377,55 @@ fn vcpus_of_a_running_guest_come_and_go_with_those_of_its_definition() {
     let max = SetRequest { max_vcpus: Some(4), vcpus: None, ..live(1) };
     assert_eq!(code(&stage, &max), Some("set-not-live"));
 }
+
+#[test]
+fn the_number_that_it_has_adds_the_nvswitches_that_it_lacks() {
+    let stage = with_gpus(2, false);
+    let whole = passed(&stage);
+    assert_eq!(whole.len(), 3, "two GPUs and a switch: {whole:?}");
+    assert!(!run(&stage, &gpus(2)).unwrap().made, "it has all of its partition");
+    let keep: Vec<Bdf> = whole[..2].to_vec();
+    let hostdevs = stage.fake.definition("a");
+    let cut = hostdevs.rfind("<hostdev").unwrap();
+    let end = cut + hostdevs[cut..].find("</hostdev>").unwrap() + "</hostdev>".len();
+    stage.fake.put_xml(&format!("{}{}", &hostdevs[..cut], &hostdevs[end..]), false);
+    assert_eq!(passed(&stage), keep);
+    let error = run(&stage, &gpus(2)).unwrap_err();
+    let code = error.refusal().map(|refusal| refusal.code);
+    assert_eq!(code, Some("set-shared-fabric"), "a switch reaches the other guests' GPUs");
+    let wanted = SetRequest { accept_shared_fabric: true, ..gpus(2) };
+    assert!(run(&stage, &wanted).unwrap().made);
+    assert_eq!(passed(&stage), whole);
+}
+
+#[test]
+fn other_gpus_are_taken_where_they_were_only_counted_or_with_consent() {
+    // The other GPU of its pair is taken.
+    let counted = with_gpus(1, false);
+    let own = passed(&counted)[0];
+    let topology = counted.world.topology().unwrap();
+    let pairs = topology.partitions().iter().filter(|one| one.gpus.len() == 2);
+    let pair = pairs.clone().find(|one| one.gpus.contains(&own)).unwrap();
+    let mate = pair.gpus.iter().copied().find(|gpu| *gpu != own).unwrap();
+    let other = ("b", "22222222-2222-3333-4444-555555555555");
+    let taken = Request { gpus: GpuWish::Exact(vec![mate]), ..Request::for_gpus(1) };
+    let beside = defined(&counted, other, taken, Taken::default());
+    counted.fake.put_xml(&beside, false);
+    let accepted = SetRequest { accept_shared_fabric: true, ..gpus(2) };
+    assert!(run(&counted, &accepted).unwrap().made);
+    let gets = passed(&counted);
+    assert!(!gets.contains(&own) && gets.len() == 3, "{gets:?}");
+
+    let named = with_gpus(1, false);
+    let text =
+        named.fake.definition("a").replace("{\"count\":1}", &format!("{{\"exact\":[\"{own}\"]}}"));
+    named.fake.put_xml(&text, false);
+    named.fake.put_xml(&beside, false);
+    let error = run(&named, &accepted).unwrap_err();
+    let refusal = error.refusal().unwrap();
+    assert_eq!(refusal.code, "set-other-gpus", "{refusal:?}");
+    assert_eq!(refusal.hint, "`gpuvm set a --gpus 2 --move` takes them");
+    let moved = SetRequest { may_move: true, ..accepted };
+    assert!(run(&named, &moved).unwrap().made);
+    assert_eq!(passed(&named), gets);
+}

@@ -281,7 +281,7 @@ options:
     description:
       - Preference where near NICs and one package exclude each other.
     type: str
-    choices: [nic, package]
+    choices: [auto, nic, package]
   profile:
     description:
       - Sizing and pinning profile.
@@ -525,7 +525,7 @@ FIELDS = dict(
     policy=dict(type=choice, choices=['pack', 'spread']),
     pool=dict(type=text),
     preallocate=dict(type=choice, choices=['none', 'reserve', 'full']),
-    prefer=dict(type=choice, choices=['nic', 'package']),
+    prefer=dict(type=choice, choices=['auto', 'nic', 'package']),
     profile=dict(type=choice, choices=['share', 'near', 'nvidia-vm']),
     reserve_cores=dict(type='int'),
     reserve_memory=dict(type=text),
