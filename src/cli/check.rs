@@ -8,11 +8,15 @@ use crate::finding::Severity;
 use crate::words;
 use gpuvm_ops::check::{Check, Checked, check};
 use gpuvm_ops::source::Source;
+use gpuvm_ops::taken::Taken;
 use std::fmt::Write as _;
 
 /// Runs the verb.
 pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let wanted = Check { source: Source::named_by(&args.target, cx), taken: (&args.taken).into() };
+    let wanted = Check {
+        source: Source::named_by(&args.target, cx),
+        taken: Taken { assume: args.assume, ..Taken::from(&args.taken) },
+    };
     let checked = check(cx, &wanted)?;
     if cx.output.json {
         cx.output.json("gpuvm-check", &checked)?;

@@ -4,7 +4,7 @@ mod hosts;
 
 pub use hosts::names as host_names;
 
-use super::args::{FleetPlanArgs, FleetVerb, HostsArgs};
+use super::args::{FleetPlanArgs, FleetVerb, HostsArgs, TakenArgs};
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, usage};
 use super::failure::Failure;
@@ -174,9 +174,9 @@ fn sizes(args: &HostsArgs, gpus: Option<u32>, cx: &Context<'_>) -> anyhow::Resul
 
 /// Runs `fleet plan`.
 fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    if !args.guest.taken.domain_xml.is_empty() || args.guest.taken.assume_empty {
+    if args.guest.taken != TakenArgs::default() || args.guest.assume.is_some() {
         return Err(usage(
-            "--domain-xml and --assume-empty are of one host",
+            "--domain-xml, --assume and --assume-empty are of one host",
             "`domain_xml` of a host in the file names its domains; without it and `connect` it is empty",
         ));
     }

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
 
 /// Options that select the subject of an answer, in their order in suggested commands.
-const CARRIED: [&str; 4] = ["connect", "host", "domain_xml", "assume_empty"];
+const CARRIED: [&str; 5] = ["connect", "host", "domain_xml", "assume_empty", "assume"];
 
 /// The verb whose guests are only drawn: without a picture it refuses options about them.
 const DRAWS_GUESTS: [&str; 2] = ["host", "show"];
@@ -316,7 +316,9 @@ impl Call {
             let known = all_of(target).find(|arg| arg.get_id().as_str() == id);
             let takes = match id {
                 "host" => !here && !changes && is_about_records(target),
-                "domain_xml" | "assume_empty" => !here && (verb != DRAWS_GUESTS || is_picture),
+                "domain_xml" | "assume_empty" | "assume" => {
+                    !here && (verb != DRAWS_GUESTS || is_picture)
+                }
                 // A journal records its own connection.
                 "connect" => verb != ["recover"],
                 _ => true,

@@ -11,6 +11,7 @@ use crate::placement::{Placement, Reason};
 use crate::request::{DomainName, Request};
 use crate::shell::word;
 use crate::words::count;
+use gpuvm_core::versions::Stack;
 use gpuvm_core::view::{Page, Subject};
 use gpuvm_ops::capture;
 use gpuvm_ops::guest::Planned;
@@ -31,6 +32,9 @@ pub(in crate::cli) struct Answer<'a> {
     template: Option<&'a Path>,
     /// Where it goes.
     placement: &'a Placement,
+    /// The libvirt and QEMU that are assumed of a recorded host which names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assumed: Option<Stack>,
     /// Why `create` refuses this guest whatever is accepted for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
@@ -50,7 +54,8 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let template = wanted.template.as_deref().map(std::path::absolute).transpose()?;
     let template = template.as_deref();
     let refused = placement.refused(planned.topology.machine().trust).map(ToString::to_string);
-    let answer = Answer { name, request, template, placement, refused, warnings };
+    let assumed = planned.assumed();
+    let answer = Answer { name, request, template, placement, assumed, refused, warnings };
     if args.view.is_wanted() && draw(args, cx, &planned, &answer)? {
         return Ok(EXIT_DONE);
     }

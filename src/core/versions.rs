@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 /// A version of up to three numbers: `6.12`, `10.0.2`; what follows them in a name is not looked
 /// at.
@@ -42,6 +43,96 @@ pub struct Versions {
     pub libvirt: Option<Version>,
     /// That of the QEMU that guests run in.
     pub qemu: Option<Version>,
+}
+
+/// What a hypervisor can do that not every one can; asked of it, never guessed by a version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub struct Abilities {
+    /// Whether its QEMU knows io_uring.
+    pub io_uring: bool,
+    /// Whether the queues of one disk can be spread over several I/O threads (libvirt 10.0 with
+    /// QEMU 9.0).
+    pub queue_mapping: bool,
+    /// Whether libvirt is older than the oldest of which it is measured that it takes
+    /// `dma_translation` of an IOMMU (11.3); where its version is not known, it does.
+    pub translates_dma: bool,
+    /// The fastest link that a root port can be told to have, in units of 0.1 GT/s; none: it cannot
+    /// be told.
+    pub port_speed_dgts: Option<u32>,
+}
+
+/// libvirt and QEMU of a host, as a record has them, or as they are assumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Stack {
+    /// libvirt's version.
+    pub libvirt: Version,
+    /// QEMU's version.
+    pub qemu: Version,
+    /// What they can do: as they were asked, or, where they are assumed, as these versions of Debian
+    /// and Ubuntu can.
+    pub abilities: Abilities,
+}
+
+impl Stack {
+    /// The stack of a recorded host that names none: that of Debian 13.
+    pub fn usual() -> Stack {
+        Stack::assumed(Version(11, 3, 0), Version(10, 0, 0))
+    }
+
+    /// The stack of these versions. Nobody can be asked; each number is that of the release in which
+    /// the feature came.
+    pub fn assumed(libvirt: Version, qemu: Version) -> Stack {
+        let versions = Versions { libvirt: Some(libvirt), qemu: Some(qemu) };
+        let abilities = Abilities {
+            io_uring: qemu >= Version(5, 0, 0) && libvirt >= Version(6, 3, 0),
+            queue_mapping: qemu >= Version(9, 0, 0) && libvirt >= Version(10, 0, 0),
+            translates_dma: versions.translates_dma(),
+            port_speed_dgts: match qemu {
+                Version(9.., ..) => Some(640),
+                Version(4.., ..) => Some(160),
+                _ => None,
+            },
+        };
+        Stack { libvirt, qemu, abilities }
+    }
+
+    /// Its versions.
+    pub fn versions(&self) -> Versions {
+        Versions { libvirt: Some(self.libvirt), qemu: Some(self.qemu) }
+    }
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "libvirt {}, QEMU {}", self.libvirt, self.qemu)
+    }
+}
+
+impl FromStr for Stack {
+    type Err = String;
+    /// Reads `libvirt=12.9,qemu=11.1`; one that is not named is that of [`Stack::usual`].
+    fn from_str(text: &str) -> Result<Stack, String> {
+        let usual = Stack::usual();
+        let (mut libvirt, mut qemu) = (None, None);
+        for word in text.split(',') {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let version = Version::read(value).ok_or_else(|| {
+                format!("`{word}` is not libvirt=VERSION or qemu=VERSION, such as libvirt=12.9")
+            })?;
+            let twice = match name {
+                "libvirt" => libvirt.replace(version),
+                "qemu" => qemu.replace(version),
+                _ => return Err(format!("`{name}` is neither libvirt nor qemu")),
+            };
+            if twice.is_some() {
+                return Err(format!("{name}= is given twice"));
+            }
+        }
+        Ok(Stack::assumed(libvirt.unwrap_or(usual.libvirt), qemu.unwrap_or(usual.qemu)))
+    }
 }
 
 /// The oldest libvirt of which it is measured that its schema has `dma_translation`.

@@ -7,8 +7,10 @@ use crate::doctor::facts;
 use crate::error::{Error, Refusal, Result, usage};
 use crate::fsroot::FsRoot;
 use crate::input;
+use crate::storage::abilities;
 use crate::topology::{Content, Facts, Parts, Topology, TopologyError};
 use crate::world::World;
+use gpuvm_core::versions::{Stack, Versions};
 use std::path::{Path, PathBuf};
 
 /// The largest text of `nvidia-smi topo -m` in bytes; one with 16 GPUs and 32 NICs has some 20 KiB.
@@ -26,7 +28,7 @@ pub struct Capture {
 /// The host to record: this machine, or that of `--host`, which converts a directory or an lstopo
 /// XML to a file.
 pub fn capture(world: &World, wanted: &Capture) -> Result<Topology> {
-    let topology = with_facts(world, read(world, wanted)?)?;
+    let topology = with_stack(world, with_facts(world, read(world, wanted)?)?)?;
     match &wanted.topo {
         Some(file) => with_topo(&topology, file),
         None => Ok(topology),
@@ -41,6 +43,21 @@ fn with_facts(world: &World, topology: Topology) -> Result<Topology> {
     let facts = Facts { users: None, ..facts(&root, &topology) };
     let parts = topology.parts().clone();
     Ok(Topology::new(Parts { facts: Some(Box::new(facts)), ..parts })?)
+}
+
+/// The host with its libvirt and QEMU, if they answer.
+fn with_stack(world: &World, topology: Topology) -> Result<Topology> {
+    if world.settings.host.is_some() {
+        return Ok(topology);
+    }
+    let Ok(hypervisor) = world.hypervisor() else { return Ok(topology) };
+    let Versions { libvirt: Some(libvirt), qemu: Some(qemu) } = hypervisor.versions() else {
+        return Ok(topology);
+    };
+    let abilities = abilities(&*hypervisor, true);
+    let mut parts = topology.parts().clone();
+    parts.machine.stack = Some(Stack { libvirt, qemu, abilities });
+    Ok(Topology::new(parts)?)
 }
 
 /// Reads the host unchanged.

@@ -60,7 +60,8 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     };
     let others = without_member(&others, &domain, false);
     let versions = if world.is_recorded() {
-        Versions::default()
+        let known = wanted.taken.assume.or(topology.machine().stack);
+        known.map(|stack| stack.versions()).unwrap_or_default()
     } else {
         world.hypervisor().map(|hypervisor| hypervisor.versions()).unwrap_or_default()
     };

@@ -348,6 +348,7 @@ fn planned(
         placement,
         name: wanted.to.clone(),
         occupancy: subjects.occupancy().clone(),
+        stack: None,
     })
 }
 

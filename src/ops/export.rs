@@ -6,7 +6,7 @@ use crate::domain::guest::VirtType;
 use crate::error::{Coded, Error, Result};
 use crate::guest::{Extra, GuestRequest, Planned, render, resolve};
 use crate::networks;
-use crate::plan::warn_of_name;
+use crate::plan::{maps_queues, warn_of_name, with_disks};
 use crate::request::DomainName;
 use crate::shell::word;
 use crate::storage::{self, DataRequest, Disks, ImageRequest, StorageRequest, remains};
@@ -44,7 +44,8 @@ pub fn export(
         }
     }
     let Disks { disks, made, abilities, .. } = disks;
-    let mut extra = Extra { disks, made, abilities, ..Extra::default() };
+    let assumed = planned.assumed();
+    let mut extra = Extra { disks, made, abilities, assumed, ..Extra::default() };
     // A recorded host's networks are not recorded.
     if !world.is_recorded()
         && !wanted.networks.is_empty()
@@ -92,7 +93,10 @@ fn exported<T>(
     resources: &[ResourceWish],
     shape: impl Fn(PlatformGuest<'_>) -> Result<T, PlatformError>,
 ) -> Result<T> {
-    let planned = resolve(world, wanted, None)?;
+    let mut planned = resolve(world, wanted, None)?;
+    let disks_of_it = 1 + usize::from(sizes(disks).data.is_some());
+    let mapping = maps_queues(world, &planned);
+    with_disks(&mut planned.placement, (disks_of_it, 0), mapping);
     let guest = PlatformGuest {
         name: &planned.name,
         topology: &planned.topology,

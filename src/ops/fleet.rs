@@ -293,7 +293,7 @@ pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
 impl FleetHost {
     /// The source of what its domains hold.
     fn taken(&self) -> Taken {
-        Taken { assume_empty: false, domain_xml: self.domain_xml.clone() }
+        Taken { domain_xml: self.domain_xml.clone(), ..Taken::default() }
     }
 
     /// How it is reached.

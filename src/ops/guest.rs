@@ -108,7 +108,8 @@ pub fn resolve_on(
         request = Request { template: request.template, ..planned.request.clone() };
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
-    let planned = Planned { topology, request, placement, name, occupancy };
+    let stack = world.stack(&topology, wanted.taken.assume);
+    let planned = Planned { topology, request, placement, name, occupancy, stack };
     render::refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     Ok(planned)
 }

@@ -289,7 +289,8 @@ fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Re
     let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
     let known = Vec::new();
     let made = made.collect();
-    let record = Record { request, made, bound, reserved, guarded, nccl: None, known, user };
+    let (nccl, assumed) = (None, None);
+    let record = Record { request, made, bound, reserved, guarded, nccl, known, user, assumed };
     let dir = hypervisor.log_dir().and_then(|dir| Some(dir.to_str()?.to_owned()));
     let log = dir.map(|dir| serial_log_path(&dir, &xml.name()));
     let mut xml = xml.for_another_host(record, log)?;

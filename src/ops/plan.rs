@@ -33,11 +33,7 @@ pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     refuse_name_of_virsh(name, (&format!("plan domain `{name}`"), "name"))?;
     warn_of_name(wanted, &planned, world);
     let several = planned.placement.iothread_pins.len() > 1;
-    let mapping = several
-        && !world.is_recorded()
-        && world
-            .hypervisor()
-            .is_ok_and(|hypervisor| hypervisor.storage().abilities().queue_mapping);
+    let mapping = several && maps_queues(world, &planned);
     let disks = if several { usual_disks(&planned, world)? } else { 1 };
     let named = match &wanted.template {
         Some(path) => most_named_iothread(&template_file(path)?, |_| false),
@@ -48,6 +44,14 @@ pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
     let more = [window, switch_reason(&planned, world)];
     planned.placement.reasons.extend(more.into_iter().flatten());
     Ok(planned)
+}
+
+/// Whether several I/O threads can serve one disk of this host's guests.
+pub(crate) fn maps_queues(world: &World, planned: &Planned) -> bool {
+    if let Some(of) = planned.stack {
+        return of.stack.abilities.queue_mapping;
+    }
+    { world.hypervisor() }.is_ok_and(|hypervisor| hypervisor.storage().abilities().queue_mapping)
 }
 
 /// Limits a plan to the I/O threads that a guest with this many disks gets, and those up to the one

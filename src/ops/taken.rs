@@ -9,6 +9,7 @@ use crate::partition::readiness;
 use crate::placement::Occupancy;
 use crate::topology::Topology;
 use crate::world::World;
+use gpuvm_core::versions::Stack;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -19,10 +20,18 @@ pub struct Taken {
     pub assume_empty: bool,
     /// Domains of a recorded host: files, or directories of files.
     pub domain_xml: Vec<PathBuf>,
+    /// The libvirt and QEMU of a recorded host; none: those of its record, or usual ones.
+    pub assume: Option<Stack>,
 }
 
 /// What the domains hold.
 pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
+    if of.assume.is_some() && !world.is_recorded() {
+        return Err(usage(
+            "--assume names libvirt and QEMU of a recorded host, and --host is not given",
+            "without --host they are asked",
+        ));
+    }
     let mut occupancy = world.occupancy_to_look(of.assume_empty)?;
     let mut known = Vec::new();
     for (path, xml) in domains_of_files(world, &of.domain_xml)? {

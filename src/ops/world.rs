@@ -20,6 +20,7 @@ use crate::placement::{Exclusion, Held, Occupancy};
 use crate::remote;
 use crate::reporter::Reporter;
 use crate::topology::Topology;
+use gpuvm_core::versions::Stack;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,15 @@ pub struct Settings {
     /// The caller's own directory for journals, histories of domains and the lock; none: this
     /// host's, which all callers share.
     pub state: Option<PathBuf>,
+}
+
+/// libvirt and QEMU of a recorded host.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordedStack {
+    /// Their versions, and what they can do.
+    pub stack: Stack,
+    /// Whether the record does not name them.
+    pub is_assumed: bool,
 }
 
 /// The host and hypervisor of an operation.
@@ -100,6 +110,15 @@ impl World {
     /// Fabric Manager, if the caller provided it.
     pub(crate) fn known_fabric(&self) -> Option<FabricDesk> {
         self.fabric.clone()
+    }
+
+    /// The libvirt and QEMU of a recorded host: as `named`, as they were recorded, or the usual ones;
+    /// none: it is no record, and its libvirt is asked.
+    pub fn stack(&self, topology: &Topology, named: Option<Stack>) -> Option<RecordedStack> {
+        let recorded = topology.machine().stack;
+        let stack = named.or(recorded).unwrap_or_else(Stack::usual);
+        let is_assumed = recorded != Some(stack);
+        self.is_recorded().then_some(RecordedStack { stack, is_assumed })
     }
 
     /// The reporter.

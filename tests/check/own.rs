@@ -43,7 +43,7 @@ fn export(topology: &Topology, occupancy: &Occupancy, words: &str) -> Option<Dom
     let placement = plan(topology, occupancy, &request).ok()?;
     let name = format!("guest-{}", occupancy.domains.len()).parse().unwrap();
     let (topology, occupancy) = (topology.clone(), occupancy.clone());
-    let planned = Planned { topology, request, placement, name, occupancy };
+    let planned = Planned { topology, request, placement, name, occupancy, stack: None };
     Some(render(&args.request().unwrap(), &planned, &Extra::default()).unwrap())
 }
 

@@ -106,6 +106,7 @@ impl<'a> Asked<'a> {
             placement: placement.clone(),
             name: "law".parse().unwrap(),
             occupancy: self.others.clone(),
+            stack: None,
         };
         // As `create` makes one.
         let disk = Disk::new("/law.raw", DiskFormat::Raw, DiskKind::File);

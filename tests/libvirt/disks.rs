@@ -173,6 +173,7 @@ fn the_queues_of_a_disk_are_spread_over_the_io_threads_of_a_guest_that_runs() {
             nccl: None,
             known: Vec::new(),
             user: None,
+            assumed: None,
         },
     };
     let mut xml = DomainXml::parse(&std::fs::read_to_string(&tiny.template).unwrap()).unwrap();

@@ -125,3 +125,70 @@ fn a_disk_that_another_domain_has_is_not_taken() {
     // Given with --disk, so not made for it.
     assert_eq!(files(&at.join("disks")), ["two.raw"]);
 }
+
+/// The definition that the steps of a preview define.
+fn defined(steps: &serde_json::Value) -> Option<&str> {
+    match steps {
+        serde_json::Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            let text = value.as_str().filter(|text| name == "xml" && text.contains("<domain"));
+            text.or_else(|| defined(value))
+        }),
+        serde_json::Value::Array(all) => all.iter().find_map(defined),
+        _ => None,
+    }
+}
+
+/// Without what `create` has bound by itself, which an export cannot know.
+fn without_bound(xml: &str) -> String {
+    let Some((before, rest)) = xml.split_once("      <gpuvm:bound>\n") else {
+        return xml.trim_end().to_owned();
+    };
+    let (_, after) = rest.split_once("</gpuvm:bound>\n").unwrap();
+    format!("{before}{after}").trim_end().to_owned()
+}
+
+/// A record names libvirt and QEMU, so that what is exported from it is what `create` defines there.
+#[test]
+fn the_export_of_a_record_is_what_create_defines() {
+    for (host, gpus) in
+        [("dgx-1", 2), ("dgx-2", 16), ("dgx-a100", 4), ("dgx-h100", 8), ("dual-socket", 1)]
+    {
+        if !namespaces() {
+            return skip("namespaces need root");
+        }
+        let dir = fresh();
+        let at = dir.path();
+        known::give(&at.join("root").join(known::EMBEDDED), &host_tree(host));
+        let words = format!(
+            "--gpus {gpus} --name e --image none --disk-dir {}",
+            at.join("disks").display()
+        );
+        let record = at.join("host.json");
+        let script = format!(
+            "$GPUVM host capture {} >/dev/null; $GPUVM export {words} >{}; $GPUVM create {words} \
+             --no-start --accept-shared-fabric --dry-run --json",
+            record.display(),
+            at.join("live.xml").display()
+        );
+        let uri = format!("qemu:///embed?root={}", at.join("root").display());
+        let mut command = super::on_host(host, &script);
+        let (code, steps, err) = run(command.env("LIBVIRT_DEFAULT_URI", &uri));
+        assert_eq!(code, 0, "{host}: {err}");
+        let exported = format!("export --host {} {words}", record.display());
+        let exported: Vec<&str> = exported.split_whitespace().collect();
+        let (code, recorded, err) = run(&mut crate::support::gpuvm(&exported));
+        assert_eq!(code, 0, "{host}: {err}");
+        let live = std::fs::read_to_string(at.join("live.xml")).unwrap();
+        assert_eq!(recorded, live, "{host}");
+        let steps: serde_json::Value = serde_json::from_str(&steps).unwrap();
+        let created = without_bound(defined(&steps).unwrap());
+        assert_eq!(created, recorded.trim_end(), "{host}");
+        assert!(!recorded.contains("gpuvm:assumed"), "{host}: the record names them");
+        let json = std::fs::read_to_string(&record).unwrap();
+        let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        json["host"]["machine"].as_object_mut().unwrap().remove("stack").unwrap();
+        std::fs::write(&record, json.to_string()).unwrap();
+        let (_, old, _) = run(crate::support::gpuvm(&exported).args(["--assume", "libvirt=12.9"]));
+        assert!(old.contains("<gpuvm:assumed libvirt='12.9.0' qemu='10.0.0'/>"), "{host}: {old}");
+    }
+}

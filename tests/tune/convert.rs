@@ -25,6 +25,7 @@ fn a_disk_that_was_made_for_a_guest_is_remembered_with_its_copy() {
         nccl: None,
         known: Vec::new(),
         user: None,
+        assumed: None,
     };
     let (record, devices) = (Box::new(record), Vec::new());
     ours.apply(&DomainEdit::SetMetadata { record, partition: None, devices }).unwrap();

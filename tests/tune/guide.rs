@@ -160,7 +160,7 @@ fn what_the_guide_gets_wrong_is_refused_with_numbers() {
         (
             "T21",
             eight.clone(),
-            &["--pins", "on", "--iothreads", "46"],
+            &["--pins", "on", "--iothreads", "46", "--assume", "libvirt=9.0"],
             "46 threads, and the guest's disks can use 2",
         ),
         (

@@ -9,6 +9,7 @@ use crate::request::{
     DomainName, HugePages, L3Wish, Near, PinPolicy, Policy, Prefer, Profile, Rule, VfWish, Which,
 };
 use clap::{Args, ValueHint};
+use gpuvm_core::versions::Stack;
 use std::path::PathBuf;
 
 /// What describes a guest, on every verb that plans one.
@@ -72,6 +73,12 @@ pub struct GuestArgs {
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,
+    /// libvirt and QEMU of the recorded host
+    ///
+    /// Requires --host. Such as libvirt=12.9,qemu=11.1: they decide what a domain XML may use.
+    /// Default: those of the record; a record without them is taken to have those of Debian 13.
+    #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
+    pub assume: Option<Stack>,
 }
 
 /// Which GPUs a guest gets.
@@ -237,7 +244,7 @@ pub struct ShapeArgs {
 }
 
 /// Where what is taken is read from.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct TakenArgs {
     /// Ignore existing domains
     ///

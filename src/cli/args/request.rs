@@ -39,7 +39,7 @@ impl GuestArgs {
             template: self.template.clone().or_else(|| place.as_ref()?.template.clone()),
             virt: self.virt_type,
             networks: self.network.clone(),
-            taken: Taken::from(&self.taken),
+            taken: Taken { assume: self.assume, ..Taken::from(&self.taken) },
             place,
         })
     }
@@ -90,7 +90,8 @@ impl CreateArgs {
 
 impl From<&TakenArgs> for Taken {
     fn from(args: &TakenArgs) -> Taken {
-        Taken { assume_empty: args.assume_empty, domain_xml: args.domain_xml.clone() }
+        let TakenArgs { assume_empty, domain_xml } = args;
+        Taken { assume_empty: *assume_empty, domain_xml: domain_xml.clone(), assume: None }
     }
 }
 

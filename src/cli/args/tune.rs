@@ -16,7 +16,9 @@ use crate::request::{PageSize, Rule};
 use crate::tune::items::{Never, PinOrder, Virtio};
 use crate::tune::{Item, ItemName, Items};
 use clap::{Args, ValueHint};
+use gpuvm_core::versions::Stack;
 use gpuvm_ops::source::Source;
+use gpuvm_ops::taken::Taken;
 use gpuvm_ops::tune::Tune;
 use gpuvm_ops::tune::convert::Convert;
 use gpuvm_ops::world::World;
@@ -62,6 +64,12 @@ pub struct TuneArgs {
     /// What is taken.
     #[command(flatten)]
     pub taken: TakenArgs,
+    /// libvirt and QEMU of the recorded host
+    ///
+    /// Requires --host. Such as libvirt=12.9,qemu=11.1: they decide what a domain XML may use.
+    /// Default: those of the record; a record without them is taken to have those of Debian 13.
+    #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
+    pub assume: Option<Stack>,
     /// Change running guests as well
     ///
     /// Applies pins of vCPUs, emulator and I/O threads, and bandwidths. Settings that cannot change
@@ -340,7 +348,7 @@ impl TuneArgs {
             networks: self.items.network.clone(),
             convert: self.items.convert.clone(),
             allow_remote: self.allow.contains(&Rule::Remote),
-            taken: (&self.taken).into(),
+            taken: Taken { assume: self.assume, ..Taken::from(&self.taken) },
             live: self.live,
             reserve_pages: self.reserve_pages,
         }

@@ -1,8 +1,9 @@
 //! Arguments of the verbs that judge a domain: check, verify.
 
 use super::TakenArgs;
-use super::heading::BEHAVIOUR;
+use super::heading::{BEHAVIOUR, PLACEMENT};
 use clap::{Args, ValueHint};
+use gpuvm_core::versions::Stack;
 use std::path::PathBuf;
 
 /// Examples of `check`.
@@ -58,4 +59,10 @@ pub struct CheckArgs {
     /// The host's other domains.
     #[command(flatten)]
     pub taken: TakenArgs,
+    /// libvirt and QEMU of the recorded host
+    ///
+    /// Requires --host. Such as libvirt=12.9,qemu=11.1: they decide what a domain XML may use.
+    /// Default: those of the record; a record without them is taken to have those of Debian 13.
+    #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
+    pub assume: Option<Stack>,
 }

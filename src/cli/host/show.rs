@@ -2,7 +2,7 @@
 
 use super::summary::header;
 use super::{tables, tree};
-use crate::cli::args::HostShowArgs;
+use crate::cli::args::{HostShowArgs, TakenArgs};
 use crate::cli::colour::{END, Mark};
 use crate::cli::context::Context;
 use crate::cli::error::{EXIT_DONE, usage};
@@ -25,7 +25,7 @@ const WIDTH: usize = 100;
 /// Runs the verb.
 pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     view::check(&args.view, cx)?;
-    if !args.view.is_wanted() && (args.taken.assume_empty || !args.taken.domain_xml.is_empty()) {
+    if !args.view.is_wanted() && args.taken != TakenArgs::default() {
         let plain = offer::without(&["--assume-empty", "--domain-xml"]);
         return Err(usage(
             "--assume-empty and --domain-xml are about the guests of a picture",

@@ -92,6 +92,7 @@ pub fn describe(planned: &Planned) -> String {
     let spare =
         spare.map(|ports| format!("{} for devices that come", count(ports, "free root port")));
     lines.add("guest PCIe", groups.chain(spare));
+    lines.add("assumed", planned.assumed().map(|stack| stack.to_string()));
     lines.0
 }
 

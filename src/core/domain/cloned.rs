@@ -58,9 +58,9 @@ impl DomainXml {
             request.allow.split |= own.split;
             let made = own.made.to_vec();
             let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
-            let (known, user) = (Vec::new(), record.user);
+            let (known, user, nccl, assumed) = (Vec::new(), record.user, None, None);
             let record =
-                Record { request, made, bound, reserved, guarded, nccl: None, known, user };
+                Record { request, made, bound, reserved, guarded, nccl, known, user, assumed };
             let (record, partition, devices) = (Box::new(record), None, Vec::new());
             edits.push(DomainEdit::SetMetadata { record, partition, devices });
         }

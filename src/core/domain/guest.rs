@@ -7,6 +7,8 @@ use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::request::{DomainName, Guard, Request};
 use crate::topology::{Binding, KnownDevice};
+pub use crate::versions::Abilities;
+use crate::versions::Stack;
 use serde::{Deserialize, Serialize};
 
 /// The kind of virtual machine.
@@ -188,24 +190,6 @@ impl Disk {
     }
 }
 
-/// What a hypervisor can do that not every one can; asked of it, never guessed by a version.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub struct Abilities {
-    /// Whether its QEMU knows io_uring.
-    pub io_uring: bool,
-    /// Whether the queues of one disk can be spread over several I/O threads (libvirt 10.0 with
-    /// QEMU 9.0).
-    pub queue_mapping: bool,
-    /// Whether libvirt is older than the oldest of which it is measured that it takes
-    /// `dma_translation` of an IOMMU (11.3); where its version is not known, it does.
-    pub translates_dma: bool,
-    /// The fastest link that a root port can be told to have, in units of 0.1 GT/s; none: it cannot
-    /// be told.
-    pub port_speed_dgts: Option<u32>,
-}
-
 /// The purpose of a disk created for a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -329,6 +313,9 @@ pub struct Record {
     /// The user that its seed makes; none: that of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The stack that was assumed where a recorded host names none; none: it was asked or recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assumed: Option<Stack>,
 }
 
 /// Free root ports of a new guest if it is not said how many: one, as libvirt leaves where it chooses

@@ -13,6 +13,7 @@ use crate::memsize::MemSize;
 use crate::request::Guard;
 use crate::topology::{Binding, KnownDevice};
 use crate::user::is_user_name;
+use crate::versions::{Stack, Version};
 
 impl DomainXml {
     /// Returns the record of how the guest was made; none if we did not make it.
@@ -34,7 +35,18 @@ impl DomainXml {
         let (made, bound) = (made(guest), bound(guest));
         let (reserved, guarded) = (reserved(guest), guarded(guest));
         let (nccl, known, user) = (nccl(guest), known(guest), user(guest));
-        Ok(Some(Record { request: parsed, made, bound, reserved, guarded, nccl, known, user }))
+        let assumed = assumed(guest);
+        Ok(Some(Record {
+            request: parsed,
+            made,
+            bound,
+            reserved,
+            guarded,
+            nccl,
+            known,
+            user,
+            assumed,
+        }))
     }
 
     /// Whether our metadata belongs to a domain of another UUID: the definition is a copy, and what
@@ -259,6 +271,13 @@ fn nccl(guest: Element<'_>) -> Option<SeededNccl> {
     let read = |device: Element<'_>| Some((address(device, "bdf")?, address(device, "guest")?));
     let functions = listed(guest, "nccl").filter_map(read).collect();
     Some(SeededNccl { sum: found.attr("sum")?.into_owned(), functions })
+}
+
+/// Reads the stack that was assumed for a definition from our metadata's root.
+fn assumed(guest: Element<'_>) -> Option<Stack> {
+    let found = guest.elements().find(|element| local(element.name()) == "assumed")?;
+    let version = |name| Version::read(&found.attr(name)?);
+    Some(Stack::assumed(version("libvirt")?, version("qemu")?))
 }
 
 /// Reads the user that a guest's seed makes from our metadata's root.

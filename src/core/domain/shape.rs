@@ -12,6 +12,7 @@ use crate::cpuset::{CpuSet, NodeSet, PcpuId};
 use crate::placement::{GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 use crate::topology::{KnownDevice, PartitionId};
+use crate::versions::Stack;
 
 impl DiskSeat {
     /// Returns the wanted state of its element.
@@ -246,6 +247,12 @@ pub(super) fn metadata(
         None => Fragment::gone("gpuvm:login"),
         Some(user) => Fragment::new("gpuvm:login").attr("user", user),
     };
+    let assumed = match &record.assumed {
+        None => Fragment::gone("gpuvm:assumed"),
+        Some(Stack { libvirt, qemu, .. }) => {
+            Fragment::new("gpuvm:assumed").attr("libvirt", libvirt).attr("qemu", qemu)
+        }
+    };
     let guest = Fragment::new("gpuvm:guest")
         .attr("xmlns:gpuvm", NAMESPACE)
         .child(request(&record.request))
@@ -256,7 +263,8 @@ pub(super) fn metadata(
         .child(reserved(&record.reserved))
         .child(guarded(&record.guarded))
         .child(nccl)
-        .child(login);
+        .child(login)
+        .child(assumed);
     Fragment::new("metadata").child(guest)
 }
 

@@ -44,6 +44,7 @@ pub use trust::Trust;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};
 use crate::memsize::MemSize;
+use crate::versions::Stack;
 use checked::{check_core, check_devices, dangling, index};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -83,6 +84,9 @@ pub struct Machine {
     /// Kernel release as `uname -r` prints it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_release: Option<String>,
+    /// libvirt and QEMU when it was recorded, and what they can do. None: the record has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<Stack>,
     /// Mounted hugetlbfs: libvirt backs guests only with page sizes that have one. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hugetlbfs: Option<Vec<HugetlbMount>>,

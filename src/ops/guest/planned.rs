@@ -3,6 +3,8 @@
 use crate::placement::{Occupancy, Placement};
 use crate::request::{DomainName, Request};
 use crate::topology::Topology;
+use crate::world::RecordedStack;
+use gpuvm_core::versions::Stack;
 
 /// A guest with its placement and name, and the data they were derived from.
 #[derive(Debug, Clone)]
@@ -17,4 +19,13 @@ pub struct Planned {
     pub name: DomainName,
     /// What was in use on the host.
     pub occupancy: Occupancy,
+    /// libvirt and QEMU of a recorded host; none: it is no record.
+    pub stack: Option<RecordedStack>,
+}
+
+impl Planned {
+    /// The libvirt and QEMU that are assumed of a recorded host; none: they are known.
+    pub fn assumed(&self) -> Option<Stack> {
+        self.stack.filter(|of| of.is_assumed).map(|of| of.stack)
+    }
 }

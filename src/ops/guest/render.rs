@@ -10,6 +10,7 @@ use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::request::Request;
 use crate::topology::{KnownDevice, Topology};
+use gpuvm_core::versions::Stack;
 use std::path::Path;
 
 /// The reason a definition cannot be written.
@@ -65,6 +66,8 @@ pub struct Extra {
     pub vf_pools: Vec<String>,
     /// The user that the guest's seed makes.
     pub user: Option<String>,
+    /// The stack that is assumed of a recorded host; none: it is known.
+    pub assumed: Option<Stack>,
 }
 
 /// Renders a planned guest's domain XML from its template.
@@ -79,6 +82,7 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         nccl: None,
         known: extra.known.clone(),
         user: extra.user.clone(),
+        assumed: extra.assumed,
     };
     let mac_key = xml.uuid().or_else(|| extra.uuid.clone());
     let guest = Guest {

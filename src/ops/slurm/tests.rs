@@ -54,6 +54,7 @@ fn made(name: &str, uuid: &str) -> String {
         nccl: None,
         known: Vec::new(),
         user: None,
+        assumed: None,
     };
     let devices = Vec::new();
     xml.apply(&DomainEdit::SetMetadata { record: Box::new(record), partition: None, devices })

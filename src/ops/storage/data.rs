@@ -222,7 +222,7 @@ mod tests {
         let occupancy = Occupancy::default();
         let placement = plan(&topology, &occupancy, &request).unwrap();
         let name = DomainName::new("a-1g0").unwrap();
-        let planned = Planned { topology, request, placement, name, occupancy };
+        let planned = Planned { topology, request, placement, name, occupancy, stack: None };
         let planned = &planned;
         let place = Place {
             wanted,

@@ -24,6 +24,7 @@ pub use request::{
     StorageRequest,
 };
 pub use seed::complete;
+use tuning::{IO_URING, past_the_cache};
 pub use tuning::{abilities, best_io};
 
 use crate::apply::Step;
@@ -40,6 +41,7 @@ use crate::pools::{file_pool, make_pool};
 use crate::seed::Seed;
 use crate::topology::Topology;
 use crate::world::World;
+use gpuvm_core::versions::Version;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -156,6 +158,9 @@ pub fn plan(
     // and QEMU is not asked elsewhere. An export works without libvirt, so a hypervisor that does
     // not answer is no error.
     let asked = if recorded { None } else { world.hypervisor().ok() };
+    if let Some(of) = planned.stack {
+        disks.abilities = of.stack.abilities;
+    }
     tune(&place, asked.as_deref(), &mut disks);
     Ok(disks)
 }
@@ -203,7 +208,16 @@ fn tune(place: &Place<'_>, hypervisor: Option<&dyn Hypervisor>, disks: &mut Disk
     }
     // The files and the kernel of another machine are not asked; settings that work everywhere are
     // used.
-    if place.recorded || !place.is_here() {
+    if place.recorded {
+        // A file system that takes O_DIRECT, and a kernel that the record names or one of today.
+        let release = place.planned.topology.machine().kernel_release.as_deref();
+        let kernel = release.and_then(Version::read).is_none_or(|of| of >= IO_URING);
+        for disk in disks.disks.iter_mut().filter(|disk| !disk.read_only) {
+            disk.io = past_the_cache(disks.abilities, kernel);
+        }
+        return;
+    }
+    if !place.is_here() {
         return;
     }
     for disk in disks.disks.iter_mut().filter(|disk| !disk.read_only) {

@@ -5,7 +5,11 @@ use crate::discover::direct::{Direct, direct, kernel_has_io_uring};
 use crate::domain::guest::{Abilities, DiskIo};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::emulator::port_speed_dgts;
+use gpuvm_core::versions::Version;
 use std::path::Path;
+
+/// The first kernel that says whether io_uring is on.
+pub(super) const IO_URING: Version = Version(6, 6, 0);
 
 /// The features of a hypervisor; `ports`: including those of root ports.
 pub fn abilities(hypervisor: &dyn Hypervisor, ports: bool) -> Abilities {
@@ -31,7 +35,7 @@ pub fn best_io(path: &str, abilities: Abilities) -> (DiskIo, Option<String>) {
 }
 
 /// The I/O settings of a disk if its file system supports O_DIRECT.
-fn past_the_cache(abilities: Abilities, kernel: bool) -> DiskIo {
+pub(super) fn past_the_cache(abilities: Abilities, kernel: bool) -> DiskIo {
     if abilities.io_uring && kernel { DiskIo::IoUring } else { DiskIo::Native }
 }
 

@@ -94,14 +94,15 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     let topology = world.topology()?;
     let occupancy =
         taken_for_off(world, &wanted.taken, (&topology, all.iter().map(|one| &one.xml)))?;
+    let stack = world.stack(&topology, wanted.taken.assume).map(|of| of.stack);
     let mut subjects = Subjects {
         all,
         topology,
         occupancy,
         disks: BTreeMap::new(),
-        abilities: Abilities::default(),
+        abilities: stack.map(|stack| stack.abilities).unwrap_or_default(),
         log_dir: None,
-        versions: Versions::default(),
+        versions: stack.map(|stack| stack.versions()).unwrap_or_default(),
         conversions: Vec::new(),
         networks: wanted.networks.iter().map(|wish| (wish.clone(), false)).collect(),
     };

@@ -120,6 +120,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
         nccl: None,
         known: Vec::new(),
         user: None,
+        assumed: None,
     });
     let topology = GuestTopology { sockets: 1, dies: 1, cores: 2, threads: 1 };
     let cpu =

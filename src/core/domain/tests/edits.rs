@@ -103,6 +103,7 @@ fn documents_without_line_breaks_get_none() {
         nccl: None,
         known: Vec::new(),
         user: None,
+        assumed: None,
     };
     let devices = Vec::new();
     let metadata =
@@ -142,6 +143,7 @@ fn a_disk_goes_from_the_devices_and_where_asked_from_what_is_remembered() {
             nccl: None,
             known: Vec::new(),
             user: None,
+            assumed: None,
         });
         let metadata = DomainEdit::SetMetadata { record, partition: None, devices: Vec::new() };
         let disks = vec![seat(odd), DiskSeat { target: "vdb".into(), ..seat(other) }];

@@ -83,6 +83,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
         nccl: None,
         known: Vec::new(),
         user: None,
+        assumed: None,
     };
     vec![
         (

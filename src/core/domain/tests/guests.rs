@@ -90,6 +90,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
             nccl: None,
             known: Vec::new(),
             user: None,
+            assumed: None,
         },
     }
 }
