@@ -287,7 +287,7 @@ fn bad_input_says_what_to_do() {
         ("--gpu-index 16", 1, "from index 16", "0 to 15"),
         ("--gpu 0000:61:00.0", 1, "0000:61:00.0 is not a GPU", "gpuvm host show"),
         ("--gpus 3 --vcpus 100 --memory 9T", 1, "3 GPUs", "--vcpus 96 --memory"),
-        ("--cells 7", 1, "", "--cells auto"),
+        ("--cells 7", 1, "", "without --cells"),
         ("--vcpus 97", 1, "more than the 96 hyperthreads", "--vcpus 96"),
         ("--gpus 1 --cells 3", 1, "3 cells of a pinned guest on 1", "--cells 1"),
         ("--memory 4T", 1, "4 TiB of memory are more than", "--memory"),

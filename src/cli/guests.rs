@@ -31,8 +31,9 @@ const VERSION: &str = "1";
 const MOST: u64 = 1 << 20;
 /// Options of `create` that say how a command runs, and not what the guest is; or say the same as
 /// others.
-const NO_FIELDS: [&str; 16] = [
+const NO_FIELDS: [&str; 17] = [
     "accept-data-loss",
+    "assume",
     "assume-empty",
     "diff",
     "domain",

@@ -1,10 +1,12 @@
 //! A request for a guest, with defaults filled in and every value checked. Contains no flags about
 //! how to run.
 
+mod machine;
 mod spelled;
 mod vf;
 mod wish;
 
+pub use machine::MachineModel;
 pub use spelled::Spelled;
 pub use vf::{Guard, VfSettings};
 pub use wish::{VfWish, Which};
@@ -536,6 +538,9 @@ pub struct Request {
     /// ([`SPARE_PORTS`](crate::domain::guest::SPARE_PORTS)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_ports: Option<u32>,
+    /// Machine type; none: the template's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineModel>,
     /// Whether it may be stopped, moved and started again to make room for others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub movable: bool,
@@ -599,6 +604,7 @@ impl Request {
             allow: Allow::default(),
             p2p_clique: false,
             spare_ports: None,
+            machine: None,
             movable: false,
             template: Template::default(),
             rounding: None,

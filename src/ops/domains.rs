@@ -187,8 +187,6 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         // What was made for it may have been removed since it was started.
         let inactive = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
         view.remembered = remembered(&inactive).filter(|_| inactive.is_ours());
-    } else {
-        view.remembered = view.remembered.filter(|_| xml.is_ours());
     }
     let addresses = if summary.state.has_guest() {
         hypervisor.addresses(name, &macs(&view))?

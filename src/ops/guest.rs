@@ -75,6 +75,7 @@ pub fn resolve_on(
     request = with_template(world, wanted, request, &topology)?;
     // No hint on the place is of use while this stands.
     render::refuse_room(wanted, &request, &topology)?;
+    render::refuse_machine(world, wanted, &request, &topology)?;
     let mut occupancy =
         taken_for_new(world, &wanted.taken, (&topology, request.gpus.number() > 0))?;
     let open = occupancy.clone();

@@ -6,7 +6,8 @@ use crate::domain::guest::{MOST_SPARE_PORTS, VirtType};
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{
-    DomainName, HugePages, L3Wish, Near, PinPolicy, Policy, Prefer, Profile, Rule, VfWish, Which,
+    DomainName, HugePages, L3Wish, MachineModel, Near, PinPolicy, Policy, Prefer, Profile, Rule,
+    VfWish, Which,
 };
 use clap::{Args, ValueHint};
 use gpuvm_core::versions::Stack;
@@ -202,6 +203,12 @@ pub struct ShapeArgs {
     #[arg(long, value_name = "N", help_heading = CPU, hide_short_help = true)]
     #[arg(value_parser = number)]
     pub threads: Option<u32>,
+    /// Machine type, such as pc-q35-9.2
+    ///
+    /// One with PCI Express. Default: the template's, of which libvirt takes the newest version of
+    /// its QEMU; a named version lets the guest move to hosts with an older one.
+    #[arg(long, value_name = "MODEL", help_heading = CPU, hide_short_help = true)]
+    pub machine: Option<MachineModel>,
     /// Sizing and pinning profile
     ///
     /// Default: share; under the name nvidia-vm that profile.

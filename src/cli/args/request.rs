@@ -121,6 +121,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         allow: shape.allow.iter().copied().collect(),
         p2p_clique: shape.p2p_clique,
         spare_ports: shape.spare_ports,
+        machine: shape.machine.clone(),
         movable: false,
         template: Template::default(),
         rounding: None,

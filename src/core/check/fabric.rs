@@ -170,9 +170,9 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             words::count(partition.nvswitches, "NVSwitch")
         );
         let from = list(&partition.nvswitch_pool);
-        let gpus = set.len();
+        let number = set.len();
         let hint = format!(
-            "`gpuvm set {} --gpus {gpus}` gives it so many of {from}",
+            "`gpuvm set {} --gpus {number}` gives it so many of {from}",
             shell::word(&guest.name)
         );
         let spot = switches.last().map_or(first.device, |switch| switch.device);

@@ -162,6 +162,9 @@ fn domain_edits(
             && topology.machine().cpu_vendor.as_deref().is_some_and(is_amd),
         cells: if is_numa { placement.cells.clone() } else { Vec::new() },
     });
+    if let Some(machine) = guest.record.request.machine.clone() {
+        edits.push(DomainEdit::Set { setting: Setting::Machine { machine } });
+    }
     let many = needs_remapping(placement.topology) && current.is_x86();
     if many && !current.remaps_interrupts() && current.can_remap_interrupts() {
         // A template's own IOMMU keeps its DMA settings.

@@ -15,7 +15,7 @@ use super::shape;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{GuestCache, GuestCell, GuestTopology};
-use crate::request::{PageSize, Request};
+use crate::request::{MachineModel, PageSize, Request};
 use crate::topology::KnownDevice;
 use serde::Serialize;
 
@@ -156,6 +156,11 @@ pub enum Setting {
         /// Whether it is there.
         there: bool,
     },
+    /// The machine type.
+    Machine {
+        /// Its name.
+        machine: MachineModel,
+    },
     /// The CPU is the host's.
     HostCpu,
     /// Whether the guest is told that its vCPUs have their pcpus to themselves (`hint-dedicated`:
@@ -249,6 +254,10 @@ impl Setting {
         let domain = Fragment::new("domain");
         match self {
             Setting::VcpuPins { pins } => vcpu_pins(domain, pins),
+            Setting::Machine { machine } => {
+                let kind = Fragment::new("type").attr("machine", machine);
+                domain.child(Fragment::new("os").child(kind))
+            }
             Setting::EmulatorPin { pin } => {
                 domain.child(tune("emulatorpin", shape::emulator_pin(pin)))
             }

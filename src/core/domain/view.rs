@@ -110,10 +110,9 @@ impl View {
     pub fn of(xml: &DomainXml, topology: Option<&Topology>) -> Result<View, DomainXmlError> {
         let held = xml.held(true)?;
         let claims = Claims::read(xml);
-        let remembered = remembered(xml);
         // What was made for another domain is not this one's, which is a copy of it.
-        let own = remembered.as_ref().filter(|_| !xml.is_copy());
-        let made = own.map_or(&[][..], |remembered| &remembered.made);
+        let remembered = remembered(xml).filter(|_| xml.is_ours());
+        let made = remembered.as_ref().map_or(&[][..], |remembered| &remembered.made);
         let devices = |name| {
             let devices = xml.root().children("devices");
             devices.flat_map(move |devices| devices.children(name))
@@ -238,8 +237,10 @@ mod tests {
     use super::*;
 
     /// A domain of ours with a made disk, a drive without a medium, one on the network and two NICs.
-    const OURS: &str = "<domain type='kvm'><name>a</name><metadata><x:y xmlns:x='urn:other'/>
-        <g:guest xmlns:g='urn:gpuvm:domain:1'><g:request>{}</g:request><g:made><g:disk path='/d/a.raw'/>
+    const OURS: &str = "<domain type='kvm'><name>a</name>
+        <uuid>11111111-2222-3333-4444-555555555555</uuid><metadata><x:y xmlns:x='urn:other'/>
+        <g:guest xmlns:g='urn:gpuvm:domain:1' uuid='11111111-2222-3333-4444-555555555555'>
+        <g:request>{}</g:request><g:made><g:disk path='/d/a.raw'/>
         </g:made></g:guest></metadata><memory>4096</memory><vcpu>2</vcpu>
         <cputune><vcpupin vcpu='0' cpuset='1'/><vcpupin vcpu='1' cpuset='5'/><emulatorpin cpuset='7'/>
         </cputune><devices>
@@ -274,10 +275,9 @@ mod tests {
     #[test]
     fn a_copy_of_a_guest_has_no_disk_that_was_made_for_it() {
         let uuid = |last| format!("5f2a1c7e-9b3d-4e6f-8a1b-2c3d4e5f6a7{last}");
-        for (own, made) in [(uuid(1), true), (uuid(2), false)] {
-            let told = format!("<g:guest uuid='{}' ", uuid(1));
-            let text = OURS.replace("<g:guest ", &told);
-            let text = text.replace("</name>", &format!("</name><uuid>{own}</uuid>"));
+        let known = "11111111-2222-3333-4444-555555555555";
+        for (own, made) in [(known.to_owned(), true), (uuid(2), false)] {
+            let text = OURS.replace(&format!("<uuid>{known}"), &format!("<uuid>{own}"));
             let view = View::of(&DomainXml::parse(&text).unwrap(), None).unwrap();
             assert_eq!(view.disks[0].made, made, "{own}");
         }

@@ -117,10 +117,22 @@ pub struct PodDomain {
     /// Their number, if they have pcpus of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_threads: Option<IoThreads>,
+    /// Its machine type, if one is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<PodMachine>,
     /// UEFI.
     pub firmware: Firmware,
     /// Its devices.
     pub devices: PodDevices,
+}
+
+/// The machine of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PodMachine {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: String,
 }
 
 /// The processors of an instance.
@@ -573,6 +585,8 @@ fn instance(
             io_threads: counts
                 .pool
                 .map(|count| IoThreads { supplemental_pool_thread_count: count }),
+            machine: { shape.guest.request.machine.as_ref() }
+                .map(|machine| PodMachine { kind: machine.to_string() }),
             firmware: Firmware { bootloader: Bootloader { efi: Efi { secure_boot: false } } },
             devices: devices(shape, resources),
         },

@@ -8,6 +8,7 @@ use super::{PlatformError, PlatformGuest};
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
 use crate::placement::{DeviceState, Occupancy, device_states, idle_cores};
+use crate::request::MachineModel;
 use crate::shell::word;
 use crate::topology::model::ids;
 use crate::topology::{PciDevice, Sriov};
@@ -330,7 +331,8 @@ fn image(shape: &Shape<'_>) -> BTreeMap<String, String> {
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
-    all.extend(machine.map(|machine| ("hw_machine_type".to_owned(), machine.to_owned())));
+    let asked = shape.guest.request.machine.as_ref().map(MachineModel::as_str).or(machine);
+    all.extend(asked.map(|machine| ("hw_machine_type".to_owned(), machine.to_owned())));
     // The window for 64-bit BARs follows from the address bits.
     if machine == Some("q35") && !shape.devices.is_empty() {
         all.insert("hw_maxphysaddr_mode".to_owned(), "passthrough".to_owned());

@@ -74,6 +74,7 @@ pub fn differences(wanted: &Request, record: &Request, now: &Guest, topology: &T
     sizes(wanted, record, now, &mut found);
     devices(wanted, &now.request, (now, topology), &mut found);
     shape(wanted, (record, &now.request), &mut found);
+    machine(wanted, now, &mut found);
     found
 }
 
@@ -186,6 +187,16 @@ fn gpus(wanted: &GpuWish, now: &Guest, topology: &Topology, found: &mut Found) {
                 topology.device(*bdf).is_some_and(|device| device.kind() == DeviceKind::Gpu)
             };
             found.add(Opt::Gpu, listed(&has), listed(&wanted), wanted.iter().all(is_gpu));
+        }
+    }
+}
+
+/// Compares the machine type, if one is requested.
+fn machine(wanted: &Request, now: &Guest, found: &mut Found) {
+    if let Some(wanted) = &wanted.machine {
+        let has = now.machine.clone().unwrap_or_default();
+        if !wanted.is(&has) {
+            found.fixed(Opt::Machine, has, wanted.as_str());
         }
     }
 }

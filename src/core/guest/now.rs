@@ -8,7 +8,8 @@ use crate::domain::claims::Claims;
 use crate::domain::read::memory;
 use crate::memsize::MemSize;
 use crate::request::{
-    CellWish, DeviceWish, Extras, GpuWish, HugePages, PageSize, PinPolicy, Request, VfSettings,
+    CellWish, DeviceWish, Extras, GpuWish, HugePages, MachineModel, PageSize, PinPolicy, Request,
+    VfSettings,
 };
 use crate::topology::{DeviceKind, PciDevice, Topology};
 
@@ -27,6 +28,8 @@ pub struct Guest {
     pub pages: HugePages,
     /// Passed-through functions, by address.
     pub functions: Vec<Bdf>,
+    /// Its machine type.
+    pub machine: Option<String>,
 }
 
 impl Guest {
@@ -63,6 +66,7 @@ pub fn now(xml: &DomainXml, topology: &Topology, record: &Request) -> Guest {
             Some(_) => HugePages::Size(PageSize::TwoMib),
         },
         functions,
+        machine: defined.machine.clone(),
     }
 }
 
@@ -102,8 +106,15 @@ fn request_now(defined: &Defined<'_>, topology: &Topology, record: &Request) -> 
             CellWish::Count(_) => CellWish::Count(cells),
         },
         threads: record.threads.map(|_| shown.map_or(1, |shown| shown.value[4])),
+        machine: record.machine.clone().map(|recorded| machine_now(recorded, defined)),
         ..record.clone()
     }
+}
+
+/// The machine that it has, in the word of its record where that is it.
+fn machine_now(recorded: MachineModel, defined: &Defined<'_>) -> MachineModel {
+    let has = defined.machine.as_deref().filter(|has| !recorded.is(has));
+    has.and_then(|has| has.parse().ok()).unwrap_or(recorded)
 }
 
 /// The GPUs that it has, in the words of its record where these fit.

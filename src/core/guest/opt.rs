@@ -71,6 +71,8 @@ pub enum Opt {
     Prefer,
     /// L3 caches.
     L3,
+    /// Machine type.
+    Machine,
     /// Whether it may be moved to make room.
     Movable,
     /// Domain type.
@@ -202,6 +204,7 @@ impl Opt {
             | Opt::Policy
             | Opt::Prefer
             | Opt::L3
+            | Opt::Machine
             | Opt::VirtType
             | Opt::Template
             | Opt::Image

@@ -42,6 +42,7 @@ pub fn options(request: &Request) -> Vec<(Opt, Vec<String>)> {
         allow,
         p2p_clique,
         spare_ports,
+        machine,
         movable,
         // Not of the request as it was made.
         template: _,
@@ -75,6 +76,7 @@ pub fn options(request: &Request) -> Vec<(Opt, Vec<String>)> {
     list.word(Opt::Policy, *policy, Policy::default());
     list.word(Opt::Prefer, *prefer, Prefer::default());
     list.word(Opt::L3, *l3, L3Wish::default());
+    list.some(Opt::Machine, machine.as_ref().map(ToString::to_string));
     list.switch(Opt::Movable, *movable);
     list.0
 }

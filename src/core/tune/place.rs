@@ -447,9 +447,9 @@ fn only_own(
     if !more.is_empty() {
         let names: Vec<String> = more.iter().map(ToString::to_string).collect();
         let all = topology.among(&more, DeviceKind::NvSwitch, false).len() == more.len();
-        let gpus = gpus_of(current, topology).len();
+        let number = gpus_of(current, topology).len();
         let adds = if all {
-            format!(": `gpuvm set {} --gpus {gpus}` adds NVSwitches", word(&current.name()))
+            format!(": `gpuvm set {} --gpus {number}` adds NVSwitches", word(&current.name()))
         } else {
             String::new()
         };

@@ -22,6 +22,7 @@ pub mod uses;
 use crate::discover::reach::Reach;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::domain::guest::VirtType;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::domain::{DomainXml, DomainXmlError};
 use gpuvm_core::network::GuestAddress;
@@ -362,6 +363,10 @@ pub trait Hypervisor {
     }
     /// What it reports of the guests that it can run; none: a driver that does not report it.
     fn guest_support(&self) -> Option<GuestSupport> {
+        None
+    }
+    /// Why guests cannot have this machine type; none: they can, or a driver that does not report it.
+    fn refuses_machine(&self, _machine: &str, _virt: VirtType) -> Option<String> {
         None
     }
     /// Reconnects if the connection was lost.

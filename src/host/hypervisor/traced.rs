@@ -14,7 +14,7 @@ use crate::discover::reach::Reach;
 use crate::hypervisor::machine::{Identity, Machine};
 use crate::trace::seconds;
 use gpuvm_core::cpuset::CpuSet;
-use gpuvm_core::domain::guest::Abilities;
+use gpuvm_core::domain::guest::{Abilities, VirtType};
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::network::GuestAddress;
 use gpuvm_core::topology::software::GuestSupport;
@@ -131,6 +131,9 @@ impl Hypervisor for Traced {
     }
     fn guest_support(&self) -> Option<GuestSupport> {
         asked("the guests that it can run", || self.inner.guest_support())
+    }
+    fn refuses_machine(&self, machine: &str, virt: VirtType) -> Option<String> {
+        asked("whether it has a machine type", || self.inner.refuses_machine(machine, virt))
     }
     fn reconnect(&self) -> Result<(), HypervisorError> {
         told(Changes, format_args!("connect again"), || self.inner.reconnect())

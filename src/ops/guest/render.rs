@@ -10,6 +10,7 @@ use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::request::Request;
 use crate::topology::{KnownDevice, Topology};
+use crate::world::World;
 use gpuvm_core::versions::Stack;
 use std::path::Path;
 
@@ -26,6 +27,22 @@ pub enum RenderError {
     /// vCPUs cannot be plugged into a guest of this architecture.
     #[error("guests of this architecture cannot get vCPUs while they run")]
     NoHotplug,
+    /// The machine type is of another architecture than the template.
+    #[error("machine `{machine}` is not one of a guest of `{architecture}`")]
+    Machine {
+        /// The machine type.
+        machine: String,
+        /// The architecture.
+        architecture: &'static str,
+    },
+    /// libvirt's QEMU does not have the machine type.
+    #[error("this host's QEMU does not have machine `{machine}`: {why}")]
+    NoMachine {
+        /// The machine type.
+        machine: String,
+        /// What libvirt says.
+        why: String,
+    },
     /// A path is not plain UTF-8 text.
     #[error("path {path} cannot be written in XML")]
     Path {
@@ -119,6 +136,36 @@ pub(super) fn refuse_room(
         return Err(RenderError::NoHotplug.hint(hint));
     }
     Ok(())
+}
+
+/// Refuses a machine type of another architecture, and one that libvirt's QEMU does not have.
+pub(super) fn refuse_machine(
+    world: &World,
+    wanted: &GuestRequest,
+    request: &Request,
+    topology: &Topology,
+) -> Result<()> {
+    let Some(machine) = &request.machine else { return Ok(()) };
+    let is_x86 = template_of(wanted, topology)?.is_x86();
+    let (name, other) = (machine.to_string(), if is_x86 { "q35" } else { "virt" });
+    if is_x86 != machine.is_x86() {
+        let architecture = if is_x86 { "x86_64" } else { "aarch64" };
+        let hint = format!("--machine {other}, or leave it out");
+        return Err(RenderError::Machine { machine: name, architecture }.hint(hint));
+    }
+    if world.is_recorded() {
+        return Ok(());
+    }
+    let Some(hypervisor) = world.hypervisor_to_look()? else { return Ok(()) };
+    match hypervisor.refuses_machine(&name, wanted.virt) {
+        None => Ok(()),
+        Some(why) => {
+            let hint = format!(
+                "`virsh capabilities` lists those that it has; --machine {other} takes the newest"
+            );
+            Err(RenderError::NoMachine { machine: name, why }.hint(hint))
+        }
+    }
 }
 
 /// The template that a guest is made of, before it becomes the guest.

@@ -82,12 +82,13 @@ fn place() -> impl Strategy<Value = Request> {
         select(Prefer::all()),
         select(L3Wish::all()),
         option::of(select(vec!["H100", "10de:2330", "A100 80GB"])),
+        option::of(select(vec!["q35", "pc-q35-9.2", "virt-8.2"])),
     );
     let reserve = (0_u32..4, option::of(1_u64..(1 << 30)));
     let numbers = (option::of(1_u32..5), option::of(0_u32..9));
     let rules = (select(Profile::all()), select(PinPolicy::all()), any::<[bool; 4]>());
     (words, reserve, numbers, rules).prop_map(|(words, reserve, numbers, rules)| {
-        let (policy, prefer, l3, model) = words;
+        let (policy, prefer, l3, model, machine) = words;
         let ((cores, memory), (cells, spare_ports)) = (reserve, numbers);
         let (profile, pins, [remote, split, p2p_clique, movable]) = rules;
         Request {
@@ -102,6 +103,7 @@ fn place() -> impl Strategy<Value = Request> {
             allow: Allow { remote, split },
             p2p_clique,
             spare_ports,
+            machine: machine.map(|name| name.parse().unwrap()),
             movable,
             ..Request::for_gpus(0)
         }

@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 30;
+pub const VARIANTS: usize = 31;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -46,6 +46,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Gone { .. } => 27,
         Setting::Guarded { .. } => 28,
         Setting::Known { .. } => 29,
+        Setting::Machine { .. } => 30,
     }
 }
 
@@ -96,6 +97,12 @@ fn cpu_examples() -> Vec<(Setting, &'static str)> {
             Setting::IothreadPins { pins: vec![set("5")] },
             r#"
 +    <iothreadpin iothread='1' cpuset='5'/>"#,
+        ),
+        (
+            Setting::Machine { machine: "pc-q35-9.2".parse().unwrap() },
+            r#"
+-    <type arch="x86_64" machine='q35'>hvm</type>
++    <type arch="x86_64" machine='pc-q35-9.2'>hvm</type>"#,
         ),
         (
             Setting::Iothreads { number: 2 },

@@ -12,6 +12,7 @@ use super::support::Supported;
 use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools, support};
 use crate::discover::reach::Reach;
 use gpuvm_core::cpuset::CpuSet;
+use gpuvm_core::domain::guest::VirtType;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::shell::{self, word};
 use gpuvm_core::topology::software::{GuestSupport, UnusableKvm};
@@ -85,6 +86,10 @@ impl Hypervisor for Libvirt {
 
     fn guest_support(&self) -> Option<GuestSupport> {
         self.support.get_or_init(|| self.ask_support()).clone()
+    }
+
+    fn refuses_machine(&self, machine: &str, virt: VirtType) -> Option<String> {
+        support::refuses_machine(&self.connection(), machine, virt.as_str())
     }
 
     fn reconnect(&self) -> Result<(), HypervisorError> {

@@ -65,6 +65,15 @@ fn capabilities(connection: &Connect, virt: &str) -> Result<Capabilities, Refuse
     read.map_err(|error| Refused { why: error.to_string(), is_denied: false })
 }
 
+/// Why guests of a kind cannot have this machine type; none: they can, or nobody may ask. Where
+/// there is no KVM, emulation is asked, which has the same.
+pub(super) fn refuses_machine(connection: &Connect, machine: &str, virt: &str) -> Option<String> {
+    let ask = |virt| connection.domain_capabilities(None, None, Some(machine), Some(virt), 0);
+    let error = ask(virt).or_else(|_| ask("qemu")).err()?;
+    let is_it = error.message().contains(machine);
+    is_it.then(|| error.message().trim().replace('\n', "; "))
+}
+
 /// Asks which guests it can run; none: who asks is not told. Emulation works without KVM.
 pub(super) fn supported(connection: &Connect) -> Option<Supported> {
     let kvm = capabilities(connection, "kvm");

@@ -154,6 +154,10 @@ options:
       - L3 caches that vCPUs are below.
     type: str
     choices: [any, large]
+  machine:
+    description:
+      - Machine type, such as pc-q35-9.2.
+    type: str
   max_vcpus:
     description:
       - Most vCPUs that it can have while it runs.
@@ -500,6 +504,7 @@ FIELDS = dict(
     image=dict(type=text),
     image_pool=dict(type=text),
     l3=dict(type=choice, choices=['any', 'large']),
+    machine=dict(type='str'),
     max_vcpus=dict(type='int'),
     memory=dict(type=text),
     meta_data=dict(type=path),
