@@ -66,6 +66,11 @@ fn model(device: Element<'_>) -> String {
     inner.or_else(|| device.attr("model")).map(Into::into).unwrap_or_default()
 }
 
+/// Whether gpuvm gives such a device a place on PCI.
+pub fn is_on_pci(device: Element<'_>) -> bool {
+    seat(device).is_some()
+}
+
 /// Where a device sits on PCI; none if it is not a PCI device. Follows libvirt's
 /// `qemu_domain_address.c` for x86 and Arm; video and sound are conventional PCI there, or take no
 /// port.

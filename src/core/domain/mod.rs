@@ -38,6 +38,7 @@ pub mod wish;
 
 use crate::request::Template;
 use claims::{Claims, Passed};
+pub use device::is_on_pci;
 use device::is_our_hostdev;
 pub use difference::{Difference, differences};
 pub use edit::DomainEdit;

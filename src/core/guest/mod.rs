@@ -10,3 +10,6 @@ pub use differences::{Found, GuestDifference, differences, running};
 pub use now::{Guest, gpus_of, now};
 pub use opt::{Opt, Shape};
 pub use options::{Changed, GPU_OPTIONS, changes, options};
+
+#[cfg(test)]
+mod tests;

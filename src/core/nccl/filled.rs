@@ -4,7 +4,7 @@
 use super::{About, NcclError, Note};
 use crate::check::guest::Guest;
 use crate::domain::read::GuestAddress;
-use crate::domain::{DomainXml, Element};
+use crate::domain::{DomainXml, Element, is_on_pci};
 use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,38 +87,21 @@ pub fn unplaced(domain: &DomainXml) -> Option<String> {
     devices(domain).find(is_open).map(|device| device.path())
 }
 
-/// Whether libvirt gives such a device an address on PCI.
+/// Whether libvirt gives such a device an address on PCI: as where gpuvm seats one, and where libvirt
+/// alone does.
 fn is_pci(device: Element<'_>) -> bool {
     let (kind, model) = (attr(Some(device), "type"), attr(Some(device), "model"));
     let (kind, model) = (kind.as_deref(), model.as_deref());
-    let target = |name: &str| attr(device.child("target"), name);
-    match device.name() {
-        "interface" | "rng" | "vsock" | "filesystem" | "shmem" | "sound" | "crypto" => true,
-        "memballoon" => model != Some("none"),
-        "video" => attr(device.child("model"), "type").as_deref() != Some("none"),
-        "disk" => match target("bus") {
-            Some(bus) => bus == "virtio",
-            None => target("dev").is_some_and(|name| name.starts_with("vd")),
-        },
-        "controller" => {
-            matches!(kind, Some("scsi" | "virtio-serial" | "usb" | "nvme")) && model != Some("none")
-        }
-        "hostdev" => {
-            matches!(kind, Some("pci" | "scsi_host"))
-                || (kind == Some("mdev") && matches!(model, None | Some("vfio-pci")))
-        }
-        // Without a model libvirt chooses, and chooses this one for some machine types.
-        "watchdog" => matches!(model, None | Some("i6300esb")),
-        "input" => match attr(Some(device), "bus") {
-            Some(bus) => bus == "virtio",
-            None => kind == Some("passthrough"),
-        },
-        "iommu" => model == Some("virtio"),
-        "memory" => matches!(model, Some("virtio-mem" | "virtio-pmem")),
-        "panic" => model == Some("pvpanic"),
-        "serial" => target("type").as_deref() == Some("pci-serial"),
+    let by_libvirt = match device.name() {
+        "memballoon" => model.is_none(),
+        "controller" => kind == Some("usb") && model != Some("none"),
+        "hostdev" => kind == Some("mdev") && model.is_none(),
+        // Without a model libvirt chooses, and chooses one on PCI for some machine types.
+        "watchdog" => model.is_none(),
+        "input" => attr(Some(device), "bus").is_none() && kind == Some("passthrough"),
         _ => false,
-    }
+    };
+    by_libvirt || is_on_pci(device)
 }
 
 #[cfg(test)]
