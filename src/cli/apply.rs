@@ -78,7 +78,6 @@ fn answer(drift: &Drift, dry_run: bool, args: &ApplyArgs, cx: &Context<'_>) -> s
     Ok(())
 }
 
-/// A guest in a line.
 fn line(guest: &AppliedGuest, dry_run: bool) -> String {
     let what = match (guest.action, dry_run) {
         (GuestAction::Keep, _) => "unchanged",

@@ -10,7 +10,6 @@ const LINES: Duration = Duration::from_secs(30);
 
 /// A progress bar, drawn once it gets progress; lines where none can be drawn.
 pub struct Bar {
-    /// How it is shown.
     shown: Shown,
     /// The bar while it is drawn.
     bar: Option<ProgressBar>,

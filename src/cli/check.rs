@@ -26,7 +26,6 @@ pub fn run(args: &CheckArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if checked.findings.is_empty() { EXIT_DONE } else { EXIT_FOUND })
 }
 
-/// The answer for people.
 fn text(checked: &Checked) -> String {
     let mut text = String::new();
     for Finding { rule, severity, says, hint } in &checked.findings {

@@ -274,7 +274,6 @@ pub fn code(error: &anyhow::Error) -> &'static str {
     below.or(verb).unwrap_or_else(|| Class::System.into())
 }
 
-/// The code of one cause.
 fn of_cause(cause: &(dyn Error + 'static)) -> Option<&'static str> {
     let hinted = cause.downcast_ref::<Refusal>().map(|hinted| hinted.code);
     hinted

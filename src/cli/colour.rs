@@ -38,7 +38,6 @@ impl Mark {
         [Mark::Head, Mark::Good, Mark::Busy, Mark::Bad].into_iter().find(|m| m.begin() == begin)
     }
 
-    /// Returns its style.
     fn style(self) -> Style {
         match self {
             Mark::Head => Style::new().bold(),

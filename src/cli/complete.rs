@@ -201,16 +201,13 @@ fn completed(command: Command, path: &str, now: &Now) -> Command {
 struct Now {
     /// The libvirt; none: another machine's, which is not asked.
     connect: Option<String>,
-    /// A recorded host.
     host: Option<PathBuf>,
-    /// The file of hosts.
     hosts: PathBuf,
     /// The words without options, the program first.
     plain: Vec<String>,
 }
 
 impl Now {
-    /// What a command line selects.
     fn of(words: &[OsString]) -> Now {
         let words: Vec<String> = words.iter().map(|w| w.to_string_lossy().into_owned()).collect();
         let value = |names: [&str; 2]| {
@@ -310,14 +307,12 @@ impl Now {
         self.plain.get(group + 2).map(String::as_str)
     }
 
-    /// The guests in these states.
     fn guests(&self, wanted: fn(DomainState) -> bool) -> Option<Vec<(String, String)>> {
         let all = self.hypervisor()?.domains().ok()?.into_iter();
         let all = all.filter(|one| wanted(one.state));
         Some(all.map(|one| (one.name, super::names::state(one.state).to_owned())).collect())
     }
 
-    /// The libvirt that is asked.
     fn hypervisor(&self) -> Option<Rc<dyn Hypervisor>> {
         if self.host.is_some() {
             return None;
@@ -325,7 +320,6 @@ impl Now {
         self.world()?.hypervisor().ok()
     }
 
-    /// The host and libvirt.
     fn world(&self) -> Option<World> {
         let connect = self.connect.clone()?;
         let host = self.host.clone();
@@ -335,7 +329,6 @@ impl Now {
     }
 }
 
-/// The devices of a kind.
 fn devices(kind: Kind, topology: &Topology) -> Vec<(String, String)> {
     let named = |device: &PciDevice| (short(device.bdf), super::names::model(device));
     match kind {
@@ -373,12 +366,10 @@ fn short(bdf: Bdf) -> String {
 mod tests {
     use super::*;
 
-    /// Words of a command line.
     fn words(line: &[&str]) -> Vec<OsString> {
         line.iter().map(OsString::from).collect()
     }
 
-    /// What completes the last word.
     fn completions(line: &[&str]) -> Vec<String> {
         let words = words(line);
         let mut root = completed(whole(), "", &Now::of(&words));

@@ -15,7 +15,6 @@ pub struct Context<'a> {
     pub global: &'a Global,
     /// How to print.
     pub output: Output,
-    /// Host and hypervisor.
     world: World,
 }
 

@@ -19,7 +19,6 @@ pub fn run(args: &DeleteArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     several::each(&all, cx, |chosen, cx| one(args, chosen, cx))
 }
 
-/// Deletes one domain.
 fn one(args: &DeleteArgs, Chosen { name, uuid }: &Chosen, cx: &Context<'_>) -> anyhow::Result<u8> {
     let wanted = Delete { name: name.clone(), keep_data: args.keep_data };
     let confirm = if args.yes { Confirm::Given } else { Confirm::Ask };

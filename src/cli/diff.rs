@@ -6,7 +6,6 @@ use gpuvm_core::view::Line;
 use serde::Serialize;
 use similar::{DiffOp, TextDiff};
 
-/// Lines around a change.
 const AROUND: usize = 3;
 
 /// The name of a missing side in `diff` and `patch`.

@@ -41,7 +41,6 @@ fn print(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The rows as a table.
 fn table(disks: &[ListedDisk]) -> Table {
     let mut table = Table::new([
         "DISK",
@@ -121,7 +120,6 @@ fn change(
     Ok(EXIT_DONE)
 }
 
-/// Says what was changed.
 fn tell(disk: &ChangedDisk, done: &str, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-disk-changed", disk)?);

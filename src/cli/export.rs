@@ -16,9 +16,7 @@ use serde::Serialize;
 
 /// Name of the answer as JSON.
 const FORMAT: &str = "gpuvm-export";
-/// The same for KubeVirt.
 const KUBEVIRT_FORMAT: &str = "gpuvm-export-kubevirt";
-/// The same for Nova.
 const NOVA_FORMAT: &str = "gpuvm-export-nova";
 
 /// The answer as JSON.
@@ -62,7 +60,6 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
 }
 
-/// Refuses options of another format.
 fn refuse_of_others(args: &ExportArgs) -> anyhow::Result<()> {
     let is = |format| args.format == format;
     let named = !args.resource.is_empty();

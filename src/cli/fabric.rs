@@ -131,7 +131,6 @@ fn head(shown: &ShownFabric) -> String {
     }
 }
 
-/// The partitions as a table.
 fn table(rows: &[ShownPartition]) -> Table {
     let mut table = Table::new(["PARTITION", "MODULES", "GPUS", "NVLINKS", "HOLDER", "STATE"]);
     for row in rows {
@@ -147,7 +146,6 @@ fn table(rows: &[ShownPartition]) -> Table {
     table
 }
 
-/// Joins values by commas.
 fn joined<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     all.into_iter().map(|one| one.to_string()).collect::<Vec<_>>().join(",")
 }

@@ -8,7 +8,6 @@ use clap::error::ErrorKind;
 use serde::Serialize;
 use std::ffi::OsString;
 
-/// Name of the document.
 const FORMAT: &str = "gpuvm-error";
 
 /// An error as a document.

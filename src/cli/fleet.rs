@@ -277,7 +277,6 @@ fn record(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 impl<T> HostAnswer<T> {
-    /// Its state, in a table.
     fn state(&self) -> &'static str {
         match (&self.answer, self.connect.is_some()) {
             (Some(_), true) => "ok",

@@ -25,7 +25,6 @@ use tree::{Fault, Node, Spot, Value};
 
 /// The format of a file of guests.
 pub const FORMAT: &str = "gpuvm-guests";
-/// Its version.
 const VERSION: &str = "1";
 /// The largest file, in bytes.
 const MOST: u64 = 1 << 20;
@@ -58,7 +57,6 @@ const OWN_FIELDS: [(&str, &str); 3] = [
 ];
 /// The field that is not shown in messages.
 const SECRET: &str = "password-hash";
-/// Fields of the file.
 const HEAD: [&str; 4] = ["format", "version", "set", "guests"];
 
 /// A file of guests.
@@ -70,7 +68,6 @@ pub struct GuestsFile {
     pub guests: Vec<DescribedGuest>,
 }
 
-/// A file that is read.
 struct Reader<'f> {
     /// Its path, as given.
     path: &'f Path,
@@ -126,7 +123,6 @@ impl Reader<'_> {
         format!("{}:{}:{}", self.path.display(), at.line, at.column)
     }
 
-    /// The error of a value.
     fn bad<T>(&self, at: Spot, why: impl Into<String>) -> anyhow::Result<T> {
         let hint =
             "`gpuvm schema gpuvm-guests` describes the file; `gpuvm create --help` its fields";
@@ -144,7 +140,6 @@ impl Reader<'_> {
             .hint(hint))
     }
 
-    /// The whole file.
     fn file(mut self, tree: Node, restart: bool) -> anyhow::Result<GuestsFile> {
         let Value::Map(fields) = tree.value else {
             return self.bad(tree.at, format!("the file is to begin with `format: {FORMAT}`"));
@@ -185,7 +180,6 @@ impl Reader<'_> {
         Ok(GuestsFile { set, guests })
     }
 
-    /// A guest.
     fn guest(
         &mut self,
         node: &Node,
@@ -337,7 +331,6 @@ impl Reader<'_> {
         Ok(values)
     }
 
-    /// Yes or no.
     fn switch(&self, node: &Node) -> anyhow::Result<bool> {
         match &node.value {
             Value::Text(text) if matches!(text.as_str(), "true" | "yes" | "on") => Ok(true),

@@ -30,7 +30,6 @@ pub fn run(args: &HistoryArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The changes as a table.
 fn table(entries: &[Entry]) -> Table {
     let mut table = Table::new(["NUMBER", "WHEN (UTC)", "VERB", "WHAT"]);
     for entry in entries {

@@ -86,7 +86,6 @@ fn list(args: &ImageListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The images as a table.
 fn table(images: &[UsedImage]) -> Table {
     let size = |bytes: u64| MemSize::from_kib(bytes.div_ceil(1024)).to_string();
     let mut table = Table::new(["NAME", "FORMAT", "SIZE", "ON DISK", "USED BY"]);

@@ -278,7 +278,6 @@ fn caller() -> anyhow::Result<Option<User>> {
     Ok(Some(user.ok_or_else(missing)?))
 }
 
-/// Becomes another user for good.
 fn become_one(user: &User) -> anyhow::Result<()> {
     initgroups(&CString::new(user.name.as_str())?, user.gid)?;
     setgid(Gid::from_raw(user.gid.as_raw()))?;

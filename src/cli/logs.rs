@@ -38,7 +38,6 @@ pub fn run(args: &LogsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Prints lines.
 fn print(lines: &[String], cx: &Context<'_>) -> std::io::Result<()> {
     if lines.is_empty() {
         return Ok(());

@@ -151,7 +151,6 @@ fn unreadable(error: &clap::Error, json: bool) -> u8 {
     EXIT_USAGE
 }
 
-/// Parses a command line.
 fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     colour::choose(words);
     let matches = match Cli::command().try_get_matches_from(words) {
@@ -178,7 +177,6 @@ fn asks_for_help(error: &clap::Error) -> bool {
     matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
 }
 
-/// Runs the verb.
 fn run(cli: &Cli) -> anyhow::Result<u8> {
     let cx = Context::new(&cli.global);
     match &cli.verb {

@@ -46,7 +46,6 @@ pub fn slow_link(device: &PciDevice) -> Option<String> {
     (!lacks.is_empty()).then(|| format!("link {}", lacks.join(", ")))
 }
 
-/// A link speed in GT/s.
 fn rate(dgts: u32) -> String {
     match (dgts / 10, dgts % 10) {
         (whole, 0) => whole.to_string(),

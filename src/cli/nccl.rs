@@ -51,7 +51,6 @@ pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Returns the text output.
 fn text(done: &Installed, manner: Manner) -> String {
     if !done.needed && done.files.is_empty() {
         return "no file is needed: one GPU and no NIC share nothing\n".into();

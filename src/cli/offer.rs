@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The arguments of this run.
 static GIVEN: OnceLock<ArgMatches> = OnceLock::new();
 
 /// Options that select the subject of an answer, in their order in suggested commands.
@@ -23,7 +22,6 @@ const CARRIED: [&str; 5] = ["connect", "host", "domain_xml", "assume_empty", "as
 /// The verb whose guests are only drawn: without a picture it refuses options about them.
 const DRAWS_GUESTS: [&str; 2] = ["host", "show"];
 
-/// Connections that name nobody.
 const NAMELESS: [&str; 3] = ["qemu:///system", "qemu:///session", "test:///default"];
 
 /// Options that only make sense of a recorded host.
@@ -63,9 +61,7 @@ const INNER_VIRSH: &str = "$(virsh ";
 pub struct Call {
     /// The words of the verb: `network`, `create`.
     verb: Vec<String>,
-    /// Its arguments.
     command: &'static Command,
-    /// The given values.
     given: ArgMatches,
     /// Whether the program was called as `nvidia-vm`, with that profile as its default.
     is_vendor: bool,
@@ -156,7 +152,6 @@ impl Call {
         parts.join("; ")
     }
 
-    /// The call without an option.
     fn without(&self, flag: &str) -> String {
         self.without_all(&[flag])
     }
@@ -197,12 +192,10 @@ impl Call {
         words.join(" ")
     }
 
-    /// Whether an option was given.
     fn has(&self, flag: &str) -> bool {
         self.arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"))
     }
 
-    /// The arguments that were given.
     fn arguments(&self) -> impl Iterator<Item = &'static Arg> {
         let is_given = |arg: &&Arg| {
             let id = arg.get_id().as_str();
@@ -353,7 +346,6 @@ impl Call {
 
 /// Every verb, without its arguments: to build all of them takes longer than a plan.
 fn known() -> &'static Command {
-    /// The verbs.
     static KNOWN: OnceLock<Command> = OnceLock::new();
     KNOWN.get_or_init(Cli::command)
 }
@@ -519,7 +511,6 @@ pub fn remember(matches: &ArgMatches) {
 
 /// The call of this run; none outside a run.
 fn call() -> Option<&'static Call> {
-    /// The call.
     static CALL: OnceLock<Call> = OnceLock::new();
     let given = GIVEN.get()?;
     Some(CALL.get_or_init(|| {
@@ -567,7 +558,6 @@ pub fn has_commands(text: &str) -> bool {
     text.contains(OURS) || text.contains(VIRSH)
 }
 
-/// Whether this is the administrator.
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

@@ -45,7 +45,6 @@ impl<T: Serialize> Answer for T {}
 /// A JSON document: its name and version, then the answer's own fields.
 #[derive(Debug, Serialize)]
 pub struct Document<'a, T> {
-    /// Its name.
     format: &'static str,
     /// The version of its fields; new fields do not change it.
     version: u32,
@@ -128,7 +127,6 @@ impl Output {
         json_string(value)
     }
 
-    /// Prints JSON.
     fn print_json<T: Serialize>(self, value: &T) -> std::io::Result<()> {
         print(&json_string(value)?)
     }
@@ -173,7 +171,6 @@ impl Output {
     }
 }
 
-/// JSON as it is printed.
 fn json_string<T: Serialize>(value: &T) -> std::io::Result<String> {
     let text = serde_json::to_string_pretty(value).map_err(std::io::Error::other)?;
     Ok(escaped(&shown_in_json(&text), Form::Json).into_owned())
@@ -201,7 +198,6 @@ pub fn offered_text(text: &str) -> String {
     offered(redacted(text)).into_owned()
 }
 
-/// Prints text with marks.
 fn print_marked(text: &str) -> std::io::Result<()> {
     let parts = text.split_inclusive(colour::is_mark).map(|part| {
         let own = part.strip_suffix(colour::is_mark).unwrap_or(part);

@@ -28,7 +28,6 @@ fn collect(command: &Command, path: &str, pages: &mut Vec<(String, String)>) -> 
 /// The date of the pages: that of the version. The pages of section 7 have it, too.
 pub const DATE: &str = "2026-11-28";
 
-/// The page of a command.
 fn page(command: &Command, path: &str) -> io::Result<String> {
     // Options hidden from `-h` belong on the page, and so does the help of options without a long
     // one.

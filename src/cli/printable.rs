@@ -16,7 +16,6 @@ pub enum Form {
     Xml,
 }
 
-/// The replacement of a secret.
 const HIDDEN: &str = "***";
 /// Words that mark an element's text or value as secret, in lower case.
 const SECRET_WORDS: [&str; 8] =

@@ -6,9 +6,7 @@ use std::os::fd::BorrowedFd;
 
 /// A terminal in raw mode; restored on drop, even after a panic.
 pub(super) struct Raw<'a> {
-    /// The terminal.
     terminal: BorrowedFd<'a>,
-    /// Its settings before.
     before: Termios,
 }
 

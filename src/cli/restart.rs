@@ -14,7 +14,6 @@ pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     several::down("restart", args, cx, |chosen, cx| one(args, chosen, cx))
 }
 
-/// Restarts one domain.
 fn one(args: &StopArgs, Chosen { name, uuid }: &Chosen, cx: &Context<'_>) -> anyhow::Result<u8> {
     let StopArgs { down, dry_run, lock, .. } = args;
     let mut session = Session::begin(

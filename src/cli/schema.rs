@@ -23,7 +23,6 @@ use serde_json::{Map, Value, json};
 /// `format`; they are named after the verb that prints them.
 type Listed = (&'static str, fn(&str) -> Schema);
 
-/// Every schema, by name.
 const ALL: [Listed; 84] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),

@@ -11,7 +11,6 @@ use gpuvm_ops::pages;
 use gpuvm_ops::session::Session;
 use gpuvm_ops::set::{explained, look, set};
 
-/// The format of its answer.
 const FORMAT: &str = "gpuvm-set";
 
 /// Runs the verb.

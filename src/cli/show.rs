@@ -62,7 +62,6 @@ fn read(name: &str, cx: &Context<'_>) -> anyhow::Result<ShownDomain> {
     Ok(shown)
 }
 
-/// Lines of its disks.
 fn disks(usage: &Usage, view: &View, line: &mut dyn FnMut(&str, String)) {
     for disk in &view.disks {
         let source = if disk.source.is_empty() { "no medium" } else { &disk.source };
@@ -111,7 +110,6 @@ fn used(usage: &Usage, view: &View, line: &mut dyn FnMut(&str, String)) {
     }
 }
 
-/// A part of a whole.
 fn of_whole(part: Part) -> String {
     format!("{} of {}", MemSize::from_kib(part.used_kib), MemSize::from_kib(part.total_kib))
 }

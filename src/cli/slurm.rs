@@ -39,18 +39,14 @@ pub fn run(verb: &SlurmVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 struct Call {
     /// The job, that of an array's task.
     id: u32,
-    /// The cluster.
     cluster: String,
-    /// The node.
     node: String,
-    /// The user.
     uid: u32,
     /// The GPUs that Slurm chose by device files.
     gpus: Option<String>,
 }
 
 impl Call {
-    /// Reads the environment.
     fn read() -> OpsResult<Call> {
         let unknown = |variable, what| job_refused(SlurmJobError::Unknown { variable, what });
         let text = |name| env::var(name).ok().filter(|text| !text.is_empty());

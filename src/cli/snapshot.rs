@@ -47,7 +47,6 @@ fn print(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Runs one of the others.
 fn change(
     verb: &'static str,
     args: &SnapshotCreateArgs,

@@ -33,7 +33,6 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     several::each(&all, cx, |chosen, cx| one(args, chosen, cx))
 }
 
-/// Starts one domain.
 fn one(args: &StartArgs, Chosen { name, uuid }: &Chosen, cx: &Context<'_>) -> anyhow::Result<u8> {
     let StartArgs { reserve_pages, dry_run, lock, .. } = args;
     let mut session = Session::begin(cx, Manner { dry_run: *dry_run, ..manner(lock) })?;

@@ -35,7 +35,6 @@ fn is_paused(state: DomainState) -> bool {
     state == DomainState::Paused
 }
 
-/// Pauses or resumes one domain.
 fn pause_one(
     args: &PauseArgs,
     (Chosen { name, uuid }, paused): (&Chosen, bool),
@@ -65,7 +64,6 @@ pub fn run(args: &StopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     several::down("stop", args, cx, |chosen, cx| one(args, chosen, cx))
 }
 
-/// Stops one domain.
 fn one(args: &StopArgs, Chosen { name, uuid }: &Chosen, cx: &Context<'_>) -> anyhow::Result<u8> {
     let StopArgs { down, dry_run, lock, .. } = args;
     let mut session = Session::begin(

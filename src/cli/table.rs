@@ -12,7 +12,6 @@ use tabled::grid::util::string::get_text_width;
 use tabled::settings::peaker::Priority;
 use tabled::settings::{Color, Padding, Style, Width};
 
-/// Blanks between columns.
 const GAP: usize = 2;
 /// The least width of a last column before others shrink.
 const LEAST: usize = 24;
@@ -20,25 +19,19 @@ const LEAST: usize = 24;
 const BELOW: usize = 4;
 /// Columns of prose, which may be broken between words wherever they stand.
 const PROSE: [&str; 1] = ["MODEL"];
-/// Columns whose cells are states.
 const STATES: [&str; 2] = ["STATE", "ROLE"];
 
 /// A table: its head and its rows.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// Its head, and its rows.
     rows: Vec<Vec<String>>,
-    /// Blanks before each line.
     indent: usize,
 }
 
 /// A part of each row on a line of its own.
 struct Part {
-    /// Its columns.
     columns: Range<usize>,
-    /// Their widths.
     widths: Vec<usize>,
-    /// Blanks before it.
     indent: usize,
 }
 
@@ -104,7 +97,6 @@ impl Table {
         cells.map(|cell| get_text_width(cell)).max().unwrap_or(0)
     }
 
-    /// How a row is divided.
     fn parts(&self, width: Option<usize>) -> Vec<Part> {
         let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let mut widths: Vec<usize> = (0..count).map(|column| self.width(column)).collect();

@@ -10,9 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The reporter of a terminal.
 pub struct Screen {
-    /// How to print.
     output: Output,
-    /// Progress of a long step.
     bar: Mutex<Bar>,
 }
 

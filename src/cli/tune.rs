@@ -20,7 +20,6 @@ use gpuvm_ops::session::Session;
 use gpuvm_ops::tune::answer::{self, TunedDomain};
 use gpuvm_ops::tune::{Tune, Tuning, look, look_beside, tune};
 
-/// The format of its answer.
 const FORMAT: &str = "gpuvm-tune";
 
 /// Runs the verb.
@@ -51,7 +50,6 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     change(args, &wanted, cx)
 }
 
-/// Prints what would change.
 fn preview(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.dry_run {
         tuning.refuse_unreadable(cx)?;
@@ -120,7 +118,6 @@ fn draw(args: &TuneArgs, cx: &Context<'_>, tuning: &Tuning) -> anyhow::Result<bo
     view::write(&args.view, cx, &shown)
 }
 
-/// Prints a tuned file.
 fn file(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8> {
     let ([subject], [Ok(tuned)]) = (&tuning.subjects.all[..], &tuning.tuned[..]) else {
         return Err(usage(
@@ -140,7 +137,6 @@ fn file(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8
     Ok(EXIT_DONE)
 }
 
-/// Changes domains of the hypervisor.
 fn change(args: &TuneArgs, wanted: &Tune, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("tune")?;
     let mut session = Session::begin(cx, asking(&args.lock, (args.yes, false)))?;

@@ -68,7 +68,6 @@ fn left(domain: &TunedDomain) -> Vec<String> {
     head.into_iter().chain(domain.left_alone.iter().map(line)).collect()
 }
 
-/// A domain in lines.
 fn lines(domain: &TunedDomain, done: bool) -> Vec<String> {
     let TunedDomain { name, refused, changes, .. } = domain;
     if let Some(why) = refused {

@@ -36,7 +36,6 @@ fn one(args: &UndoArgs, name: &str, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Prints what was undone.
 fn tell(undone: &Undone, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-undone", undone)?);

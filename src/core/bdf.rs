@@ -28,23 +28,14 @@ pub struct Bdf {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "pci-address-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum BdfError {
     /// The text does not have the form of an address.
     #[error("`{text}` is not a PCI address such as 0000:34:00.0")]
-    Form {
-        /// What was given.
-        text: String,
-    },
+    Form { text: String },
     /// A field is above what PCI can express.
     #[error("PCI {field} {value:#x} is above {max:#x}")]
-    Range {
-        /// Which field.
-        field: &'static str,
-        /// Its value.
-        value: u32,
-        /// The largest value allowed.
-        max: u32,
-    },
+    Range { field: &'static str, value: u32, max: u32 },
 }
 
 impl Bdf {

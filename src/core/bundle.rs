@@ -13,7 +13,6 @@ pub const MANIFEST: &str = "manifest.json";
 pub const DEFINITION: &str = "domain.xml";
 /// The file of checksums, as `sha256sum` writes and checks it; a bundle without it is not whole.
 pub const SUMS: &str = "SHA256SUMS";
-/// The name of the form.
 const FORMAT: &str = "gpuvm-bundle";
 /// The version of the form that is written, and the newest that is read.
 const VERSION: u32 = 1;
@@ -33,31 +32,20 @@ const LONGEST_HOST: usize = 255;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "bundle-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ManifestError {
     /// It is none of gpuvm's.
     #[error("this is not the manifest of a gpuvm bundle: {why}")]
-    Foreign {
-        /// Why not.
-        why: String,
-    },
+    Foreign { why: String },
     /// A newer gpuvm wrote it.
     #[error("the bundle has version {version}; this gpuvm reads bundles up to version {VERSION}")]
-    Newer {
-        /// Its version.
-        version: u64,
-    },
+    Newer { version: u64 },
     /// It names a file that may lie elsewhere, or that has another meaning.
     #[error("the manifest names {file:?}, which is not a file of a bundle")]
-    Name {
-        /// The name, shortened.
-        file: String,
-    },
+    Name { file: String },
     /// It names more or larger files than a guest has.
     #[error("the manifest names {what}, more than a guest can have")]
-    Large {
-        /// What is too large.
-        what: String,
-    },
+    Large { what: String },
 }
 
 /// A file of a bundle.
@@ -88,9 +76,7 @@ pub struct BundledDisk {
 /// What a bundle holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The name of the form.
     format: String,
-    /// Its version.
     version: u32,
     /// The guest's name.
     pub name: String,
@@ -216,7 +202,6 @@ fn is_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Its UUID.
     const UUID: &str = "5f2a1c7e-9b3d-4e6f-8a1b-2c3d4e5f6a7b";
 
     /// A manifest of a guest with a disk.

@@ -81,7 +81,6 @@ pub struct IdSet<I> {
     first: u64,
     /// The words after it; the last one is never zero.
     more: Vec<u64>,
-    /// The kind of id.
     kind: PhantomData<I>,
 }
 
@@ -90,25 +89,14 @@ pub struct IdSet<I> {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "list-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum IdSetError {
     /// A part is neither a number nor a range, or the range runs backwards.
     #[error("`{part}` in {kind} list `{text}` is not a number or a range such as 0-23")]
-    Part {
-        /// The faulty part.
-        part: String,
-        /// What the list holds.
-        kind: &'static str,
-        /// The whole list, shortened.
-        text: String,
-    },
+    Part { part: String, kind: &'static str, text: String },
     /// An id is above [`MAX_ID`].
     #[error("{kind} {id} is above {max}", max = MAX_ID)]
-    TooLarge {
-        /// What the list holds.
-        kind: &'static str,
-        /// The id.
-        id: u64,
-    },
+    TooLarge { kind: &'static str, id: u64 },
 }
 
 impl<I> Default for IdSet<I> {

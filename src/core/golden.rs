@@ -23,7 +23,6 @@ pub(crate) fn values(of: &impl Debug) -> String {
     found.join(" ")
 }
 
-/// The numbers of a text.
 pub(crate) fn numbers(text: &str) -> String {
     let text = text.replace("0000:", "");
     let is_part = |c: char| c.is_ascii_digit() || c == '.';

@@ -177,7 +177,6 @@ impl Health {
     }
 }
 
-/// The texts of findings.
 fn joined<'f>(findings: impl Iterator<Item = &'f HealthFinding>) -> String {
     findings.map(|finding| finding.text.as_str()).collect::<Vec<_>>().join("; ")
 }
@@ -286,7 +285,6 @@ mod tests {
     use super::*;
     use crate::xid::KINDS;
 
-    /// The codes of a reading.
     fn codes(reading: &HealthReading) -> Vec<HealthCode> {
         judge(Some(reading), &[]).into_iter().map(|finding| finding.code).collect()
     }

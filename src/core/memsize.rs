@@ -22,25 +22,17 @@ pub struct MemSize(u64);
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "size-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum MemSizeError {
     /// Not a number with a known unit.
     #[error("`{text}` is not a size such as 180G, 1.5T or 4194304K (powers of 1024)")]
-    Form {
-        /// What was given.
-        text: String,
-    },
+    Form { text: String },
     /// A number alone, which other tools read as KiB, MiB or bytes.
     #[error("`{text}` has no unit: did you mean {text}G?")]
-    NoUnit {
-        /// What was given.
-        text: String,
-    },
+    NoUnit { text: String },
     /// Larger than 2^63 bytes.
     #[error("`{text}` is more memory than any machine has")]
-    TooLarge {
-        /// What was given.
-        text: String,
-    },
+    TooLarge { text: String },
 }
 
 impl MemSize {

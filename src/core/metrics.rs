@@ -168,7 +168,6 @@ fn devices(out: &mut Metrics, topology: &Topology, held: &Occupancy) {
     }
 }
 
-/// A number, or nothing.
 fn told(number: Option<impl Display>) -> String {
     number.map_or_else(String::new, |number| number.to_string())
 }
@@ -193,17 +192,13 @@ fn kind(state: DeviceState) -> &'static str {
 /// A domain, of whose definition and live state each holds something.
 #[derive(Default)]
 struct Own<'a> {
-    /// Its name.
     name: &'a str,
     /// Its UUID; empty: not known.
     uuid: &'a str,
-    /// Whether it runs.
     active: bool,
-    /// Its functions.
     devices: Vec<Bdf>,
 }
 
-/// Domains by name.
 fn guests(held: &Occupancy) -> BTreeMap<&str, Own<'_>> {
     let mut all: BTreeMap<&str, Own<'_>> = BTreeMap::new();
     for Held { domain, uuid, active, devices, .. } in &held.domains {
@@ -216,7 +211,6 @@ fn guests(held: &Occupancy) -> BTreeMap<&str, Own<'_>> {
     all
 }
 
-/// The domains.
 fn domains(out: &mut Metrics, held: &Occupancy) {
     let samples = guests(held).into_values().map(|own| {
         let labels = vec![("domain", own.name.to_owned()), ("uuid", own.uuid.to_owned())];

@@ -110,7 +110,6 @@ impl Held {
         self.yields() && (has_pins || has_memory)
     }
 
-    /// What nobody else may have.
     fn kept(&self) -> Held {
         if !self.yields() {
             return self.clone();

@@ -33,22 +33,18 @@ pub struct DomainName(String);
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "request-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum RequestError {
     /// The name is empty or too long.
     #[error("a domain name has 1 to {MAX_NAME} characters, this one has {length}")]
-    NameLength {
-        /// Characters given.
-        length: usize,
-    },
+    NameLength { length: usize },
     /// The name holds a character that is not allowed, or starts with `-` or `.`.
     #[error(
         "domain name {name:?}: character {character:?} at {at} is not allowed: a name has letters, \
          digits, `-`, `_`, `.` and `+`, and begins with a letter, digit or `_`"
     )]
     NameCharacter {
-        /// The name, shortened.
         name: String,
-        /// The character.
         character: char,
         /// Its place, from 1.
         at: usize,
@@ -61,31 +57,17 @@ pub enum RequestError {
     NoThreads,
     /// More vCPUs at start than there may be at all.
     #[error("{start} vCPUs are more than the maximum of {most}")]
-    MaxVcpus {
-        /// vCPUs at start.
-        start: u32,
-        /// The maximum.
-        most: u32,
-    },
+    MaxVcpus { start: u32, most: u32 },
     /// Memory below 1 MiB.
     #[error("{memory} of memory is too little for a guest")]
-    TooLittleMemory {
-        /// The requested amount.
-        memory: MemSize,
-    },
+    TooLittleMemory { memory: MemSize },
     /// The same device twice.
     #[error("device {bdf} is requested twice")]
-    DeviceTwice {
-        /// The device.
-        bdf: Bdf,
-    },
+    DeviceTwice { bdf: Bdf },
     /// The same GPU twice.
     #[error("GPU {index} is requested twice")]
     #[strum(to_string = "gpu-twice")]
-    IndexTwice {
-        /// Its index.
-        index: u32,
-    },
+    IndexTwice { index: u32 },
 }
 
 impl DomainName {

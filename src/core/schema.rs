@@ -9,7 +9,6 @@ use crate::topology::Proximity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use std::borrow::Cow;
 
-/// A text of this form.
 fn text(description: &str, pattern: &str) -> Schema {
     json_schema!({ "type": "string", "description": description, "pattern": pattern })
 }

@@ -24,57 +24,30 @@ const LONGEST_VALUE: usize = 128;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum JobError {
     /// A word of the comment has another key.
     #[error("comment of the job: unknown key `{key}`; it takes {known}")]
     #[strum(to_string = "comment-key")]
-    Key {
-        /// The key.
-        key: String,
-        /// The keys.
-        known: String,
-    },
+    Key { key: String, known: String },
     /// A key of the comment has no usable value.
     #[error("comment of the job: {key}={value:?} is not a value: {why}")]
     #[strum(to_string = "comment-value")]
-    Value {
-        /// The key.
-        key: &'static str,
-        /// The value, shortened.
-        value: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    Value { key: &'static str, value: String, why: &'static str },
     /// More than the job may request.
     #[error("comment of the job: {key}={wanted} exceeds the {most} that this job may request")]
     #[strum(to_string = "comment-too-much")]
-    TooMuch {
-        /// The key.
-        key: &'static str,
-        /// What it requests.
-        wanted: String,
-        /// The limit.
-        most: String,
-    },
+    TooMuch { key: &'static str, wanted: String, most: String },
     /// An image that jobs may not choose.
     #[error("comment of the job: jobs on this node may not choose image `{image}`")]
     #[strum(to_string = "comment-image")]
-    Image {
-        /// The image.
-        image: String,
-    },
+    Image { image: String },
     /// The number of GPUs cannot be read.
     #[error("{text:?} is not a GRES request of Slurm")]
-    Gres {
-        /// What Slurm says.
-        text: String,
-    },
+    Gres { text: String },
     /// GPUs of several models.
     #[error("the job requests GPUs of several types: {types}")]
-    Types {
-        /// The types.
-        types: String,
-    },
+    Types { types: String },
 }
 
 /// The number and the type of the GPUs that a job requests on each of its nodes.
@@ -138,7 +111,6 @@ pub enum Key {
 }
 
 impl Key {
-    /// Every key.
     const ALL: [Key; 3] = [Key::Image, Key::Vcpus, Key::Memory];
 
     /// Its word in a comment, which is that of the option of `create`.

@@ -17,61 +17,30 @@ const LIST_BYTES: u64 = 1 << 20;
 /// The reason a bundle is not used.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "bundle-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum BundleError {
     /// It is no directory with a manifest.
     #[error("{} is not a bundle: {why}", path.display())]
-    None {
-        /// Where one was expected.
-        path: PathBuf,
-        /// What is missing.
-        why: &'static str,
-    },
+    None { path: PathBuf, why: &'static str },
     /// Its writing was interrupted.
     #[error("{} is incomplete: it has no {SUMS}", path.display())]
-    Unfinished {
-        /// The bundle.
-        path: PathBuf,
-    },
+    Unfinished { path: PathBuf },
     /// Its manifest is not used.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Manifest(#[from] ManifestError),
     /// Its list of sums cannot be read.
     #[error("{}/{SUMS}: {error}", path.display())]
-    List {
-        /// The bundle.
-        path: PathBuf,
-        /// Why not.
-        error: SumError,
-    },
+    List { path: PathBuf, error: SumError },
     /// A file of it is missing, a link, or no file.
     #[error("{} of the bundle is not used: {why}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        why: String,
-    },
+    File { path: PathBuf, why: String },
     /// A file of it is shorter or longer than it was.
     #[error("{} has {now} bytes; it had {was} when the bundle was made", path.display())]
-    Length {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        now: u64,
-        /// That in the manifest.
-        was: u64,
-    },
+    Length { path: PathBuf, now: u64, was: u64 },
     /// A file of it has other bytes than it had.
     #[error("{} has SHA-256 {now}; it was {was} when the bundle was made", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-        /// Its sum.
-        now: Sha256,
-        /// That in the list.
-        was: Sha256,
-    },
+    Changed { path: PathBuf, now: Sha256, was: Sha256 },
     /// A text of it cannot be read.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -100,7 +69,6 @@ pub struct Bundle {
     pub manifest: Manifest,
     /// Its definition.
     pub definition: String,
-    /// Its list.
     sums: Sums,
 }
 

@@ -41,9 +41,7 @@ pub enum NoAnswer {
 pub struct Question {
     /// The child and its answer, or why there is none.
     child: Result<(Pid, UnixStream), String>,
-    /// Its deadline.
     until: Instant,
-    /// Its time limit.
     limit: Duration,
 }
 

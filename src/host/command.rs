@@ -18,20 +18,15 @@ const LEFT_OPEN: Duration = Duration::from_secs(2);
 /// The error of a command.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "program-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum CommandError {
     /// It could not be started.
     #[error("cannot run `{program}`: {source}")]
     #[strum(to_string = "not-started")]
-    Unstarted {
-        /// The program.
-        program: String,
-        /// What the system says.
-        source: io::Error,
-    },
+    Unstarted { program: String, source: io::Error },
     /// It failed.
     #[error("`{command}` failed: {message}")]
     Failed {
-        /// The command.
         command: String,
         /// Its exit status; none: a signal ended it.
         status: Option<i32>,
@@ -42,7 +37,6 @@ pub enum CommandError {
     #[error("`{command}` did not end within {seconds} s")]
     #[strum(to_string = "timeout")]
     Late {
-        /// The command.
         command: String,
         /// How long it waited, in seconds.
         seconds: u64,
@@ -87,7 +81,6 @@ pub fn output_unless(
     run(|program| command(program), argv, stops)
 }
 
-/// Runs a prepared command.
 fn run(
     make: impl Fn(&str) -> Command,
     argv: &[&str],

@@ -38,98 +38,58 @@ const MOST_SAID: usize = 64 << 10;
 /// The reason a file is not fetched.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fetch-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum FetchError {
     /// curl is missing.
     #[error("curl is not installed, which fetches {url}")]
-    NoCurl {
-        /// The URL.
-        url: String,
-    },
+    NoCurl { url: String },
     /// The server has no such file.
     #[error("{url} does not exist on the server (HTTP status {status})")]
     #[strum(to_string = "absent")]
     Absent {
-        /// The URL.
         url: String,
         /// 404 or 410.
         status: u16,
     },
     /// The server refuses.
     #[error("the server of {url} refuses: HTTP status {status}")]
-    Status {
-        /// The URL.
-        url: String,
-        /// Its status.
-        status: u16,
-    },
+    Status { url: String, status: u16 },
     /// The server cannot be reached.
     #[error("{url} cannot be reached: {message}")]
-    Unreachable {
-        /// The URL.
-        url: String,
-        /// What curl says.
-        message: String,
-    },
+    Unreachable { url: String, message: String },
     /// The server does not prove who it is.
     #[error("the server of {url} does not prove its identity: {message}")]
-    Untrusted {
-        /// The URL.
-        url: String,
-        /// What curl says.
-        message: String,
-    },
+    Untrusted { url: String, message: String },
     /// It leads to a URL that is not https, or to ever more others.
     #[error("{url} redirects where gpuvm does not follow: {message}")]
-    Redirected {
-        /// The URL.
-        url: String,
-        /// What curl says.
-        message: String,
-    },
+    Redirected { url: String, message: String },
     /// The transfer was broken off again and again.
     #[error("the transfer of {url} broke off at {at} bytes: {message}")]
     BrokenOff {
-        /// The URL.
         url: String,
         /// The bytes so far.
         at: u64,
-        /// What curl says.
         message: String,
     },
     /// The file is larger than expected of its kind.
     #[error("{url} is longer than {limit} bytes")]
-    TooLong {
-        /// The URL.
-        url: String,
-        /// The limit.
-        limit: u64,
-    },
+    TooLong { url: String, limit: u64 },
     /// The file changed on the server meanwhile.
     #[error("{url} changed on the server while it was fetched")]
-    Changed {
-        /// The URL.
-        url: String,
-    },
+    Changed { url: String },
     /// The disk has no room for it.
     #[error("{} has {free} bytes free, and {url} needs {needs} more", dir.display())]
     DiskFull {
-        /// Where it is written.
         dir: PathBuf,
         /// Free bytes.
         free: u64,
-        /// The URL.
         url: String,
         /// The bytes that are missing of it, as far as known.
         needs: u64,
     },
     /// Something else failed.
     #[error("{url} cannot be fetched: {message}")]
-    Failed {
-        /// The URL.
-        url: String,
-        /// What failed.
-        message: String,
-    },
+    Failed { url: String, message: String },
 }
 
 /// Where something is fetched from.
@@ -144,7 +104,6 @@ pub struct Origin<'o> {
 /// What the server says about a file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Head {
-    /// HTTP status.
     status: u16,
     /// The length of the whole file.
     total: Option<u64>,
@@ -153,9 +112,7 @@ struct Head {
 /// What curl printed: the last answer's head, and its messages.
 #[derive(Debug, Default)]
 struct Said {
-    /// The head.
     head: Head,
-    /// Messages.
     messages: String,
 }
 
@@ -164,7 +121,6 @@ struct Said {
 pub struct Part {
     /// Its path.
     pub path: PathBuf,
-    /// The open file.
     file: Flock<File>,
 }
 
@@ -339,13 +295,10 @@ fn is_passing(code: i32, status: u16) -> bool {
 
 /// A curl that is running. Dropped early, it is ended.
 struct Curl {
-    /// The process.
     child: Child,
     /// Heads of answers, as they come.
     heads: Receiver<Head>,
-    /// Its messages.
     reader: Option<JoinHandle<Said>>,
-    /// Its trace.
     trace: Option<Running>,
 }
 
@@ -362,7 +315,6 @@ impl Curl {
         }
     }
 
-    /// Waits for its end.
     fn end(mut self) -> io::Result<(ExitStatus, Said)> {
         let status = self.child.wait()?;
         if let Some(trace) = self.trace.take() {
@@ -403,7 +355,6 @@ impl Origin<'_> {
         curl
     }
 
-    /// Starts it.
     fn start(&self, mut curl: Command) -> Result<Curl, FetchError> {
         curl.args(["--url", self.url]);
         curl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -458,7 +409,6 @@ impl Origin<'_> {
         Ok(Err((status.code().unwrap_or(-1), said)))
     }
 
-    /// The error of the system.
     fn failed(&self, error: io::Error) -> FetchError {
         FetchError::Failed { url: self.url.to_owned(), message: error.to_string() }
     }

@@ -67,31 +67,20 @@ const RETRIES: usize = 1000;
 /// The error of a host's file. Paths are those below the root, prefixed by the root.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-file-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum FsError {
     /// The system refuses.
     #[error("cannot read {path}: {source}")]
-    Unreadable {
-        /// The file or directory.
-        path: String,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    Unreadable { path: String, source: std::io::Error },
     /// The file is not text or not of a sensible size.
     #[error("{path}: {reason}")]
-    NotText {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    NotText { path: String, reason: String },
     /// The text is not as expected.
     #[error("{path} line {line}: {reason}")]
     Malformed {
-        /// The file.
         path: String,
         /// Line, from 1.
         line: usize,
-        /// What is wrong with it.
         reason: String,
     },
 }
@@ -99,7 +88,6 @@ pub enum FsError {
 /// The root directory that a host's files are read below.
 #[derive(Debug)]
 pub struct FsRoot {
-    /// The root directory.
     root: OwnedFd,
     /// Its path.
     path: PathBuf,
@@ -122,7 +110,6 @@ enum Resolve {
 /// What all documents of ours begin with.
 #[derive(serde::Deserialize)]
 struct Head {
-    /// The version of its form.
     version: u32,
 }
 
@@ -139,9 +126,7 @@ enum Ends {
 /// An open directory of a host.
 #[derive(Debug)]
 pub struct Dir<'r> {
-    /// The host.
     root: &'r FsRoot,
-    /// The directory.
     fd: OwnedFd,
     /// Its path below the root, for error texts and for [`Dir::dir`].
     path: String,

@@ -18,7 +18,6 @@ const MOST_LINKS: usize = 40;
 /// A directory that is held open.
 #[derive(Debug)]
 pub struct HeldDir {
-    /// The open directory.
     fd: OwnedFd,
     /// Its path without the links that were followed.
     resolved: PathBuf,
@@ -27,15 +26,11 @@ pub struct HeldDir {
 /// Why a directory is not written in.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "directory-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum HeldError {
     /// A link of another user is on its path.
     #[error("{} is a link of another user (UID {uid}), who could lead it anywhere", link.display())]
-    ForeignLink {
-        /// The link.
-        link: PathBuf,
-        /// Its owner.
-        uid: u32,
-    },
+    ForeignLink { link: PathBuf, uid: u32 },
     /// The system refuses it.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -136,7 +131,6 @@ impl HeldDir {
     }
 }
 
-/// How each directory is opened.
 fn directory() -> OFlag {
     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }

@@ -147,7 +147,6 @@ pub enum Identity {
 pub struct Mark {
     /// The change's random name; none: older versions gave none.
     change: Option<String>,
-    /// The step's number.
     number: usize,
 }
 

@@ -45,29 +45,19 @@ const PSEUDO: [(i64, &str); 14] = [
 /// The reason a file named by the user is not read.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "input-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum InputError {
     /// The system refuses.
     #[error("cannot read {}: {source}", path.display())]
-    Unreadable {
-        /// The path as given.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// It is of a kind that is not read.
     #[error("{} is {kind}, not a regular file", path.display())]
     #[strum(to_string = "type")]
-    Kind {
-        /// The path as given.
-        path: PathBuf,
-        /// What it is.
-        kind: String,
-    },
+    Kind { path: PathBuf, kind: String },
     /// It exceeds the limit of its kind.
     #[error("{} has {}, more than the limit of {limit} bytes", path.display(), size_text(*bytes))]
     #[strum(to_string = "length")]
     Long {
-        /// The path as given.
         path: PathBuf,
         /// Its size; none: larger than the limit.
         bytes: Option<u64>,
@@ -77,17 +67,13 @@ pub enum InputError {
     /// It is not text.
     #[error("{} is not UTF-8 text: byte {at}", path.display())]
     NotText {
-        /// The path as given.
         path: PathBuf,
         /// Offset of the first invalid byte, from 0.
         at: usize,
     },
     /// A pipe without a writer.
     #[error("no input from {} within {} s", path.display(), SILENCE.as_secs())]
-    Silent {
-        /// The path as given.
-        path: PathBuf,
-    },
+    Silent { path: PathBuf },
 }
 
 impl InputError {
@@ -109,7 +95,6 @@ impl InputError {
 /// The name of the kind named pipe.
 const PIPE: &str = "a named pipe";
 
-/// A size in words.
 fn size_text(bytes: Option<u64>) -> String {
     bytes.map_or("no end".to_owned(), |bytes| format!("{bytes} bytes"))
 }

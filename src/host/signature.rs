@@ -17,15 +17,11 @@ const LIMIT_S: u64 = 60;
 /// The reason a signature is not accepted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "signature-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SignatureError {
     /// It is not made by a key of the keyring, or not of this text.
     #[error("it is not signed by a key of {keyrings}: {message}")]
-    Invalid {
-        /// The keyrings.
-        keyrings: String,
-        /// What gpgv says.
-        message: String,
-    },
+    Invalid { keyrings: String, message: String },
     /// It cannot be checked.
     #[error("its signature cannot be checked: {0}")]
     Unreadable(io::Error),

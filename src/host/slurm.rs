@@ -25,21 +25,14 @@ const KEY_BYTES: u64 = 64 << 10;
 /// An error in an answer of Slurm.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SlurmError {
     /// It does not answer.
     #[error("Slurm does not answer: {source}")]
-    Unanswered {
-        /// The error of its program.
-        source: CommandError,
-    },
+    Unanswered { source: CommandError },
     /// What it prints is not what was asked for.
     #[error("`{program}` printed {line:?}, which is not an answer")]
-    Answer {
-        /// The program.
-        program: &'static str,
-        /// The line.
-        line: String,
-    },
+    Answer { program: &'static str, line: String },
 }
 
 /// A job on a node.
@@ -89,7 +82,6 @@ impl Slurm {
         argv
     }
 
-    /// Runs a program.
     fn run(&self, program: &str, args: &[&str]) -> Result<String, SlurmError> {
         let argv = self.argv(program, args);
         let argv: Vec<&str> = argv.iter().map(String::as_str).collect();

@@ -60,7 +60,6 @@ impl Running {
         self.tell(error);
     }
 
-    /// Traces its outcome.
     fn tell(mut self, what: impl Display) {
         if let Some((shown, since)) = self.0.take() {
             info!("ran `{shown}`: {what}, {}", seconds(since));

@@ -22,9 +22,7 @@ const MOST: usize = 64 << 10;
 pub struct Agent<'h> {
     /// The hypervisor to call it through.
     hypervisor: &'h dyn Hypervisor,
-    /// The domain.
     name: &'h str,
-    /// Its deadline.
     until: Instant,
 }
 
@@ -226,7 +224,6 @@ impl<'h> Agent<'h> {
 /// The note on disks that were not asked for.
 const SPARED: &str = "the guest's disks (libvirt before 12.7 may be harmed by an agent's answer, \
                       CVE-2026-77158; and its agent opens no files)";
-/// The note on a timeout.
 const LATE: &str = "all of the guest's own view (its agent took too long: --agent-wait)";
 
 /// Why a guest's agent gives no answer.

@@ -67,7 +67,6 @@ struct Needed {
     functions: Listed,
     /// The virtual functions that are made.
     cards: BTreeMap<Bdf, AtBoot>,
-    /// The pages that are reserved.
     pages: Numbers,
     /// Those of the functions that the guest has.
     own: Vec<Bdf>,
@@ -626,7 +625,6 @@ mod tests {
     use crate::session::{Confirm, Session};
     use crate::stage::{Stage, UUID, manner};
 
-    /// A request.
     fn request(on: bool) -> Autostart {
         Autostart { name: "a".into(), on, program: "/usr/bin/gpuvm".into() }
     }

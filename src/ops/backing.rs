@@ -21,7 +21,6 @@ use std::fs::File;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-/// The most images below one.
 const MOST_BACKING: usize = 32;
 
 /// What is known of images besides their own bytes.
@@ -33,7 +32,6 @@ pub(crate) struct Trusted<'a> {
     pub state: &'a Path,
 }
 
-/// The images below one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Chain {
     /// From the top down. None: an accepted one is no file, so QEMU has to read its name itself.
@@ -56,15 +54,14 @@ pub(crate) struct Refused {
 /// The reason a guest does not get an image.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "backing-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum BackingError {
     /// The image names what only the admin's word opens.
     #[error("disk `{at}` is refused: its image has a backing file, {name}: {why}")]
     Untrusted {
-        /// The path.
         at: String,
         /// The name, as the image has it.
         name: String,
-        /// The reason.
         why: String,
     },
 }
@@ -150,7 +147,6 @@ fn named(above: &Path) -> Result<Option<Below>, Refused> {
     Ok(Some(last.unwrap_or(Below { name: String::new(), raw: false })))
 }
 
-/// Opens an image.
 fn opened(path: &Path) -> Result<File, String> {
     match path.metadata() {
         Ok(meta) if meta.file_type().is_block_device() => {
@@ -225,7 +221,6 @@ fn judge(
     Ok(())
 }
 
-/// What a file is.
 fn kind(image: &Path, name: &str) -> Result<DiskKind, Refused> {
     let meta = image.metadata().map_err(|error| Refused::always(name, error.to_string()))?;
     Ok(if meta.file_type().is_block_device() { DiskKind::Block } else { DiskKind::File })

@@ -24,40 +24,23 @@ use std::collections::BTreeSet;
 /// The reason a device is not bound or released.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "device-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum DeviceError {
     /// A device of the list for the boot is not bound.
     #[error("{lines}")]
-    NotBoundAtBoot {
-        /// Why, a line each.
-        lines: String,
-    },
+    NotBoundAtBoot { lines: String },
     /// A device to be bound or released is in use.
     #[error("{names} cannot be {doing}{lines}")]
-    InUse {
-        /// Which.
-        names: String,
-        /// The operation.
-        doing: String,
-        /// Why, a line each.
-        lines: String,
-    },
+    InUse { names: String, doing: String, lines: String },
     /// A device reports nothing by which it could be recognised at the next boot.
     #[error(
         "{bdf} reports no serial number or address now (driver: {driver}), so it could not be \
          recognised at boot"
     )]
-    Unidentified {
-        /// Its PCI address.
-        bdf: String,
-        /// Its driver.
-        driver: String,
-    },
+    Unidentified { bdf: String, driver: String },
     /// The host has no such device.
     #[error("this host has no device {absent}")]
-    Absent {
-        /// Its PCI address.
-        absent: String,
-    },
+    Absent { absent: String },
 }
 
 impl Coded for DeviceError {}
@@ -118,11 +101,8 @@ pub fn bind_at_boot(
 
 /// The host that devices are bound on.
 struct Host {
-    /// Its files.
     root: FsRoot,
-    /// Its topology.
     topology: Topology,
-    /// What domains hold.
     held: Occupancy,
 }
 
@@ -188,7 +168,6 @@ fn takes(step: &Step) -> bool {
     matches!(step, Step::BindDevice { was, .. } if was.driver.is_some())
 }
 
-/// The steps that bind functions.
 fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     let host = Host::read(world)?;
     let (topology, asked) = (&host.topology, bind.sorted());

@@ -28,15 +28,14 @@ use std::path::{Path, PathBuf};
 /// The reason a guest is not exported.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "export-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ExportError {
     /// A disk does not go into a bundle.
     #[error("disk `{target}` of domain `{name}` does not go into a bundle: {why}")]
     Disk {
-        /// The domain.
         name: String,
         /// The disk, by its name in the guest.
         target: String,
-        /// Why not.
         why: String,
     },
     /// Its TPM has a state outside of its disks.
@@ -44,14 +43,10 @@ pub enum ExportError {
         "domain `{name}` has an emulated TPM, whose secrets stay with libvirt and cannot be \
              exported"
     )]
-    Tpm {
-        /// The domain.
-        name: String,
-    },
+    Tpm { name: String },
     /// Its definition has what is taken from no bundle.
     #[error("domain `{name}` has {what}, which a bundle cannot contain")]
     Element {
-        /// The domain.
         name: String,
         /// The path of an element, and of its attribute or text the value.
         what: String,
@@ -87,11 +82,8 @@ pub struct ExportedGuest {
     pub without: Vec<String>,
 }
 
-/// What goes into a bundle.
 struct Contents {
-    /// The manifest.
     manifest: Manifest,
-    /// The copies.
     copies: Vec<BundledCopy>,
     /// What the copies take of their file system, in bytes.
     allocated: u64,
@@ -166,7 +158,6 @@ fn without(xml: DomainXml, wanted: &BundleRequest) -> Result<DomainXml> {
     Ok(xml)
 }
 
-/// Refuses an emulated TPM.
 fn refuse_tpm(name: &str, xml: &DomainXml) -> Result<()> {
     let mut tpms = xml.root().child("devices").into_iter().flat_map(|all| all.children("tpm"));
     let is_emulated = |tpm: Element<'_>| {
@@ -191,7 +182,6 @@ fn refuse_unknown(name: &str, xml: &DomainXml) -> Result<()> {
 }
 
 impl Contents {
-    /// Adds a disk.
     fn disk(
         &mut self,
         disk: Element<'_>,

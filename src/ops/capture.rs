@@ -60,7 +60,6 @@ fn with_stack(world: &World, topology: Topology) -> Result<Topology> {
     Ok(Topology::new(parts)?)
 }
 
-/// Reads the host unchanged.
 fn read(world: &World, wanted: &Capture) -> Result<Topology> {
     if world.settings.host.is_none() && world.settings.connect_is_given && !world.is_here()? {
         // It is recorded on the other machine, without identifying data.

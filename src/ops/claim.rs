@@ -36,6 +36,7 @@ use std::collections::BTreeSet;
 /// The reason a guest's devices cannot be claimed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "claim-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ClaimError {
     /// The host does not have functions that the guest needs.
     #[error(
@@ -43,22 +44,10 @@ pub enum ClaimError {
         functions.iter().map(Bdf::to_string).collect::<Vec<_>>().join(", "),
         crate::words::are(functions.len())
     )]
-    Absent {
-        /// The domain.
-        domain: String,
-        /// The functions.
-        functions: BTreeSet<Bdf>,
-    },
+    Absent { domain: String, functions: BTreeSet<Bdf> },
     /// The IOMMU gives a function of the guest to no guest.
     #[error("domain `{domain}` cannot start: {function} {why}")]
-    Barred {
-        /// The domain.
-        domain: String,
-        /// The function.
-        function: Bdf,
-        /// Why.
-        why: Barred,
-    },
+    Barred { domain: String, function: Bdf, why: Barred },
     /// Fabric Manager of the host manages the board's NVSwitches, which the guest's Fabric Manager
     /// would do, too.
     #[error(
@@ -68,21 +57,14 @@ pub enum ClaimError {
         crate::words::are(switches.len())
     )]
     FabricManager {
-        /// The domain.
         domain: String,
         /// The NVSwitches of the board that are still with the host.
         switches: Vec<Bdf>,
-        /// Fabric Manager's process.
         process: u32,
     },
     /// Other guests reach its NVLinks, and the guests are declared strangers.
     #[error("domain `{domain}` is not started: {why}")]
-    SharedFabric {
-        /// The domain.
-        domain: String,
-        /// Why they do.
-        why: IsolationReason,
-    },
+    SharedFabric { domain: String, why: IsolationReason },
 }
 
 impl Coded for ClaimError {}

@@ -16,17 +16,11 @@ use std::time::{Duration, Instant};
 /// The reason no console can be attached.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "console-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ConsoleError {
     /// The console of the domain is of a kind that cannot be attached.
     #[error("the console of domain `{name}` is a {kind}{at}, which cannot be attached to")]
-    Kind {
-        /// Its name.
-        name: String,
-        /// Its kind.
-        kind: String,
-        /// Its place.
-        at: String,
-    },
+    Kind { name: String, kind: String, at: String },
 }
 
 impl Coded for ConsoleError {}
@@ -35,7 +29,6 @@ impl Coded for ConsoleError {}
 const ESCAPE: u8 = 0x1d;
 /// Polling interval of the console while active, in milliseconds: imperceptible.
 const SHORT_MS: u16 = 4;
-/// The same while idle.
 const LONG_MS: u16 = 64;
 /// The most console reads between checks of the input, so that an endlessly writing guest can be
 /// left.
@@ -109,9 +102,7 @@ fn check(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
 
 /// A console between an input and an output.
 pub struct Relay<'a> {
-    /// The guest's side.
     console: Box<dyn Console + 'a>,
-    /// The source of keys.
     input: BorrowedFd<'a>,
     /// The destination of the guest's output.
     output: &'a mut dyn Write,
@@ -243,7 +234,6 @@ mod tests {
     /// A guest that answers in capitals, accepts three bytes at a time, and ends after a `!`.
     #[derive(Default)]
     struct Shouter {
-        /// Its remaining output.
         said: Vec<u8>,
         /// Whether it ends after that output.
         ends: bool,

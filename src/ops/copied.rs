@@ -331,7 +331,6 @@ fn refuse_shared(subjects: &Subjects, tuned: &Tuned, wanted: &CloneRequest) -> R
     }
 }
 
-/// It as a planned guest.
 fn planned(
     subjects: &Subjects,
     tuned: &Tuned,
@@ -354,7 +353,6 @@ fn planned(
 
 /// The seed of a copy, and that of its source.
 struct Seeded {
-    /// Whether it gets one.
     is_wanted: bool,
     /// That of the source: its name in the guest, and where it is.
     old: Option<(String, Made)>,

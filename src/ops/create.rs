@@ -35,40 +35,24 @@ pub(crate) use told::{Told, told};
 /// The reason a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "create-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum CreateError {
     /// The guest would share an NVLink fabric with other guests.
     #[error("{why}")]
-    SharedFabric {
-        /// Why.
-        why: String,
-    },
+    SharedFabric { why: String },
     /// The guest is to run by hardware virtualization, and the machine has no KVM, or libvirt
     /// cannot use it.
     #[error("{what}")]
-    NoKvm {
-        /// What is missing.
-        what: String,
-    },
+    NoKvm { what: String },
     /// The machine has no QEMU.
     #[error("{what}")]
-    NoQemu {
-        /// What is missing.
-        what: String,
-    },
+    NoQemu { what: String },
     /// The machine has no UEFI firmware for guests.
     #[error("{what}")]
-    NoFirmware {
-        /// What is missing.
-        what: String,
-    },
+    NoFirmware { what: String },
     /// A domain of this name exists and is another guest than the requested one.
     #[error("domain `{name}` exists and differs: {what}")]
-    Differs {
-        /// Its name.
-        name: String,
-        /// What differs.
-        what: String,
-    },
+    Differs { name: String, what: String },
 }
 
 impl Coded for CreateError {}

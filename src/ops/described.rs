@@ -55,37 +55,20 @@ const WAIT_S: u64 = 120;
 /// The reason that a file is not applied.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "apply-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum DescribedError {
     /// A guest differs in what cannot be changed.
     #[error("domain `{name}` differs in what cannot be changed: {what}")]
-    Conflict {
-        /// Its name.
-        name: String,
-        /// What differs.
-        what: String,
-    },
+    Conflict { name: String, what: String },
     /// A guest that would be deleted has another name in the file.
     #[error("domain `{name}` was made as guest `{was}` of this file, so it is not deleted")]
-    Renamed {
-        /// Its name.
-        name: String,
-        /// Its name in the file.
-        was: String,
-    },
+    Renamed { name: String, was: String },
     /// The file has no guests, so all of its set would be deleted.
     #[error("the file has no guests, so --prune would delete all of set `{set}`: {names}")]
-    Empty {
-        /// The set.
-        set: String,
-        /// Its guests.
-        names: String,
-    },
+    Empty { set: String, names: String },
     /// The missing guests have no place together.
     #[error("{what}")]
-    NoPlace {
-        /// Which guest, beside which others.
-        what: String,
-    },
+    NoPlace { what: String },
 }
 
 impl Coded for DescribedError {}
@@ -93,31 +76,17 @@ impl Coded for DescribedError {}
 /// The reason that a file of guests is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guests-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum GuestsError {
     /// It cannot be parsed.
     #[error("{at}: {why}")]
-    Syntax {
-        /// The place in the file.
-        at: String,
-        /// What is wrong.
-        why: String,
-    },
+    Syntax { at: String, why: String },
     /// It has a field that is not known.
     #[error("{at}: unknown field `{field}`")]
-    Field {
-        /// The place in the file.
-        at: String,
-        /// The field.
-        field: String,
-    },
+    Field { at: String, field: String },
     /// A field cannot have this value.
     #[error("{at}: {why}")]
-    Value {
-        /// The place in the file.
-        at: String,
-        /// What is wrong.
-        why: String,
-    },
+    Value { at: String, why: String },
 }
 
 impl Coded for GuestsError {}
@@ -219,7 +188,6 @@ pub struct Drift {
     /// The missing guests by their number in the file, in the order in which they are made, each
     /// with its place.
     places: Vec<(usize, PlannedPlace)>,
-    /// The guests that are deleted.
     gone: Vec<DomainSummary>,
     /// Whether no other sets of GPUs would serve the new guests better, as far as is known.
     pub is_best: bool,

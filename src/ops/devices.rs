@@ -109,7 +109,6 @@ pub fn gpus(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<
     Ok(listed_gpus(topology, held, &devices, &uses, &uuids))
 }
 
-/// Describes a function.
 fn listed_device(
     device: &PciDevice,
     topology: &Topology,
@@ -172,7 +171,6 @@ fn counted(topology: &Topology) -> Vec<(Option<usize>, &PciDevice)> {
     gpus.chain(displays).chain(switches).chain(dead).collect()
 }
 
-/// Describes each of them.
 fn listed_gpus(
     topology: &Topology,
     held: &Occupancy,

@@ -171,13 +171,10 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
     })
 }
 
-/// What libvirt says.
 struct Libvirt {
-    /// Its version and QEMU's.
     versions: Versions,
     /// What its domains hold, or why that is not known.
     guests: std::result::Result<Occupancy, String>,
-    /// Whether it answers.
     connection: Connection,
 }
 

@@ -19,33 +19,19 @@ use std::time::{Duration, UNIX_EPOCH};
 /// The reason a domain's history is not available.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "history-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum HistoryOfError {
     /// The history belongs to a domain of the same UUID at another connection.
     #[error(
         "the history of domain `{name}` is of the domain of the same UUID at {uri}, not of this one"
     )]
-    OfAnother {
-        /// Its name.
-        name: String,
-        /// The connection.
-        uri: String,
-    },
+    OfAnother { name: String, uri: String },
     /// Other users have recorded it.
     #[error("the history of domain `{name}` is not root's: {why}")]
-    OfUsers {
-        /// Its name.
-        name: String,
-        /// Who has it.
-        why: String,
-    },
+    OfUsers { name: String, why: String },
     /// Root has recorded it.
     #[error("permission denied: the history of domain `{name}` is not known, since {why}")]
-    OfRoot {
-        /// Its name.
-        name: String,
-        /// What is not read.
-        why: String,
-    },
+    OfRoot { name: String, why: String },
 }
 
 impl Coded for HistoryOfError {}

@@ -231,7 +231,6 @@ fn of_file((_, xml): (PathBuf, DomainXml)) -> Defined {
     (DomainSummary { name: xml.name(), uuid, state, persistent: true }, Ok(xml))
 }
 
-/// Reads what each domain holds.
 fn listed(domains: Vec<Defined>, world: &World) -> Vec<ListedDomain> {
     let mut rows = Vec::with_capacity(domains.len());
     for (summary, xml) in domains {

@@ -20,27 +20,17 @@ use std::time::{Duration, Instant};
 /// The reason a seed stays.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "seed-drop-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum DropSeedError {
     /// The guest agent is not allowed to report whether cloud-init is done.
     #[error("the agent of `{name}` may not tell whether cloud-init is done: {why}")]
-    Untold {
-        /// Its name.
-        name: String,
-        /// Why.
-        why: String,
-    },
+    Untold { name: String, why: String },
     /// The domain is transient.
     #[error("domain `{name}` has no persistent definition")]
-    NoDefinition {
-        /// Its name.
-        name: String,
-    },
+    NoDefinition { name: String },
     /// A signal came before the seed was removed.
     #[error("interrupted by {signal}; the seed is left")]
-    Interrupted {
-        /// The signal.
-        signal: String,
-    },
+    Interrupted { signal: String },
 }
 
 impl Coded for DropSeedError {}
@@ -124,21 +114,15 @@ fn is_done(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorErro
     Ok(())
 }
 
-/// An existing guest's seed.
 struct Seed {
-    /// The domain's name.
     name: String,
-    /// Whether the domain runs.
     runs: bool,
     /// Whether there is a guest to ask.
     has_guest: bool,
     /// Whether the running guest has the disk.
     is_held: bool,
-    /// Its definition.
     xml: String,
-    /// The seed.
     made: Made,
-    /// The fate of its volume.
     fate: Fate,
 }
 
@@ -196,7 +180,6 @@ impl Seed {
         }
     }
 
-    /// Whether its volume stays.
     fn stays(&self) -> bool {
         matches!(self.fate, Fate::Stays(_))
     }

@@ -145,6 +145,7 @@ impl Coded for FetchError {}
 /// which is its source.
 #[derive(Debug, thiserror::Error, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum Error {
     /// The operation refuses.
     #[error("{0}")]
@@ -153,30 +154,15 @@ pub enum Error {
     /// The meaning of another error in this context.
     #[error("{refusal}")]
     #[strum(to_string = "-")]
-    Around {
-        /// The meaning.
-        refusal: Refusal,
-        /// The error.
-        source: Box<Error>,
-    },
+    Around { refusal: Refusal, source: Box<Error> },
     /// An error with the operation during which it happened.
     #[error("{doing}")]
     #[strum(to_string = "-")]
-    Doing {
-        /// The operation.
-        doing: String,
-        /// The error.
-        source: Box<Error>,
-    },
+    Doing { doing: String, source: Box<Error> },
     /// The change now includes something that was not confirmed.
     #[error("the plan has changed since it was shown: {what}; nothing was changed")]
     #[strum(to_string = "-")]
-    Changed {
-        /// The step or loss.
-        what: String,
-        /// The command to run again.
-        again: String,
-    },
+    Changed { what: String, again: String },
     /// Steps failed.
     #[error("{0}")]
     #[strum(to_string = "-")]

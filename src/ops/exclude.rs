@@ -21,19 +21,14 @@ use std::str::FromStr;
 /// The reason a GPU is not excluded or included.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "gpu-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum GpuError {
     /// The device is neither a GPU nor an NVSwitch.
     #[error("{bdf} is neither a GPU nor an NVSwitch")]
-    OtherDevice {
-        /// Its PCI address.
-        bdf: String,
-    },
+    OtherDevice { bdf: String },
     /// The NVIDIA driver excludes the GPU.
     #[error("{bdf} is excluded by the NVIDIA driver, not by gpuvm")]
-    ExcludedByDriver {
-        /// Its PCI address.
-        bdf: String,
-    },
+    ExcludedByDriver { bdf: String },
 }
 
 impl Coded for GpuError {}
@@ -104,11 +99,8 @@ fn is_ours(device: &PciDevice) -> bool {
 
 /// The list of a host being changed.
 struct List<'a> {
-    /// The host.
     topology: &'a Topology,
-    /// The NVIDIA driver's reports.
     cards: BTreeMap<Bdf, Card>,
-    /// The entries.
     entries: Vec<Entry>,
 }
 

@@ -34,45 +34,23 @@ exit $s";
 /// The reason nothing is run in a guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "exec-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ExecError {
     /// The domain has no channel for an agent.
     #[error("domain `{name}` has no channel for a guest agent")]
-    NoChannel {
-        /// The domain.
-        name: String,
-    },
+    NoChannel { name: String },
     /// The agent does not run in the guest.
     #[error("the guest agent of `{name}` is not running in the guest")]
-    NotRunning {
-        /// The domain.
-        name: String,
-    },
+    NotRunning { name: String },
     /// The agent is there and does not answer.
     #[error("the guest agent of `{name}` does not answer: {message}")]
-    Silent {
-        /// The domain.
-        name: String,
-        /// What libvirt says.
-        message: String,
-    },
+    Silent { name: String, message: String },
     /// The agent refuses the command that this needs.
     #[error("the guest agent of `{name}` has {command} disabled")]
-    Forbidden {
-        /// The domain.
-        name: String,
-        /// The command.
-        command: &'static str,
-    },
+    Forbidden { name: String, command: &'static str },
     /// The agent cannot start the program.
     #[error("the guest agent of `{name}` cannot start {program}: {message}")]
-    NotStarted {
-        /// The domain.
-        name: String,
-        /// The program.
-        program: String,
-        /// What the agent says.
-        message: String,
-    },
+    NotStarted { name: String, program: String, message: String },
 }
 
 impl Coded for ExecError {}
@@ -119,7 +97,6 @@ fn as_text<S: serde::Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error>
 pub(crate) struct Inside<'h> {
     /// The hypervisor to reach it through.
     hypervisor: &'h dyn Hypervisor,
-    /// The domain.
     name: String,
 }
 
@@ -157,7 +134,6 @@ impl<'h> Inside<'h> {
         Ok(answer.get("return").cloned().unwrap_or_default())
     }
 
-    /// The error of a command.
     fn refused(
         &self,
         command: &'static str,
@@ -289,14 +265,12 @@ mod tests {
     use crate::stage::local::LocalAgent;
     use crate::stage::{Stage, UUID};
 
-    /// Runs a command in it.
     fn run(stage: &Stage, command: &[&str], input: Option<&[u8]>) -> Result<Executed> {
         let command = command.iter().map(|&word| word.to_owned()).collect();
         let (name, input, limit) = ("g".to_owned(), input.map(<[u8]>::to_vec), None);
         exec(&stage.world, &ExecWanted { name, command, input, limit })
     }
 
-    /// The code of a refusal.
     fn code(result: Result<Executed>) -> &'static str {
         result.unwrap_err().refusal().expect("a refusal").code
     }

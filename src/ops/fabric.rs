@@ -183,16 +183,13 @@ pub fn show(world: &World) -> Result<ShownFabric> {
 
 /// A simultaneous view of Fabric Manager, libvirt and the file of active partitions.
 struct Look {
-    /// Fabric Manager's list.
     listed: std::result::Result<Vec<Listed>, ManagerRefusal>,
     /// The running domains, with the board's GPUs of each.
     running: Vec<Running>,
-    /// The recorded activations.
     file: std::result::Result<RestoreList, RestoreFileError>,
 }
 
 impl Look {
-    /// Reads all three.
     fn at(world: &World, topology: &Topology, address: &Address) -> Result<Look> {
         let mut running = running(world, topology)?;
         running.sort_by(|a, b| a.domain.name.cmp(&b.domain.name));

@@ -14,43 +14,23 @@ use std::path::{Path, PathBuf};
 /// The reason a file is not written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "output-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum FileError {
     /// The system refuses to write the file.
     #[error("cannot write {path}")]
-    Failed {
-        /// The path.
-        path: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    Failed { path: String, source: std::io::Error },
     /// The file to be written is a directory.
     #[error("{shown} is a directory")]
-    IsDirectory {
-        /// The path as given.
-        shown: String,
-    },
+    IsDirectory { shown: String },
     /// The file cannot be written.
     #[error("cannot {what} {shown}: {reason}")]
-    Unwritable {
-        /// The kind of file.
-        what: String,
-        /// The path as given.
-        shown: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Unwritable { what: String, shown: String, reason: String },
     /// The file to be written is a symbolic link.
     #[error("{shown} is a symbolic link")]
-    IsLink {
-        /// The path as given.
-        shown: String,
-    },
+    IsLink { shown: String },
     /// The file to be written is not a regular file.
     #[error("{shown} is not a regular file")]
-    NotRegular {
-        /// The path as given.
-        shown: String,
-    },
+    NotRegular { shown: String },
 }
 
 impl Coded for FileError {}
@@ -165,7 +145,6 @@ fn alike(file: &File, like: &Metadata) -> std::io::Result<()> {
 struct Place<'f> {
     /// The file, as it was named.
     file: &'f Path,
-    /// Its directory.
     held: HeldDir,
     /// Its path below that.
     path: PathBuf,
@@ -182,7 +161,6 @@ impl Place<'_> {
         Place::held(file, HeldDir::of_target)
     }
 
-    /// The same by this function.
     fn held(
         file: &Path,
         open: impl FnOnce(&Path) -> std::result::Result<(HeldDir, PathBuf), HeldError>,

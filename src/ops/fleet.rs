@@ -33,31 +33,20 @@ const AT_ONCE: usize = 8;
 /// The reason that a host does not answer for itself.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fleet-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum FleetError {
     /// It does not answer in time.
     #[error("no answer within {seconds} s")]
-    Silent {
-        /// The limit.
-        seconds: u64,
-    },
+    Silent { seconds: u64 },
     /// Its record is of another kind of entry.
     #[error("`record` is for other machines; {connect} is read as it is now")]
-    RecordOfHere {
-        /// The connection.
-        connect: String,
-    },
+    RecordOfHere { connect: String },
     /// It cannot be recorded.
     #[error("it cannot be recorded: {why}")]
-    NotRecorded {
-        /// Why not.
-        why: &'static str,
-    },
+    NotRecorded { why: &'static str },
     /// The file is not a recorded host, so it is not replaced.
     #[error("{path} is not a recorded host, so it is not replaced")]
-    NotOurs {
-        /// The file.
-        path: String,
-    },
+    NotOurs { path: String },
 }
 
 impl Coded for FleetError {}
@@ -65,31 +54,17 @@ impl Coded for FleetError {}
 /// The reason that a file of hosts is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "hosts-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum HostsError {
     /// It cannot be parsed.
     #[error("{at}: {why}")]
-    Syntax {
-        /// The place in the file.
-        at: String,
-        /// What is wrong.
-        why: String,
-    },
+    Syntax { at: String, why: String },
     /// It has a field that is not known.
     #[error("{at}: unknown field `{field}`")]
-    Field {
-        /// The place in the file.
-        at: String,
-        /// The field.
-        field: String,
-    },
+    Field { at: String, field: String },
     /// A field cannot have this value.
     #[error("{at}: {why}")]
-    Value {
-        /// The place in the file.
-        at: String,
-        /// What is wrong.
-        why: String,
-    },
+    Value { at: String, why: String },
 }
 
 impl Coded for HostsError {}
@@ -163,11 +138,8 @@ impl HostPlace {
 
 /// What one host answered, and which machine it is.
 struct Told<T> {
-    /// Its answer.
     answer: Result<T>,
-    /// Whether it could be reached.
     is_reached: bool,
-    /// The machine of its connection.
     machine: Option<Identity>,
 }
 
@@ -180,7 +152,6 @@ enum Layout {
     Now,
 }
 
-/// Keeps warnings, and answers nobody.
 #[derive(Default)]
 struct Quiet(Mutex<Vec<String>>);
 
@@ -296,7 +267,6 @@ impl FleetHost {
         Taken { domain_xml: self.domain_xml.clone(), ..Taken::default() }
     }
 
-    /// How it is reached.
     fn settings(&self) -> Settings {
         let connect = self.connect.as_deref().map(without_questions);
         let connect_is_given = connect.is_some();
@@ -305,7 +275,6 @@ impl FleetHost {
         Settings { connect, connect_is_given, host: self.record.clone(), state: None }
     }
 
-    /// A world of this host.
     fn world(
         &self,
         reporter: Arc<dyn Reporter>,
@@ -415,7 +384,6 @@ fn one<T: Send + 'static>(
     (Heard { host: host.clone(), answer, is_reached, same_as: None, warnings }, machine)
 }
 
-/// The answer of a host.
 fn told<T>(
     host: &FleetHost,
     (quiet, layout): (&Arc<Quiet>, Layout),
@@ -445,7 +413,6 @@ fn told<T>(
     Told { answer, is_reached, machine }
 }
 
-/// Whether an error is libvirt's.
 fn is_of_libvirt(error: &Error) -> bool {
     let mut at: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = at {

@@ -172,7 +172,6 @@ pub fn refuse_same_mac(nics: &[NicWish], extras: &Extras) -> Result<()> {
     }
 }
 
-/// Finds the guest's place.
 fn place(
     topology: &Topology,
     occupancy: &Occupancy,

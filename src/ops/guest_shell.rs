@@ -66,11 +66,8 @@ pub struct Terminal {
 
 /// A shell in a guest.
 pub struct GuestShell<'h> {
-    /// The guest.
     inside: Inside<'h>,
-    /// The shell's directory in it.
     dir: String,
-    /// Its process.
     pid: i64,
     /// Handles of its input, its output and the file that says that this program is there.
     handles: [i64; 3],

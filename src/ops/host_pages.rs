@@ -136,7 +136,6 @@ pub fn set_pages(wanted: &NodePages) -> Result<Change> {
     Ok(Change { question, ..Change::new("host pages", &subject, steps, ()) })
 }
 
-/// The steps of the change.
 fn steps(wanted: &NodePages) -> Result<Vec<Step>> {
     let root = FsRoot::live()?;
     let NodePages { node, page, count, .. } = *wanted;

@@ -19,63 +19,29 @@ use std::path::Path;
 /// The reason a setting of the host is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum HostVerbError {
     /// The kernel allows a process fewer open files.
     #[error("{count} open files: the kernel allows a process at most {most}")]
-    TooManyFiles {
-        /// How many.
-        count: String,
-        /// The maximum.
-        most: String,
-    },
+    TooManyFiles { count: String, most: String },
     /// The configuration of libvirt's QEMU driver does not exist.
     #[error("{path} does not exist")]
-    NoQemuConf {
-        /// The path.
-        path: String,
-    },
+    NoQemuConf { path: String },
     /// No module id of a GPU is known.
     #[error("no module id is known, so {path} is not written")]
-    NoModuleIds {
-        /// The path.
-        path: String,
-    },
+    NoModuleIds { path: String },
     /// A directory cannot be made.
     #[error("cannot make {dir}: {error}")]
-    NoDirectory {
-        /// The directory.
-        dir: String,
-        /// The system's error.
-        error: String,
-    },
+    NoDirectory { dir: String, error: String },
     /// More huge pages are in use than would be left.
     #[error("{used} pages of {page} on node {node} are in use, so {count} are too few")]
-    PagesInUse {
-        /// How many are in use.
-        used: String,
-        /// The size of a page.
-        page: String,
-        /// The node.
-        node: String,
-        /// How many.
-        count: String,
-    },
+    PagesInUse { used: String, page: String, node: String, count: String },
     /// The host does not have the setting.
     #[error("{option}: this host does not have {name}")]
-    NoSetting {
-        /// The option.
-        option: String,
-        /// Its name.
-        name: String,
-    },
+    NoSetting { option: String, name: String },
     /// The host does not know the value of the setting.
     #[error("{option} {wish}: not supported by this host")]
-    NoValue {
-        /// The option.
-        option: String,
-        /// The value.
-        wish: String,
-    },
+    NoValue { option: String, wish: String },
     /// A recorded host does not contain its kernel settings.
     #[error("a recorded host does not include kernel settings")]
     NotRecorded,

@@ -42,33 +42,20 @@ const NETDEVS: &str = "/sys/class/net";
 /// The reason a guest is not imported.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "import-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ImportError {
     /// The definition is not one that gpuvm exports.
     #[error("the definition of the bundle is not used: {why}")]
-    Definition {
-        /// Why not.
-        why: String,
-    },
+    Definition { why: String },
     /// The guest, or another with its addresses, is here.
     #[error("domain `{name}` of this host has {what} of the bundle's guest")]
-    Identity {
-        /// The domain that is here.
-        name: String,
-        /// What it has.
-        what: String,
-    },
+    Identity { name: String, what: String },
     /// A network of the guest is not here.
     #[error("the guest has a NIC on {what}, which this host does not have")]
-    Network {
-        /// The network or the bridge.
-        what: String,
-    },
+    Network { what: String },
     /// Its firmware is not here.
     #[error("the guest's firmware {} is not on this host", path.display())]
-    Firmware {
-        /// The firmware.
-        path: PathBuf,
-    },
+    Firmware { path: PathBuf },
 }
 
 impl Coded for ImportError {}
@@ -257,7 +244,6 @@ fn unfit(bundle: &Bundle, why: String) -> Error {
     ImportError::Definition { why }.hint(hint)
 }
 
-/// The command that imports it.
 fn again(wanted: &ImportRequest) -> String {
     let mut again = format!("gpuvm import {}", word(&wanted.path.to_string_lossy()));
     if let Some(name) = &wanted.name {

@@ -9,17 +9,11 @@ use gpuvm_host::later::{programs, replaceable};
 /// The reason a file for later is not written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "later-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum LaterError {
     /// Others than root can replace the program.
     #[error("{file} would run {program} as root, which others can replace: {why}")]
-    Replaceable {
-        /// The file.
-        file: String,
-        /// The program.
-        program: String,
-        /// Why they can.
-        why: String,
-    },
+    Replaceable { file: String, program: String, why: String },
 }
 
 impl Coded for LaterError {}

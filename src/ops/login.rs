@@ -238,7 +238,6 @@ mod tests {
         login(&world, wanted)
     }
 
-    /// A request for the guest.
     fn wanted() -> LoginWanted {
         let user = Some("me".into());
         LoginWanted { name: "g".into(), user, user_is_set: false, address: None, wait_s: 0 }

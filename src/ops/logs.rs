@@ -20,27 +20,17 @@ const MOST: u64 = 16 << 20;
 /// The reason why no log is read.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "logs-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum LogsError {
     /// The serial console of the domain is not logged.
     #[error("the serial console of domain `{name}` is not logged")]
-    NotLogged {
-        /// Its name.
-        name: String,
-    },
+    NotLogged { name: String },
     /// The domain has no serial console.
     #[error("domain `{name}` has no serial console")]
-    NoConsole {
-        /// Its name.
-        name: String,
-    },
+    NoConsole { name: String },
     /// The file does not exist.
     #[error("domain `{name}` has no log {path} yet")]
-    Missing {
-        /// Its name.
-        name: String,
-        /// The file.
-        path: PathBuf,
-    },
+    Missing { name: String, path: PathBuf },
 }
 
 impl Coded for LogsError {}
@@ -73,7 +63,6 @@ pub struct GuestLog {
 /// A log that is followed as it grows.
 #[derive(Debug)]
 pub struct Follow {
-    /// The file.
     path: PathBuf,
     /// Its inode, and the number of bytes read.
     at: Option<(u64, u64)>,
@@ -165,7 +154,6 @@ fn serial_log(xml: &DomainXml) -> Option<PathBuf> {
     ports(xml).find_map(|port| Some(PathBuf::from(&*port.child("log")?.attr("file")?)))
 }
 
-/// Its serial ports and consoles.
 fn ports(xml: &DomainXml) -> impl Iterator<Item = Element<'_>> {
     let devices = xml.root().child("devices").into_iter().flat_map(Element::elements);
     devices.filter(|device| matches!(device.name(), "serial" | "console"))
@@ -229,7 +217,6 @@ mod tests {
         stage
     }
 
-    /// The code of a refusal.
     fn code(stage: &Stage, name: &str, of: LogOf) -> &'static str {
         let error = read(&stage.world, name, of, None).unwrap_err();
         error.refusal().map_or("of another", |refusal| refusal.code)

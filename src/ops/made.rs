@@ -39,11 +39,8 @@ pub enum Fate {
 pub struct Proof<'a> {
     /// The users of disks and devices.
     uses: &'a Uses,
-    /// The storage with the volumes.
     storage: &'a dyn Storage,
-    /// The domain's UUID.
     uuid: &'a str,
-    /// The UUID in the metadata.
     recorded: Option<String>,
     /// The machine that the files are on, if it is another one.
     elsewhere: Option<String>,

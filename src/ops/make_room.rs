@@ -35,6 +35,7 @@ use std::time::Duration;
 /// The reason that no room is made.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "make-room-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum RoomError {
     /// No guest may be moved.
     #[error("the guest has no place, and no guest may be moved to make room for it")]
@@ -44,31 +45,17 @@ pub enum RoomError {
     NoMoves {
         /// How many guests may be moved.
         movable: usize,
-        /// Whether every way was tried.
         is_certain: bool,
     },
     /// What would do is beyond the limits.
     #[error("no moves make room for the guest within {limits}{}", doubt(*is_certain))]
-    Limits {
-        /// The limits.
-        limits: String,
-        /// Whether every way was tried.
-        is_certain: bool,
-    },
+    Limits { limits: String, is_certain: bool },
     /// Guests would share an NVLink fabric.
     #[error("{why}")]
-    SharedFabric {
-        /// Why.
-        why: String,
-    },
+    SharedFabric { why: String },
     /// A named guest cannot be moved.
     #[error("domain `{name}` cannot be moved: it {why}")]
-    Fixed {
-        /// Its name.
-        name: String,
-        /// Why.
-        why: String,
-    },
+    Fixed { name: String, why: String },
 }
 
 impl Coded for RoomError {}
@@ -104,7 +91,6 @@ pub struct RoomRequest {
 }
 
 impl RoomRequest {
-    /// Its limits, as options.
     fn limits(&self) -> String {
         let limit = |number: Option<u32>, option| Some(format!("{option} {}", number?));
         let limits = [limit(self.max_stops, "--max-stops"), limit(self.max_moves, "--max-moves")];
@@ -164,11 +150,8 @@ pub struct RoomPlan {
 /// A guest and its new place.
 #[derive(Debug, Clone)]
 struct Target {
-    /// The guest.
     name: String,
-    /// Its UUID.
     uuid: String,
-    /// Its definition.
     before: String,
     /// Its GPUs then; empty: it has none.
     gpus: Vec<Bdf>,

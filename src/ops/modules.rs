@@ -37,9 +37,7 @@ pub struct KnownModules {
     pub rows: Vec<ModuleOfGpu>,
     /// What could not be determined.
     pub notes: Vec<String>,
-    /// The host.
     topology: Topology,
-    /// What is known now.
     modules: Modules,
 }
 

@@ -74,13 +74,10 @@ pub struct CardFunction {
 
 /// The data that cards are reported from.
 struct Host<'a> {
-    /// The host.
     topology: &'a Topology,
     /// Its files; none if the host is a recorded one.
     root: Option<FsRoot>,
-    /// What domains hold.
     held: &'a Occupancy,
-    /// The users of devices.
     uses: Vec<Use>,
 }
 
@@ -100,7 +97,6 @@ pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec
 }
 
 impl Host<'_> {
-    /// One card.
     fn card(&self, nic: &PciDevice) -> Result<NetworkCard> {
         let bdf = nic.bdf;
         let netdevs = nic.net.as_ref().map(|net| net.netdevs.clone()).unwrap_or_default();
@@ -143,7 +139,6 @@ impl Host<'_> {
         })
     }
 
-    /// One virtual function.
     fn function(&self, number: usize, vf: &PciDevice) -> CardFunction {
         CardFunction {
             number,

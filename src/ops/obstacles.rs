@@ -2,7 +2,6 @@
 
 use crate::error::{Error, Obstacles, Result};
 
-/// Reasons found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Found(Vec<Error>);
 

@@ -28,28 +28,20 @@ use std::collections::BTreeMap;
 /// The reason a guest does not get its huge pages.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-pages-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum GuestPagesError {
     /// Huge pages are missing for the start of the domain.
     #[error("domain `{name}` could not start: huge pages are missing{lines}")]
-    Missing {
-        /// Its name.
-        name: String,
-        /// The reasons, one line each.
-        lines: String,
-    },
+    Missing { name: String, lines: String },
     /// The node has less free memory than the huge pages need.
     #[error(
         "{count} more pages of {page} on node {node} are {wanted}, but only {left} of its memory \
          is left"
     )]
     Full {
-        /// How many.
         count: String,
-        /// The size of a page.
         page: String,
-        /// The node.
         node: String,
-        /// The memory they need.
         wanted: String,
         /// The free memory of the node.
         left: String,

@@ -36,7 +36,6 @@ pub fn pause(world: &World, name: &str, paused: bool) -> Result<Change> {
     Err(classed(Class::WrongState, message, hint))
 }
 
-/// The verb.
 fn verb(paused: bool) -> &'static str {
     if paused { "pause" } else { "resume" }
 }

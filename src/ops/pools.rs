@@ -9,29 +9,17 @@ use crate::shell::word;
 /// The reason a pool is not used.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "storage-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum PoolError {
     /// The pool is not active.
     #[error("pool `{name}` is not active")]
-    PoolInactive {
-        /// Its name.
-        name: String,
-    },
+    PoolInactive { name: String },
     /// The connection has no storage, so that no pool can be made.
     #[error("pool `{name}` cannot be made: {uri} has no storage driver")]
-    NoStorage {
-        /// Its name.
-        name: String,
-        /// The connection.
-        uri: String,
-    },
+    NoStorage { name: String, uri: String },
     /// The pool does not hold files.
     #[error("pool `{name}` is of type {kind}; images and disks need a pool of files")]
-    PoolKind {
-        /// Its name.
-        name: String,
-        /// Its kind.
-        kind: String,
-    },
+    PoolKind { name: String, kind: String },
 }
 
 impl Coded for PoolError {}

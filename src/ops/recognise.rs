@@ -17,69 +17,35 @@ use gpuvm_core::verify::identity::{Presence, hint};
 /// The reason a guest does not start with the devices at its addresses.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "identity-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum IdentityError {
     /// Other devices are at its addresses.
     #[error("domain `{name}` cannot start with other devices than it had{lines}")]
-    Other {
-        /// The domain.
-        name: String,
-        /// Which, a line each.
-        lines: String,
-    },
+    Other { name: String, lines: String },
     /// A drive does not report its identity.
     #[error(
         "domain `{name}` cannot start: drive {bdf} does not report its serial number now (driver: \
          {driver}); `{name}` had {recorded}"
     )]
-    Unproven {
-        /// The domain.
-        name: String,
-        /// The drive.
-        bdf: Bdf,
-        /// Its driver.
-        driver: String,
-        /// The recorded drive.
-        recorded: Box<DeviceIdentity>,
-    },
+    Unproven { name: String, bdf: Bdf, driver: String, recorded: Box<DeviceIdentity> },
     /// A drive reports the recorded serial number, but none of the recorded namespaces.
     #[error(
         "domain `{name}` cannot start: drive {bdf} reports the recorded serial number, but none of \
          the recorded EUIs of its namespaces; `{name}` had {recorded}"
     )]
-    Namespaces {
-        /// The domain.
-        name: String,
-        /// The drive.
-        bdf: Bdf,
-        /// The recorded drive.
-        recorded: Box<DeviceIdentity>,
-    },
+    Namespaces { name: String, bdf: Bdf, recorded: Box<DeviceIdentity> },
     /// A drive is recorded for another domain.
     #[error(
         "domain `{name}` cannot have drive {bdf}: it is recorded for domain `{of}`, which had it at \
          {was}"
     )]
-    OfAnother {
-        /// The domain.
-        name: String,
-        /// The drive.
-        bdf: Bdf,
-        /// The other domain.
-        of: String,
-        /// The recorded address.
-        was: Bdf,
-    },
+    OfAnother { name: String, bdf: Bdf, of: String, was: Bdf },
     /// The definition cannot record which drive a guest has.
     #[error(
         "domain `{name}` was not made by gpuvm, so its definition does not record which drive \
          {bdf} is: after a change of hardware libvirt would start it with another one"
     )]
-    NoRecord {
-        /// The domain.
-        name: String,
-        /// The drive.
-        bdf: Bdf,
-    },
+    NoRecord { name: String, bdf: Bdf },
 }
 
 impl Coded for IdentityError {}

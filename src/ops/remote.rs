@@ -11,37 +11,20 @@ use crate::topology::file::from_json;
 /// The reason the layout of another machine is not known.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "remote-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum RemoteError {
     /// The layout of the machine cannot be requested over this connection.
     #[error("{uri} leads to machine `{host}`, whose layout is not known here")]
-    UnknownLayout {
-        /// The connection.
-        uri: String,
-        /// The machine.
-        host: String,
-    },
+    UnknownLayout { uri: String, host: String },
     /// The output of gpuvm on the machine cannot be parsed.
     #[error("cannot read what gpuvm on `{host}` reports of its host: {error}")]
-    Malformed {
-        /// The machine.
-        host: String,
-        /// The parser's error.
-        error: String,
-    },
+    Malformed { host: String, error: String },
     /// gpuvm is not installed on the machine.
     #[error("gpuvm is not installed on machine `{host}`, so its layout is not known")]
-    NotInstalled {
-        /// The machine.
-        host: String,
-    },
+    NotInstalled { host: String },
     /// The layout of the machine cannot be read.
     #[error("the layout of machine `{host}` cannot be read: {error}")]
-    Unreachable {
-        /// The machine.
-        host: String,
-        /// The system's error.
-        error: String,
-    },
+    Unreachable { host: String, error: String },
 }
 
 impl Coded for RemoteError {}
@@ -50,7 +33,6 @@ impl Coded for RemoteError {}
 const CONNECT_S: u32 = 10;
 /// Limit of the whole command in seconds; a host of 1,500 pcpus is read in less than one.
 const ALL_S: u64 = 60;
-/// The command that runs there.
 const CAPTURE: [&str; 4] = ["gpuvm", "host", "capture", "-"];
 
 /// Reads the host named `host`, to which the connection at `uri` leads.
@@ -80,7 +62,6 @@ fn failed(error: &CommandError, host: &str) -> Error {
     }
 }
 
-/// The hint.
 fn hint(host: &str) -> String {
     format!(
         "`{} >host.json` records it, and `--host host.json` plans on the record; or run there: \

@@ -33,39 +33,20 @@ const MOST_LOGS: u32 = 1000;
 /// The reason a domain is not renamed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "rename-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum RenameError {
     /// The domain runs.
     #[error("domain `{name}` {state}; only a domain that is off can be renamed")]
-    Active {
-        /// Its name.
-        name: String,
-        /// Its state.
-        state: &'static str,
-    },
+    Active { name: String, state: &'static str },
     /// The domain has no definition.
     #[error("domain `{name}` has no persistent definition, so it cannot be renamed")]
-    NoDefinition {
-        /// Its name.
-        name: String,
-    },
+    NoDefinition { name: String },
     /// libvirt keeps a saved state or snapshots, which contain the old name.
     #[error("domain `{name}` has {what}, which cannot be renamed with it")]
-    Kept {
-        /// Its name.
-        name: String,
-        /// What there is.
-        what: String,
-    },
+    Kept { name: String, what: String },
     /// A file that would get a new name has it, or is not the domain's alone.
     #[error("{} of domain `{name}` cannot be renamed: {why}", path.display())]
-    File {
-        /// The domain's name.
-        name: String,
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        why: String,
-    },
+    File { name: String, path: PathBuf, why: String },
 }
 
 impl Coded for RenameError {}
@@ -223,14 +204,12 @@ fn renamed_log(path: &Path, name: &str, to: &str) -> Option<(PathBuf, PathBuf)> 
 }
 
 impl Paths {
-    /// Finds what carries the name.
     fn of(xml: &DomainXml, name: &str, to: &str) -> Paths {
         let settings = xml.nvram().and_then(|path| renamed(Path::new(&path), name, NVRAM, to));
         let log = serial_log(xml).and_then(|path| renamed_log(&path, name, to));
         Paths { nvram: settings, serial_log: log }
     }
 
-    /// All of them.
     fn all(&self) -> impl Iterator<Item = &(PathBuf, PathBuf)> {
         self.nvram.iter().chain(&self.serial_log)
     }

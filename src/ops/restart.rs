@@ -19,13 +19,11 @@ use std::cell::Cell;
 /// The reason a guest is not restarted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "restart-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum RestartError {
     /// The domain has no definition, so it would not exist after the stop.
     #[error("domain `{name}` has no persistent definition: stopping it would delete it")]
-    NoDefinition {
-        /// Its name.
-        name: String,
-    },
+    NoDefinition { name: String },
 }
 
 impl Coded for RestartError {}

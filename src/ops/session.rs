@@ -88,13 +88,10 @@ impl Running<'_, '_> {
 
 /// One run that changes something.
 pub struct Session<'w> {
-    /// The world that is read.
     world: &'w World,
-    /// How changes are made.
     manner: Manner,
     /// Signals, the lock, and the reporter.
     watch: Watch,
-    /// Warnings that were reported.
     told: BTreeSet<String>,
     /// The lock that the next run continues with; none: it takes it itself.
     kept: Option<Rc<HostLock>>,
@@ -199,7 +196,6 @@ impl<'w> Session<'w> {
         look(self.world)
     }
 
-    /// The procedure.
     fn through<T, R, E: From<Error>>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
@@ -238,7 +234,6 @@ impl<'w> Session<'w> {
         Ok((Done { change, made: true }, then))
     }
 
-    /// Takes the lock and plans.
     fn planned<T, E: From<Error>>(
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
@@ -343,7 +338,6 @@ impl<'w> Session<'w> {
         }
     }
 
-    /// Shows what would be done.
     fn preview<T>(&self, change: &Change<T>) -> Result<()> {
         if self.manner.confirm != Confirm::Given {
             for loss in &change.losses {
@@ -370,22 +364,18 @@ impl<'w> Session<'w> {
         Ok(Agreed::to(&steps).and(&change.losses))
     }
 
-    /// The world that is read.
     pub(crate) fn world(&self) -> &'w World {
         self.world
     }
 
-    /// How changes are made.
     pub(crate) fn manner(&self) -> Manner {
         self.manner
     }
 
-    /// Whether changes are only shown.
     pub(crate) fn is_preview(&self) -> bool {
         self.manner.dry_run
     }
 
-    /// The watch of the steps.
     pub(crate) fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }

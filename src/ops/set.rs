@@ -37,83 +37,41 @@ pub use nics::explained;
 /// The reason a guest does not get another size.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "set-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SetError {
     /// The guest runs, and its GPUs or other devices are to be others.
     #[error("domain `{name}` is running; {what} can only be added or removed while it is off")]
-    Runs {
-        /// Its name.
-        name: String,
-        /// What.
-        what: &'static str,
-    },
+    Runs { name: String, what: &'static str },
     /// No set of this number has all GPUs of the guest, or only its own.
     #[error("domain `{name}` cannot have {} and keep its own", words::count(*count, "GPU"))]
-    NoSet {
-        /// Its name.
-        name: String,
-        /// The number.
-        count: u32,
-    },
+    NoSet { name: String, count: u32 },
     /// There is no running guest that could be changed at once.
     #[error("domain `{name}` {state}, so there is no running guest to change")]
-    NotRunning {
-        /// Its name.
-        name: String,
-        /// Its state.
-        state: &'static str,
-    },
+    NotRunning { name: String, state: &'static str },
     /// This does not change while the guest runs.
     #[error("{what} of domain `{name}` cannot change while it runs")]
-    NotLive {
-        /// Its name.
-        name: String,
-        /// What.
-        what: String,
-    },
+    NotLive { name: String, what: String },
     /// The running guest has no room for so many vCPUs.
     #[error("running domain `{name}` can have at most {}", words::count(*most, "vCPU"))]
-    NoRoom {
-        /// Its name.
-        name: String,
-        /// Its maximum.
-        most: u32,
-    },
+    NoRoom { name: String, most: u32 },
     /// The running guest cannot lose vCPUs with which it started.
     #[error(
         "running domain `{name}` cannot have fewer than the {} that it started with",
         words::count(*least, "vCPU")
     )]
-    StartedWith {
-        /// Its name.
-        name: String,
-        /// How many that are.
-        least: u32,
-    },
+    StartedWith { name: String, least: u32 },
     /// QEMU does not tell when an emulated guest has released vCPUs.
     #[error("running domain `{name}` is emulated, and QEMU takes no vCPUs from emulated guests")]
-    Emulated {
-        /// Its name.
-        name: String,
-    },
+    Emulated { name: String },
     /// Only GPUs that are all others than its own are of this number.
     #[error(
         "no free set of {} has the GPUs of domain `{name}`; {gets} would be free",
         words::count(*count, "GPU")
     )]
-    OtherGpus {
-        /// Its name.
-        name: String,
-        /// How many.
-        count: u32,
-        /// Which it would get.
-        gets: String,
-    },
+    OtherGpus { name: String, count: u32, gets: String },
     /// The guest would share an NVLink fabric with other guests.
     #[error("{why}")]
-    SharedFabric {
-        /// Why.
-        why: String,
-    },
+    SharedFabric { why: String },
 }
 
 impl Coded for SetError {}
@@ -165,7 +123,6 @@ pub struct SetRequest {
 }
 
 impl SetRequest {
-    /// The settings that it means.
     pub(crate) fn tuning(&self) -> Tune {
         let items = Items {
             anew: true,

@@ -88,16 +88,12 @@ const FAULTS: [&str; 38] = [
 /// The reason that a job gets no guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SlurmJobError {
     /// Slurm does not run the program, or not as a prolog.
     #[error("{variable} is not set to {what}: Slurm sets it for prologs and epilogs")]
     #[strum(to_string = "job-unknown")]
-    Unknown {
-        /// The variable.
-        variable: &'static str,
-        /// What it has to be.
-        what: &'static str,
-    },
+    Unknown { variable: &'static str, what: &'static str },
     /// The program is not root.
     #[error("only root makes and deletes guests of jobs")]
     #[strum(to_string = "job-not-root")]
@@ -106,7 +102,6 @@ pub enum SlurmJobError {
     #[error("the job requests GPUs of type `{of}`, and the host has {has}")]
     #[strum(to_string = "type-absent")]
     Type {
-        /// The type.
         of: String,
         /// The types that the host has.
         has: String,
@@ -114,12 +109,7 @@ pub enum SlurmJobError {
     /// Slurm chose GPUs that the host does not have.
     #[error("SLURM_JOB_GPUS is `{indexes}`, and the host has {has} GPUs")]
     #[strum(to_string = "job-gpus")]
-    Indexes {
-        /// What Slurm says.
-        indexes: String,
-        /// How many the host has.
-        has: usize,
-    },
+    Indexes { indexes: String, has: usize },
 }
 
 impl Coded for SlurmJobError {}

@@ -29,113 +29,44 @@ use std::path::Path;
 /// The reason a snapshot is not made, reverted to or deleted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "snapshot-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SnapshotError {
     /// The domain runs.
     #[error("domain `{name}` {state}; its snapshots can only be changed while it is off")]
-    Active {
-        /// Its name.
-        name: String,
-        /// Its state.
-        state: &'static str,
-    },
+    Active { name: String, state: &'static str },
     /// The domain has no definition.
     #[error("domain `{name}` has no persistent definition, so it has no snapshots")]
-    NoDefinition {
-        /// Its name.
-        name: String,
-    },
+    NoDefinition { name: String },
     /// The domain has a saved state, which belongs to the content of its disks.
     #[error("domain `{name}` has {what}, which belongs to the present content of its disks")]
-    Saved {
-        /// Its name.
-        name: String,
-        /// What there is.
-        what: String,
-    },
+    Saved { name: String, what: String },
     /// A disk of the domain cannot hold a snapshot.
     #[error("disk `{target}` of domain `{name}` cannot hold a snapshot: {why}")]
-    Disk {
-        /// The domain's name.
-        name: String,
-        /// The disk.
-        target: String,
-        /// Why not.
-        why: String,
-    },
+    Disk { name: String, target: String, why: String },
     /// The domain has a drive, whose content no snapshot has.
     #[error("a snapshot does not include what domain `{name}` writes to its drives: {drive}")]
-    Drive {
-        /// The domain's name.
-        name: String,
-        /// The drive.
-        drive: String,
-    },
+    Drive { name: String, drive: String },
     /// The domain has no disk to make a snapshot of.
     #[error("domain `{name}` has no disk of its own to snapshot")]
-    NoDisk {
-        /// Its name.
-        name: String,
-    },
+    NoDisk { name: String },
     /// Others use a disk of the domain.
     #[error("disk {path} does not belong to domain `{name}` alone: {by}")]
-    Shared {
-        /// The domain's name.
-        name: String,
-        /// The disk.
-        path: String,
-        /// Who uses it.
-        by: String,
-    },
+    Shared { name: String, path: String, by: String },
     /// The image of a disk has other snapshots than libvirt knows.
     #[error("image {path} of domain `{name}` {why}")]
-    Image {
-        /// The domain's name.
-        name: String,
-        /// The image.
-        path: String,
-        /// What it has.
-        why: String,
-    },
+    Image { name: String, path: String, why: String },
     /// The domain has a snapshot of this name.
     #[error("domain `{name}` has a snapshot `{snapshot}`")]
-    Exists {
-        /// The domain's name.
-        name: String,
-        /// The snapshot.
-        snapshot: String,
-    },
+    Exists { name: String, snapshot: String },
     /// The domain has no snapshot of this name.
     #[error("domain `{name}` has no snapshot `{snapshot}`{}", of_all(all))]
-    NotFound {
-        /// The domain's name.
-        name: String,
-        /// The snapshot.
-        snapshot: String,
-        /// The snapshots that it has.
-        all: Vec<String>,
-    },
+    NotFound { name: String, snapshot: String, all: Vec<String> },
     /// The snapshot is none that gpuvm handles.
     #[error("snapshot `{snapshot}` of domain `{name}` {why}, which gpuvm leaves to virsh")]
-    Foreign {
-        /// The domain's name.
-        name: String,
-        /// The snapshot.
-        snapshot: String,
-        /// What it is.
-        why: &'static str,
-    },
+    Foreign { name: String, snapshot: String, why: &'static str },
     /// The domain has other disks than when the snapshot was made.
     #[error("domain `{name}` had {before} when snapshot `{snapshot}` was made; it now has {now}")]
-    OtherDisks {
-        /// The domain's name.
-        name: String,
-        /// The snapshot.
-        snapshot: String,
-        /// The disks in the snapshot.
-        before: String,
-        /// The disks that it has.
-        now: String,
-    },
+    OtherDisks { name: String, snapshot: String, before: String, now: String },
 }
 
 impl Coded for SnapshotError {}
@@ -200,13 +131,9 @@ pub struct ListedSnapshot {
     pub disks: Vec<String>,
 }
 
-/// A domain whose snapshots change.
 struct Subject {
-    /// It.
     row: DomainSummary,
-    /// Its definition.
     xml: DomainXml,
-    /// Its snapshots.
     snapshots: Vec<Snapshot>,
 }
 

@@ -22,13 +22,11 @@ use gpuvm_core::versions::Version;
 /// The reason the number of virtual functions of a network card is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "card-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum CardError {
     /// A card of the list for the boot did not get its virtual functions.
     #[error("{lines}")]
-    NotAtBoot {
-        /// The reasons, one line each.
-        lines: String,
-    },
+    NotAtBoot { lines: String },
     /// The host has no such network card.
     #[error("this host has no network card {called}")]
     Absent {
@@ -40,63 +38,29 @@ pub enum CardError {
     IsFunction {
         /// The device, as it was given.
         called: String,
-        /// Its PCI address.
         pf: String,
     },
     /// The card has no SR-IOV.
     #[error("{bdf} has no SR-IOV: its sriov_totalvfs is absent or 0")]
-    NoSriov {
-        /// Its PCI address.
-        bdf: String,
-    },
+    NoSriov { bdf: String },
     /// The card supports fewer virtual functions.
     #[error("{pf} can have {total} virtual functions, not {count}")]
-    TooMany {
-        /// Its PCI address.
-        pf: String,
-        /// How many it can have.
-        total: String,
-        /// The requested number.
-        count: String,
-    },
+    TooMany { pf: String, total: String, count: String },
     /// The card is not bound to a driver of the host.
     #[error("{pf} needs a driver of the host to have virtual functions, and {has}")]
-    NoDriver {
-        /// Its PCI address.
-        pf: String,
-        /// What has the card.
-        has: String,
-    },
+    NoDriver { pf: String, has: String },
     /// The virtual functions of the card are in use.
     #[error("the virtual functions of {pf} are in use{lines}")]
-    InUse {
-        /// Its PCI address.
-        pf: String,
-        /// The reasons, one line each.
-        lines: String,
-    },
+    InUse { pf: String, lines: String },
     /// Another device is at the address of the card.
     #[error("{pf} is now {seen}, not {id}: no virtual functions are made")]
-    OtherDevice {
-        /// Its PCI address.
-        pf: String,
-        /// The device found.
-        seen: String,
-        /// The device expected.
-        id: String,
-    },
+    OtherDevice { pf: String, seen: String, id: String },
     /// The card no longer has SR-IOV.
     #[error("{pf} no longer has SR-IOV")]
-    SriovLost {
-        /// Its PCI address.
-        pf: String,
-    },
+    SriovLost { pf: String },
     /// The card has no network device yet.
     #[error("{pf} has no network device yet: no virtual functions are made")]
-    NoNetdev {
-        /// Its PCI address.
-        pf: String,
-    },
+    NoNetdev { pf: String },
 }
 
 impl Coded for CardError {}
@@ -114,7 +78,6 @@ pub struct Functions {
     pub at_boot: Option<String>,
 }
 
-/// Where to look for cards.
 const LIST_HINT: &str = "`gpuvm nic list` shows the cards and their virtual functions";
 
 /// Finds a card with SR-IOV, with the maximum and the current number of its virtual functions.

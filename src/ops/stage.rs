@@ -43,9 +43,7 @@ pub(crate) type Happens = Box<dyn Fn(&str) + Send>;
 
 /// A caller that records messages and answers questions, with an optional action at each.
 pub(crate) struct Caller {
-    /// The messages so far.
     pub(crate) told: Mutex<Vec<String>>,
-    /// The answer to every question.
     pub(crate) answer: Answer,
     /// The action; a question is passed to it as `ask`.
     pub(crate) happens: Mutex<Option<Happens>>,
@@ -62,7 +60,6 @@ impl Caller {
         *self.happens.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(happens));
     }
 
-    /// Records a message.
     pub(crate) fn hear(&self, text: String) {
         let happens = self.happens.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(happens) = &*happens {
@@ -98,15 +95,10 @@ impl Reporter for Caller {
     }
 }
 
-/// A test machine.
 pub(crate) struct Stage {
-    /// Its lock, journals and files.
     pub(crate) dir: tempfile::TempDir,
-    /// Its hypervisor.
     pub(crate) fake: Rc<Fake>,
-    /// Its caller.
     pub(crate) caller: Arc<Caller>,
-    /// Its world.
     pub(crate) world: World,
 }
 
@@ -121,7 +113,6 @@ impl Stage {
         Stage { dir, fake, caller, world }
     }
 
-    /// Creates a guest.
     pub(crate) fn create(&self, confirm: Confirm) -> Result<Done<()>> {
         Session::begin(&self.world, manner(confirm))?.run(|world| self.plan(world))
     }
@@ -141,7 +132,6 @@ impl Stage {
         Ok(Change { question: Some(question), ..Change::new("create", "a", steps, ()) })
     }
 
-    /// The number of journals.
     pub(crate) fn journals(&self) -> usize {
         std::fs::read_dir(self.dir.path().join("journal")).map_or(0, Iterator::count)
     }
@@ -152,7 +142,6 @@ impl Stage {
         self.fake.runs("a").is_none() && !note && self.journals() == 0
     }
 
-    /// Recovers interrupted changes.
     pub(crate) fn recover(&self) {
         let orphans = Orphan::all_in(&self.dir.path().join("journal")).unwrap();
         assert!(orphans.damaged.is_empty(), "{:?}", orphans.damaged.first().map(|one| &one.error));
@@ -163,7 +152,6 @@ impl Stage {
     }
 }
 
-/// The manner of changes here.
 pub(crate) fn manner(confirm: Confirm) -> Manner {
     Manner { confirm, dry_run: false, lock_wait: Duration::ZERO, of: Of::Guests }
 }
@@ -178,7 +166,6 @@ pub(crate) fn kill() {
     resume_unwind(Box::new("killed"));
 }
 
-/// An error.
 fn failed(doing: &str, kind: HypervisorErrorKind) -> HypervisorError {
     let message = match kind {
         HypervisorErrorKind::NoDomain => "there is none",

@@ -17,49 +17,32 @@ use std::path::PathBuf;
 /// The reason a guest cannot start.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "start-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum StartError {
     /// Another uses a disk, or has an image over it.
     #[error("domain `{name}` cannot start: its disk {} is not free: {by}", path.display())]
     DiskInUse {
-        /// The domain.
         name: String,
         /// The disk, or its backing file.
         path: PathBuf,
-        /// Who uses it, and how.
         by: String,
     },
     /// A file of a disk does not exist.
     #[error("domain `{name}` cannot start: {what}")]
     DiskMissing {
-        /// The domain.
         name: String,
         /// The file, and which disk is on it.
         what: String,
     },
     /// A network of its NICs does not exist.
     #[error("domain `{name}` cannot start: there is no network `{network}`")]
-    NoNetwork {
-        /// The domain.
-        name: String,
-        /// The network.
-        network: String,
-    },
+    NoNetwork { name: String, network: String },
     /// A network of its NICs is down.
     #[error("domain `{name}` cannot start: network `{network}` is not active")]
-    NetworkDown {
-        /// The domain.
-        name: String,
-        /// The network.
-        network: String,
-    },
+    NetworkDown { name: String, network: String },
     /// A bridge or network device of its NICs does not exist, or takes no guests.
     #[error("domain `{name}` cannot start: {why}")]
-    NoLink {
-        /// The domain.
-        name: String,
-        /// What is missing.
-        why: String,
-    },
+    NoLink { name: String, why: String },
 }
 
 impl Coded for StartError {}

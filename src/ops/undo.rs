@@ -38,114 +38,56 @@ use written::unwritten;
 /// The reason a change of a domain is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "undo-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum UndoError {
     /// The domain had another name when the change was made.
     #[error("domain `{name}` was `{was}` when {change} was made")]
-    Renamed {
-        /// Its name.
-        name: String,
-        /// Its name at the time.
-        was: String,
-        /// The change.
-        change: String,
-    },
+    Renamed { name: String, was: String, change: String },
     /// The domain was edited since the change to be undone.
     #[error("domain `{name}` was edited since {change}")]
-    Edited {
-        /// Its name.
-        name: String,
-        /// The change.
-        change: String,
-    },
+    Edited { name: String, change: String },
     /// Whether the guest has written on a copied disk cannot be determined from here.
     #[error(
         "{change} copied a disk into volume `{volume}` of pool `{pool}`, and whether the guest has \
                  written on that cannot be seen from here"
     )]
-    CopyUnseen {
-        /// The change.
-        change: String,
-        /// The volume.
-        volume: String,
-        /// The pool.
-        pool: String,
-    },
+    CopyUnseen { change: String, volume: String, pool: String },
     /// The change deleted the data of a disk.
     #[error("{change} deleted {disk}, which cannot be restored")]
-    DataDeleted {
-        /// The change.
-        change: String,
-        /// The disk.
-        disk: String,
-    },
+    DataDeleted { change: String, disk: String },
     /// A change that nothing takes back.
     #[error("{change} cannot be undone: {why}")]
-    Final {
-        /// The change.
-        change: String,
-        /// Why not.
-        why: String,
-    },
+    Final { change: String, why: String },
     /// The guest has written on a disk that was made for it as another one is.
     #[error("{change} made disk {path}, on which domain `{name}` has written since")]
-    Written {
-        /// The change.
-        change: String,
-        /// The disk.
-        path: String,
-        /// The domain.
-        name: String,
-    },
+    Written { change: String, path: String, name: String },
     /// It is not known whether the guest has written on a disk that was made for it as another one is.
     #[error("it is not known whether domain `{name}` has written on {path} of {change}: {why}")]
-    Unproven {
-        /// The domain.
-        name: String,
-        /// The disk.
-        path: String,
-        /// The change.
-        change: String,
-        /// The reason.
-        why: String,
-    },
+    Unproven { name: String, path: String, change: String, why: String },
     /// The domain has state that belongs to the disks that the change made.
     #[error("domain `{name}` has {kept} on disks of {change}, which would be deleted with them")]
     Kept {
-        /// Its name.
         name: String,
         /// What it has: "2 snapshots".
         kept: String,
-        /// The change.
         change: String,
     },
     /// Images of others lie over a disk of the domain.
     #[error("disk {path} is not taken back: {used}, which would be damaged")]
     Below {
-        /// The path.
         path: String,
         /// Who has an image over it.
         used: String,
     },
     /// Another file is where a disk of the domain was.
     #[error("disk {path} is not taken back: another file is there now than the one it had")]
-    OtherFile {
-        /// The path.
-        path: String,
-    },
+    OtherFile { path: String },
     /// A running emulated guest would have to release vCPUs.
     #[error("running domain `{name}` keeps its vCPUs")]
-    KeepsVcpus {
-        /// Its name.
-        name: String,
-    },
+    KeepsVcpus { name: String },
     /// A disk that the domain had is in use.
     #[error("disk {path} is not taken back: {used}")]
-    DiskTaken {
-        /// The path.
-        path: String,
-        /// How many are in use.
-        used: String,
-    },
+    DiskTaken { path: String, used: String },
 }
 
 impl Coded for UndoError {}

@@ -116,7 +116,6 @@ fn uptime(hypervisor: &dyn Hypervisor, uuid: &str) -> Option<u64> {
     process::age(&root, pid).map(|age| age.as_secs())
 }
 
-/// Asks a guest's agent.
 fn ask(hypervisor: &dyn Hypervisor, name: &str, usage: &mut Usage) {
     let Some(agent) = Agent::greet(hypervisor, name, AGENT) else { return };
     usage.guest_memory = agent.read("/proc/meminfo").ok().as_deref().and_then(memory);
@@ -125,7 +124,6 @@ fn ask(hypervisor: &dyn Hypervisor, name: &str, usage: &mut Usage) {
     }
 }
 
-/// The memory of /proc/meminfo.
 fn memory(text: &str) -> Option<Part> {
     let value = |key: &str| -> Option<u64> {
         let rest = text.lines().find_map(|line| line.strip_prefix(key))?;

@@ -147,11 +147,8 @@ fn kind(error: &Error) -> Option<HypervisorErrorKind> {
 
 /// The machine that domains run on, if it is this one.
 struct Here {
-    /// Its files.
     root: FsRoot,
-    /// Its topology.
     topology: Topology,
-    /// Its kernel settings.
     tuning: Tuning,
     /// The processes of domains, by UUID.
     processes: BTreeMap<String, u32>,
@@ -163,9 +160,7 @@ struct Here {
 struct Machine {
     /// Its files; none if it is another machine.
     here: Option<Here>,
-    /// What all domains hold.
     all: Occupancy,
-    /// The versions of its software.
     versions: Versions,
     /// The state of its NVLink partitions; none: Fabric Manager manages none.
     partitions: Option<Partitions>,
@@ -174,7 +169,6 @@ struct Machine {
 }
 
 impl Machine {
-    /// Reads the machine.
     fn read(world: &World, hypervisor: &dyn Hypervisor) -> Result<Machine> {
         // Domains of the test driver run on no machine.
         let is_here = hypervisor.has_guests_here();
@@ -231,7 +225,6 @@ impl Machine {
         Ok(())
     }
 
-    /// Compares one domain.
     fn compare(
         &self,
         world: &World,

@@ -27,45 +27,25 @@ use std::collections::BTreeSet;
 /// The reason a guest does not get its virtual functions.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "vf-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum VfsError {
     /// The card of the virtual function has no Ethernet device of the host.
     #[error(
         "{bdf} cannot be configured: its card {pf} has no Ethernet device on the host, through \
          which that is done"
     )]
-    NoNetdev {
-        /// Its PCI address.
-        bdf: String,
-        /// Its PCI address.
-        pf: String,
-    },
+    NoNetdev { bdf: String, pf: String },
     /// The network would hand out a virtual function that another guest has by its address.
     #[error(
         "network `{network}` would hand out {bdf}, which domain `{domain}` names by its PCI address"
     )]
-    HandedOut {
-        /// The network.
-        network: String,
-        /// The virtual function.
-        bdf: Bdf,
-        /// The domain that has it.
-        domain: String,
-    },
+    HandedOut { network: String, bdf: Bdf, domain: String },
     /// The network has fewer virtual functions left.
     #[error(
         "requested {asked} virtual {} of network `{network}`, only {free} of {all} are left",
         if *asked == 1 { "function" } else { "functions" }
     )]
-    Short {
-        /// The network.
-        network: String,
-        /// How many the guest needs.
-        asked: usize,
-        /// How many are left.
-        free: usize,
-        /// How many the network has.
-        all: usize,
-    },
+    Short { network: String, asked: usize, free: usize, all: usize },
 }
 
 impl Coded for VfsError {}

@@ -36,7 +36,6 @@ impl Keeps {
 pub struct Watch {
     /// Whether a signal only ends a wait.
     keeps: Keeps,
-    /// The reporter.
     reporter: Arc<dyn Reporter>,
     /// The signals that are held back.
     interrupt: Interrupt,

@@ -54,7 +54,6 @@ pub struct RecordedStack {
 pub struct World {
     /// The settings.
     pub settings: Settings,
-    /// The reporter.
     reporter: Arc<dyn Reporter>,
     /// The host, if the caller provides it.
     known: Option<Topology>,
@@ -67,7 +66,6 @@ pub struct World {
     assumed_here: Cell<bool>,
     /// What was left out of the answer, reported once.
     unseen: OnceCell<String>,
-    /// The messages that were reported.
     told: RefCell<BTreeSet<String>>,
 }
 

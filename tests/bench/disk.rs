@@ -20,7 +20,6 @@ const DISK_MIB: u64 = 256;
 
 /// A variant of a disk.
 pub struct Variant {
-    /// Its name in the table.
     name: &'static str,
     /// Options of `qemu-img create` after `-f`.
     made: &'static [&'static str],
@@ -32,7 +31,6 @@ pub struct Variant {
     zeros: bool,
 }
 
-/// Builds a variant.
 const fn way(
     name: &'static str,
     made: &'static [&'static str],
@@ -63,23 +61,17 @@ const VARIANTS: [Variant; 9] = [
         ..way("raw full of zeros, none, io_uring", RESERVED, "none", "io_uring")
     },
 ];
-/// The index of gpuvm's default.
 const OURS: usize = 5;
 
-/// A kind of load.
 struct Load {
-    /// Its name in the table.
     name: &'static str,
-    /// Whether it writes.
     writes: bool,
     /// Bytes of a request.
     bytes: u64,
     /// Bytes from one request to the next: a large stride, coprime with the disk in requests,
     /// scatters them.
     step: u64,
-    /// Requests.
     count: u64,
-    /// Requests at once.
     depth: u32,
 }
 
@@ -126,7 +118,6 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
     verdicts
 }
 
-/// The block layer alone.
 fn host(quick: bool) -> Vec<Verdict> {
     if !Command::new("qemu-img").arg("--version").output().is_ok_and(|out| out.status.success()) {
         println!("skipped: no qemu-img");

@@ -15,11 +15,8 @@ use std::process::Command;
 /// Kinds of hosts: the records and the share of each in ten.
 const KINDS: [(&str, usize); 5] =
     [("dgx-h100", 3), ("dgx-a100", 2), ("dgx-2", 2), ("dgx-1", 1), ("dual-socket", 2)];
-/// States of each kind.
 const STATES: usize = 20;
-/// Guests of each host.
 const GUESTS: usize = 10;
-/// Hosts of the table.
 const SIZES: [usize; 4] = [200, 1000, 3000, 10_000];
 /// Limit over 200 hosts, in ms: of the time on CPUs for records alone, and a goal for the clock, and
 /// with guests.

@@ -20,7 +20,6 @@ const OF_VIRSH_START: (f64, f64) = (1.10, 1.03);
 const OF_VIRSH_UNDEFINE: f64 = 2.5;
 /// Limit as a multiple of the time of the gpuvm in `GPUVM_BEFORE`.
 const OF_BEFORE: f64 = 1.10;
-/// Guests that are listed.
 const GUESTS: usize = 50;
 
 /// The arguments of virsh on a libvirtd.
@@ -87,13 +86,10 @@ pub fn against(what: &str, ours: f64, before: f64) -> Verdict {
 
 /// A guest with its own disk, for every way of creating and ending it.
 struct Rig {
-    /// The libvirtd.
     daemon: Daemon,
-    /// Its URI.
     uri: String,
     /// Arguments of the `create` that makes the guest.
     create: Vec<String>,
-    /// A file with its definition.
     file: String,
 }
 
@@ -137,7 +133,6 @@ impl Rig {
         self
     }
 
-    /// Runs a gpuvm.
     fn gpuvm(&self, program: &str, args: &[String]) {
         done(Command::new(program).args(args).env("LIBVIRT_DEFAULT_URI", self.daemon.uri()));
     }
@@ -147,7 +142,6 @@ impl Rig {
         self.gpuvm(program, &self.create);
     }
 
-    /// Runs virsh.
     fn virsh(&self, args: &[&str]) -> String {
         let line = virsh(&self.uri, args);
         done(Command::new(line[0]).args(&line[1..]))
@@ -159,7 +153,6 @@ impl Rig {
         self.virsh(&["start", "guest"]);
     }
 
-    /// Ends it, by virsh.
     fn end(&self) {
         self.virsh(&["destroy", "guest"]);
         self.virsh(&["undefine", "guest", "--nvram"]);

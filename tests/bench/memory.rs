@@ -6,7 +6,6 @@ use crate::measure::{Verdict, median};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The program that is measured.
 const QEMU: &str = "qemu-system-x86_64";
 /// The kernel's file with the number of 2M pages.
 const POOL: &str = "/proc/sys/vm/nr_hugepages";

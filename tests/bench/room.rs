@@ -6,9 +6,7 @@ use gpuvm_bench::exact::Board;
 use gpuvm_bench::room::{EIGHT, made, policy, table};
 use std::time::Instant;
 
-/// The loads of the table.
 const LOADS: [f64; 4] = [0.5, 0.7, 0.9, 1.2];
-/// The load of the gate.
 const LOAD: f64 = 0.9;
 /// Guests of eight GPUs that are refused at that load where guests can be moved at will.
 const REFUSED: f64 = 1.0 - 0.519;

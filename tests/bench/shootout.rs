@@ -18,9 +18,7 @@ use std::time::Instant;
 
 /// Loads of the table and of the picture's curves.
 const LOADS: [f64; 5] = [0.4, 0.6, 0.8, 0.95, 1.2];
-/// Hosts of a quick run.
 const QUICK: [&str; 4] = ["dgx-2", "dgx-1", "dgx-a100", "epyc-nps4"];
-/// Seed of the streams.
 const SEED: u64 = 20_261_121;
 
 /// The value of `--name VALUE`.
@@ -35,7 +33,6 @@ fn default_picture() -> PathBuf {
     me.parent().and_then(|dir| dir.parent()).unwrap_or(&me).join("placement.svg")
 }
 
-/// Every planner, ours first.
 fn planners() -> Vec<Box<dyn Policy>> {
     let allow = Allow { remote: true, split: true };
     let mut all: Vec<Box<dyn Policy>> =
@@ -152,7 +149,6 @@ fn print_tallies(against: &BTreeMap<String, Tally>) {
     }
 }
 
-/// The targets with the results.
 #[allow(clippy::cast_precision_loss)]
 fn verdicts(sheets: &[Sheet], against: &BTreeMap<String, Tally>) -> Vec<Verdict> {
     let count = |what: &str, value: usize, gate: bool| Verdict {

@@ -11,7 +11,6 @@ use std::process::Command;
 
 /// The largest share of virt-xml's time that `tune --dry-run` may take.
 const OF_VIRT_XML: f64 = 0.1;
-/// Domains that are tuned.
 const DOMAINS: usize = 50;
 /// The virt-xml edit of each file of the directory `$0`.
 const VIRT_XML: &str = "for file in \"$0\"/*.xml; do virt-xml --connect test:///default --edit \
@@ -107,7 +106,6 @@ fn files(dir: &Path, name: &str, more: impl Fn(usize) -> String) -> PathBuf {
     dir
 }
 
-/// A passed-through function.
 fn hostdev(bdf: Bdf) -> String {
     format!(
         "

@@ -90,7 +90,6 @@ pub struct CopyArgs {
 }
 
 impl CopyArgs {
-    /// Its seed.
     fn seed(&self) -> SeedRequest {
         let wanted = if self.no_seed { SeedWanted::No } else { SeedWanted::Usual };
         let (ssh_key, nccl) = (self.ssh_key.clone(), NcclWanted::No);

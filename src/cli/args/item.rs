@@ -112,7 +112,6 @@ pub fn size(text: &str) -> Result<Item<MemSize>, String> {
     })
 }
 
-/// Reads one of several words.
 fn word(text: &str, words: &[&str]) -> Result<Item<String>, String> {
     let kinds = format!(", {}", words.join(", "));
     item(text, &kinds, |text| words.contains(&text).then(|| text.to_owned()))

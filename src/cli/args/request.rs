@@ -136,7 +136,6 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
     Ok(request)
 }
 
-/// The requested GPUs.
 fn gpu_wish(args: &GpuArgs) -> anyhow::Result<GpuWish> {
     if !args.gpu.is_empty() {
         let (indexes, bdfs) = sorted_out(&args.gpu);

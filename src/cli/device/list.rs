@@ -33,7 +33,6 @@ fn kind(kind: DeviceKind) -> &'static str {
     }
 }
 
-/// The rows as a table.
 fn table(rows: &[ListedDevice]) -> Table {
     let mut table =
         Table::new(["ADDRESS", "KIND", "MODEL", "NODE", "DRIVER", "GROUP", "RESET", "STATE"]);

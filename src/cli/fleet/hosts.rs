@@ -14,10 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// The largest file, in bytes.
 const MOST: u64 = 16 << 20;
-/// The fields of a host.
 const FIELDS: [&str; 3] = ["connect", "record", "domain_xml"];
 
-/// A file that is read.
 struct Reader<'f> {
     /// Its path, as given.
     path: &'f Path,
@@ -90,7 +88,6 @@ impl Reader<'_> {
         format!("{}:{}:{}", self.path.display(), at.line, at.column)
     }
 
-    /// The error of a value.
     fn bad<T>(&self, at: Spot, why: impl Into<String>) -> anyhow::Result<T> {
         let hint = "a host is `[host.NAME]` with `connect = \"URI\"`, `record = \"FILE\"` or both";
         Err(HostsError::Value { at: self.place(at), why: why.into() }.hint(hint))
@@ -136,7 +133,6 @@ impl Reader<'_> {
         hosts.into_iter().map(|(name, at, node)| self.host(name, at, node)).collect()
     }
 
-    /// A host.
     fn host(&self, name: String, at: Spot, node: Node) -> anyhow::Result<FleetHost> {
         let is_fit = |c: char| c.is_alphanumeric() || "-_.".contains(c);
         if !name.starts_with(char::is_alphanumeric) || !name.chars().all(is_fit) {

@@ -6,7 +6,6 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike, Value as Toml};
 
-/// The deepest nesting.
 const DEEPEST: usize = 8;
 
 /// A place in a file, from 1.
@@ -49,7 +48,6 @@ pub struct Fault {
     pub why: String,
 }
 
-/// Makes a fault.
 fn fault<T>(at: Spot, why: impl Into<String>) -> Result<T, Fault> {
     Err(Fault { at, why: why.into() })
 }
@@ -85,7 +83,6 @@ pub fn yaml(text: &str) -> Result<Node, Fault> {
 
 /// The events of a YAML file.
 struct Events<I> {
-    /// The parser.
     events: I,
 }
 
@@ -159,12 +156,10 @@ pub fn toml(text: &str) -> Result<Node, Fault> {
 
 /// The lines of a TOML file.
 struct Lines<'t> {
-    /// The file.
     text: &'t str,
 }
 
 impl Lines<'_> {
-    /// Where a part begins.
     fn spot(&self, span: Option<Range<usize>>) -> Spot {
         let start = span.map_or(0, |span| span.start).min(self.text.len());
         let before = self.text.get(..start).unwrap_or_default();
@@ -173,7 +168,6 @@ impl Lines<'_> {
         Spot { line, column }
     }
 
-    /// A table.
     fn map(&self, table: &dyn TableLike, depth: usize) -> Result<Value, Fault> {
         let mut map = Vec::new();
         for (name, item) in table.iter() {
@@ -185,7 +179,6 @@ impl Lines<'_> {
         Ok(Value::Map(map))
     }
 
-    /// What a key has.
     fn item(&self, item: &Item, at: Spot, depth: usize) -> Result<Node, Fault> {
         if depth > DEEPEST {
             return fault(at, "nested too deeply");
@@ -206,7 +199,6 @@ impl Lines<'_> {
         Ok(Node { at, value })
     }
 
-    /// A value in a line.
     fn value(&self, value: &Toml, depth: usize) -> Result<Node, Fault> {
         let at = self.spot(value.span());
         if depth > DEEPEST {

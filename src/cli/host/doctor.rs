@@ -61,7 +61,6 @@ fn commands(answer: &Diagnosed) -> String {
     }
 }
 
-/// The answer for people.
 fn text(answer: &Diagnosed) -> String {
     let mut text = String::new();
     for Finding { rule, severity, says, hint } in &answer.findings {

@@ -37,7 +37,6 @@ pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Shows the current limit.
 fn show(root: &FsRoot, cx: &Context<'_>) -> anyhow::Result<u8> {
     let open = open_files_now(root)?;
     if cx.output.json {

@@ -119,7 +119,6 @@ fn affinity(row: &MatrixRow) -> [String; 2] {
     ]
 }
 
-/// The widest cell.
 fn wide(column: &[String]) -> usize {
     column.iter().map(|cell| cell.chars().count()).max().unwrap_or(0)
 }

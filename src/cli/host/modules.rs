@@ -33,7 +33,6 @@ pub fn run(args: &ModulesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The table for a terminal.
 fn table(rows: &[ModuleOfGpu]) -> Table {
     let head = ["GPU", "address", "module", "known by"].map(ToOwned::to_owned).to_vec();
     let cells = |row: &ModuleOfGpu| {

@@ -19,7 +19,6 @@ pub fn run(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
 }
 
-/// Shows the pools.
 fn show(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let page = args.size.map(PageSize::size);
     let rows = pools(cx, args.node.map(NodeId), page)?;
@@ -34,7 +33,6 @@ fn show(args: &HostPagesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Makes the table of pools.
 fn table(rows: &[NodePool]) -> Table {
     let head =
         ["NODE", "SIZE", "RESERVED", "USED", "FREE", "SURPLUS", "ROOM", "AT BOOT", "MOUNTED"];

@@ -51,12 +51,10 @@ fn trust(topology: &Topology) -> String {
     }
 }
 
-/// Packages of a host.
 fn packages(topology: &Topology) -> usize {
     topology.cores().iter().map(|core| core.package).collect::<BTreeSet<u32>>().len()
 }
 
-/// The processors.
 fn cpu(topology: &Topology) -> String {
     let machine = topology.machine();
     let model = machine.cpu_model.as_deref().unwrap_or("unknown processor");
@@ -66,7 +64,6 @@ fn cpu(topology: &Topology) -> String {
     parts.join(", ")
 }
 
-/// Packages, dies, nodes, cores, pcpus.
 fn layout(topology: &Topology) -> String {
     let dies: BTreeSet<_> =
         topology.cores().iter().filter_map(|c| Some((c.package, c.die?))).collect();
@@ -119,7 +116,6 @@ fn memory(topology: &Topology) -> String {
     text
 }
 
-/// GPUs and the rest, counted.
 fn devices(topology: &Topology) -> String {
     let mut models: BTreeMap<String, usize> = BTreeMap::new();
     for gpu in topology.gpus() {

@@ -10,13 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most levels drawn; PCIe has far fewer, a forged record may have more.
 const DEEPEST: usize = 24;
 
-/// A tree being drawn.
 struct Tree<'a> {
     /// Functions directly below a bridge, by address.
     below: BTreeMap<Bdf, Vec<&'a PciDevice>>,
     /// Names of endpoints: GPU index, network and drive names.
     names: BTreeMap<Bdf, String>,
-    /// Whether everything is drawn.
     all: bool,
     /// Rows of the table so far.
     rows: Vec<Vec<String>>,

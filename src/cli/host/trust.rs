@@ -34,7 +34,6 @@ pub fn run(args: &HostTrustArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Shows the current declaration.
 fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
     let topology = cx.topology()?;
     let (trust, unread) = (topology.machine().trust, topology.machine().trust_unread.clone());

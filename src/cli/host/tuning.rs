@@ -27,7 +27,6 @@ pub fn run(args: &HostTuningArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Shows the settings.
 fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
     let settings = settings_now(cx)?;
     if cx.output.json {

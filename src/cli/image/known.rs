@@ -9,11 +9,9 @@ use gpuvm_ops::images::error::ImagesFileError;
 use gpuvm_ops::images::fetch::KnownImage;
 use std::path::{Path, PathBuf};
 
-/// The program's own.
 const OWN: &str = include_str!("../images.toml");
 /// The largest file, in bytes.
 const MOST: u64 = 1 << 20;
-/// The fields of an image.
 const FIELDS: [&str; 5] = ["url", "sums", "signature", "keyrings", "ca"];
 
 /// Reads what is known; entries of the file replace those of the same name.
@@ -32,7 +30,6 @@ pub fn read(args: &KnownArgs) -> anyhow::Result<Vec<KnownImage>> {
     Ok(known)
 }
 
-/// A file that is read.
 struct Reader<'f> {
     /// Its path, as given.
     path: &'f Path,
@@ -44,7 +41,6 @@ impl Reader<'_> {
         format!("{}:{}:{}", self.path.display(), at.line, at.column)
     }
 
-    /// The error of a value.
     fn bad<T>(&self, at: Spot, why: impl Into<String>) -> anyhow::Result<T> {
         let hint = "an image is `[image.NAME]` with `url = \"https://...\"`; gpuvm-image(1) has the \
                     other fields";
@@ -74,7 +70,6 @@ impl Reader<'_> {
         Ok(images)
     }
 
-    /// An image.
     fn image(&self, name: &str, at: Spot, node: Node) -> anyhow::Result<KnownImage> {
         let name = match ImageName::new(name) {
             Ok(name) => name,

@@ -94,7 +94,6 @@ pub(super) fn answer(network: Network, changed: bool, cx: &Context<'_>) -> anyho
     Ok(())
 }
 
-/// Prints what would be done.
 fn preview(
     args: &NetworkCreateArgs,
     change: &Change<NetworkPlan>,

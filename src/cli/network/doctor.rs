@@ -20,7 +20,6 @@ pub fn run(args: &NetworkDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if answer.broken { EXIT_FOUND } else { EXIT_DONE })
 }
 
-/// The answer for people.
 fn text(answer: &Diagnoses) -> String {
     let Diagnoses { domain, running, nics, .. } = answer;
     let state = if *running { "running" } else { "off" };
@@ -47,7 +46,6 @@ fn text(answer: &Diagnoses) -> String {
     }
 }
 
-/// A hop for people.
 fn hop_text(hop: &Hop, width: usize) -> String {
     let Hop { name, verdict, says, findings } = hop;
     let verdict = match verdict {

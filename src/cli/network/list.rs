@@ -19,7 +19,6 @@ pub fn run(cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The rows as a table.
 fn table(rows: &[NetworkRow]) -> Table {
     let dash = || "-".to_owned();
     let mut table = Table::new([

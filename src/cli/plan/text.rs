@@ -96,7 +96,6 @@ pub fn describe(planned: &Planned) -> String {
     lines.0
 }
 
-/// Adds the passed-through devices.
 fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
     let line = |bdf: Bdf| {
         let node = topology.device(bdf).and_then(|device| device.node);

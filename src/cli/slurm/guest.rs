@@ -138,9 +138,7 @@ fn boots_image(args: &CreateArgs) -> bool {
 
 /// What the admin's options give a guest; none: the planner chooses.
 struct Usual {
-    /// Its vCPUs.
     cpus: Option<u32>,
-    /// Its memory.
     memory: Option<MemSize>,
 }
 
@@ -201,7 +199,6 @@ fn choose_image(
 mod tests {
     use super::*;
 
-    /// Options for all guests.
     fn admin(line: &str) -> anyhow::Result<CreateArgs> {
         options(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
     }

@@ -5,7 +5,6 @@ use crate::words;
 use gpuvm_ops::verify::{Verified, called};
 use std::fmt::Write as _;
 
-/// The answer for people.
 pub(super) fn text(one: &Verified) -> String {
     let Verified { domain, running, findings, rules, not_checked } = one;
     let mut text: String = findings.iter().map(finding_text).collect();
@@ -27,7 +26,6 @@ pub(super) fn text(one: &Verified) -> String {
     text + "\n"
 }
 
-/// One finding for people.
 pub(super) fn finding_text(finding: &Finding) -> String {
     let Finding { rule, severity, says, hint } = finding;
     let Differs { message, at, .. } = says;

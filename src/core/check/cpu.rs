@@ -23,7 +23,6 @@ const ABSENT: Rule = Rule::error("pin-absent-pcpu", "a pin to a pcpu that the ho
 const OFFLINE: Rule = Rule::error("pin-offline-pcpu", "a pin to a pcpu that is offline");
 /// The vCPUs take turns on a pcpu while the guest assumes that they run in parallel.
 const CROWDED: Rule = Rule::error("pcpu-twice", "more vCPUs pinned to pcpus than there are");
-/// libvirt refuses it at define.
 const PRODUCT: Rule = Rule::error(
     "topology-product",
     "sockets x dies x clusters x cores x threads that are not the vCPUs",
@@ -57,7 +56,6 @@ const DEDICATED: Rule = Rule::warning(
     "hint-dedicated-shared",
     "the hint that vCPUs have their pcpus to themselves, where they do not",
 );
-/// libvirt refuses it at define.
 const CACHE_MODE: Rule =
     Rule::error("cpu-cache-mode", "the host's caches for a guest whose CPU is not the host's");
 /// The guest's scheduler and its libraries distribute work by caches that do not exist.

@@ -35,7 +35,6 @@ const BACKING: Rule = Rule::note(
 /// The guest sees QEMU's own tables in place of its partitions.
 const FORMAT: Rule =
     Rule::warning("disk-format", "a disk declared as raw whose file is a qcow2 image");
-/// QEMU does not open it.
 const DIRECT: Rule = Rule::error(
     "disk-cache-none",
     "cache='none' or 'directsync' on a file system that takes no O_DIRECT",

@@ -186,7 +186,6 @@ impl<'t> Guest<'t> {
         guest
     }
 
-    /// Adds one device.
     fn device(&mut self, device: Element<'t>, reader: &mut Reader<'t>) {
         let address = reader.guest_address(device);
         self.addresses.extend(address.clone());

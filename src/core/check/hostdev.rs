@@ -9,12 +9,9 @@ use crate::finding::Rule;
 use crate::topology::{DeviceKind, Isolated, PciDevice, Topology, Unsupported, Weakness, is_vfio};
 use std::collections::BTreeMap;
 
-/// libvirt notices it at start.
 const ABSENT: Rule =
     Rule::error("hostdev-absent", "a passed PCI function that the host does not have");
-/// libvirt refuses it at define.
 const TWICE: Rule = Rule::error("hostdev-twice", "a PCI function that is passed twice");
-/// VFIO takes endpoints only.
 const BRIDGE: Rule = Rule::error("hostdev-bridge", "a bridge that is passed");
 /// The host would lose its root, its network route or a mounted file system.
 const USED: Rule = Rule::error("hostdev-used-by-host", "a passed device that the host uses");

@@ -8,10 +8,8 @@ use crate::shell::word;
 use crate::words;
 use std::collections::BTreeSet;
 
-/// libvirt refuses it at define.
 const NO_THREAD: Rule =
     Rule::error("iothreadpin-undefined", "a pin of an I/O thread that is not defined");
-/// libvirt refuses it at define.
 const NO_DISK_THREAD: Rule =
     Rule::error("iothread-undefined", "a device that names an I/O thread that is not defined");
 /// Unused threads: the work meant for them runs in the emulator thread (gpuvm-nvidia-vm(7), TRAPS
@@ -126,7 +124,6 @@ fn emulated<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     }
 }
 
-/// Checks the queue counts.
 fn queues<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     let vcpus = guest.vcpus.value;
     for device in &guest.queued {

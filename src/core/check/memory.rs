@@ -19,12 +19,10 @@ const EMPTY: Rule = Rule::error("memory-node-empty", "memory bound to nodes that
 /// The kernel's out-of-memory killer ends the guest.
 const EXCEEDS: Rule =
     Rule::error("memory-exceeds-node", "more memory than the nodes that it is bound to have");
-/// libvirt notices it at start.
 const NO_POOL: Rule =
     Rule::error("huge-page-pool-absent", "huge pages of a size that the host has no pool of");
 /// The start would fail now; pages can be reserved.
 const SHORT: Rule = Rule::warning("huge-pages-short", "fewer free huge pages than the guest needs");
-/// QEMU refuses it at start.
 const MULTIPLE: Rule =
     Rule::error("memory-no-page-multiple", "memory that is no multiple of its huge pages");
 

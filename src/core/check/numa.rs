@@ -9,13 +9,10 @@ use crate::placement::memory_node;
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
-/// libvirt refuses it at define.
 const ABOVE: Rule = Rule::error("cell-vcpu-above-count", "a cell with vCPUs that do not exist");
 /// QEMU assigns it to a cell and warns that this will become an error.
 const NOWHERE: Rule = Rule::error("vcpu-in-no-cell", "a vCPU that is in no cell");
-/// QEMU refuses it at start.
 const TWICE: Rule = Rule::error("vcpu-in-two-cells", "a vCPU that is in two cells");
-/// libvirt refuses it at define.
 const NO_CELL: Rule = Rule::error("memnode-no-cell", "a memnode of a cell that does not exist");
 /// libvirt accepts it unless huge pages are requested.
 const NO_NODE: Rule =

@@ -137,16 +137,13 @@ fn whole_cores(topology: &Topology, cpuset: &CpuSet) -> CpuSet {
     cores.flat_map(|core| core.pcpus.iter()).chain(cpuset.iter()).collect()
 }
 
-/// The union of sets.
 fn union<'s>(sets: impl IntoIterator<Item = &'s CpuSet>) -> CpuSet {
     sets.into_iter().fold(CpuSet::new(), |all, set| all.or(set))
 }
 
 /// The pcpus of another domain: those of pins to single cores, and those its threads float over.
 struct Theirs {
-    /// Pcpus that carry its vCPUs.
     vcpus: CpuSet,
-    /// Every pcpu of their cores.
     cores: CpuSet,
     /// Every pcpu of the cores of its other threads.
     helpers: CpuSet,

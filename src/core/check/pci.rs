@@ -11,16 +11,13 @@ use crate::topology::vendor::VENDOR_ATI;
 use crate::topology::{DeviceKind, PciDevice, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// libvirt refuses it at define.
 const TWICE: Rule = Rule::error("guest-address-twice", "two devices at one address of the guest");
 /// The guest's firmware numbers the root's buses into the expander's range; QEMU then hides one of
 /// them.
 const LOW: Rule =
     Rule::error("pxb-bus-low", "an expander bus whose number the root's own buses reach");
-/// As above, for two expanders.
 const OVERLAP: Rule =
     Rule::error("pxb-bus-overlap", "expander buses whose bus numbers overlap or end above 255");
-/// libvirt refuses it at define.
 const NO_CELL: Rule = Rule::error("pxb-no-cell", "an expander bus of a cell that does not exist");
 /// QEMU starts, the guest sees no switch.
 const SWITCH: Rule = Rule::error(

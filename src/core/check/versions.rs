@@ -52,11 +52,9 @@ struct Facts {
 
 /// A defect that matters to some guests.
 struct Trap {
-    /// Its rule.
     rule: &'static Rule,
     /// Whether it matters to a guest.
     matters: fn(&Facts) -> bool,
-    /// The defect.
     defect: Defect,
 }
 
@@ -65,7 +63,6 @@ const fn trap(rule: &'static Rule, defect: Defect, matters: fn(&Facts) -> bool) 
     Trap { rule, matters, defect }
 }
 
-/// The table.
 const TRAPS: &[Trap] = &[
     trap(&SLOW_BARS, versions::KERNEL_SMALL_MAPS, |facts| facts.bar_gib >= 64),
     trap(&SLOW_BARS, versions::QEMU_SMALL_MAPS, |facts| facts.bar_gib >= 64),

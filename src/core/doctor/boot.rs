@@ -68,7 +68,6 @@ fn files(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     if let Some(drivers) = report.need(&DRIVER_FIRST, &case.facts.boot_drivers, "etc/modprobe.d") {
         first(case, drivers, report);

@@ -30,7 +30,6 @@ const VGA: u32 = 0x0300;
 /// 4 GiB.
 const BELOW_4G: u64 = 1 << 32;
 
-/// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     console(case, report);
     for gpu in case.gpus() {
@@ -135,7 +134,6 @@ fn dead(gpu: &PciDevice, why: &str, report: &mut Report<'_>) {
     finding.says.fatal = true;
 }
 
-/// Judges a GPU's power.
 fn power(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report: &mut Report<'_>) {
     let Some(facts) = facts else {
         report.skip(&D3COLD, "power states of GPUs are not known");

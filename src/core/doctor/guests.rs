@@ -41,7 +41,6 @@ const AUTO_SHUTDOWN: Version = Version(11, 2, 0);
 /// What a list of devices needs for guests with GPUs.
 const NODE: &str = "/dev/vfio/vfio";
 
-/// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     permission(case, report);
     slow(case, report);
@@ -78,7 +77,6 @@ fn vhost(case: &Case<'_>, report: &mut Report<'_>) {
     report.add(&VHOST_NET, wrong);
 }
 
-/// Finds kernels that refuse QEMU.
 fn permission(case: &Case<'_>, report: &mut Report<'_>) {
     let release = &case.topology.machine().kernel_release;
     let Some(release) = report.need(&PERMISSION, release, "proc/sys/kernel/osrelease") else {
@@ -98,7 +96,6 @@ fn permission(case: &Case<'_>, report: &mut Report<'_>) {
     report.add(&PERMISSION, wrong);
 }
 
-/// Finds a libvirt with vulnerabilities.
 fn vulnerable(case: &Case<'_>, report: &mut Report<'_>) {
     let Some(version) = case.versions.libvirt else {
         report.skip(&VULNERABLE, "the version of libvirt is not known");
@@ -158,7 +155,6 @@ fn slow(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Says what confidential guests find.
 fn confidential(case: &Case<'_>, report: &mut Report<'_>) {
     let path = "sys/module/kvm_amd/parameters/sev_snp";
     let offered = &case.facts.kernel.sev_snp;
@@ -182,7 +178,6 @@ fn confidential(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Judges libvirt's configuration of QEMU.
 fn configuration(case: &Case<'_>, report: &mut Report<'_>) {
     let Some(config) = report.need(&QEMU_USER, &case.facts.libvirt, "etc/libvirt/qemu.conf") else {
         return;

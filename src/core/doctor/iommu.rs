@@ -31,10 +31,8 @@ pub const IRQ_REMAP: Rule = Rule::error("irq-remap", "a host without interrupt r
 /// The host's own NICs and drives then pay for each mapping.
 pub const MODE: Rule = Rule::note("iommu-mode", "devices of the host whose DMA is mapped strictly");
 
-/// Where the kernel shows groups.
 const GROUPS: &str = "sys/kernel/iommu_groups";
 
-/// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     off(case, report);
     shared(case, report);
@@ -197,7 +195,6 @@ fn overridden(case: &Case<'_>, report: &mut Report<'_>) {
     report.add(&ACS_OVERRIDE, wrong);
 }
 
-/// Where a function's registers are.
 const CONFIG: &str = "sys/bus/pci/devices/N/config";
 
 /// Finds ports whose ACS control was cleared after the groups were formed.

@@ -227,7 +227,6 @@ enum Sign {
 }
 
 impl Sign {
-    /// Reads a line.
     fn of_line(line: &str) -> Option<Sign> {
         let has_text = |pattern: &Pattern| {
             let Pattern { text, with, .. } = pattern;
@@ -241,7 +240,6 @@ impl Sign {
         Some(at.map_or(Sign::Program, Sign::Hardware))
     }
 
-    /// Its place in the answer.
     fn order(self) -> usize {
         match self {
             Sign::Text(at) => at,

@@ -24,7 +24,6 @@ pub const KSM: Rule = Rule::warning("ksm", "equal memory of guests that the kern
 /// The kernel's own limit of mappings, of which a guest with large memory may use most.
 const ENOUGH_ENTRIES: u64 = 65_535;
 
-/// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     if let Some(units) = report.need(&MEMLOCK, &case.facts.daemon_units, "etc/systemd/system") {
         units.iter().for_each(|unit| daemon(case, unit, report));
@@ -235,7 +234,6 @@ fn asked_at_boot(arguments: &[String]) -> Vec<(MemSize, u64)> {
     asked
 }
 
-/// Judges merging of pages.
 fn ksm(case: &Case<'_>, report: &mut Report<'_>) {
     let Some(on) = report.need(&KSM, &case.facts.kernel.ksm, "sys/kernel/mm/ksm/run") else {
         return;

@@ -84,7 +84,6 @@ const BY_ARGUMENTS: &[&Rule] = &[
     &iommu::MODE,
     &guests::CONFIDENTIAL,
 ];
-/// Where the command line is.
 const ARGUMENTS: &str = "proc/cmdline";
 
 /// Every rule, one by one: those on files and guests first, then those on the kernel's log alone.
@@ -154,13 +153,11 @@ impl Case<'_> {
         })
     }
 
-    /// The kernel's release and version.
     fn kernel(&self) -> Option<(&str, Version)> {
         let release = self.topology.machine().kernel_release.as_deref()?;
         Some((release, Version::read(release)?))
     }
 
-    /// The version of a component.
     fn version(&self, of: Component) -> Option<Version> {
         match of {
             Component::Kernel => self.kernel().map(|(_, version)| version),
@@ -180,7 +177,6 @@ impl Case<'_> {
         self.topology.machine().title().map_or_else(String::new, |title| format!(" ({title})"))
     }
 
-    /// GPUs, boot displays included.
     fn gpus(&self) -> impl Iterator<Item = &PciDevice> {
         self.topology.of_kind(DeviceKind::Gpu)
     }

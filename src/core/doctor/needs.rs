@@ -20,7 +20,6 @@ pub const NO_FIRMWARE: Rule =
 /// The host has nothing to pass through.
 pub const NO_GPU: Rule = Rule::error("no-gpu", "a host without a GPU");
 
-/// These rules.
 pub(super) const RULES: [&Rule; 5] = [&NO_KVM, &NO_LIBVIRT, &NO_QEMU, &NO_FIRMWARE, &NO_GPU];
 
 /// Whether libvirt answers.
@@ -58,7 +57,6 @@ impl Connection {
     }
 }
 
-/// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     kvm(case, report);
     libvirt(case, report);
@@ -215,7 +213,6 @@ fn stopped(why: &str, daemon: Option<LibvirtDaemon>) -> Wrong {
     }
 }
 
-/// Finds a host without QEMU.
 fn qemu(case: &Case<'_>, report: &mut Report<'_>) {
     let by_libvirt = case.connection.support().map(|support| support.emulator.is_some());
     let by_files = || case.facts.software.as_ref().map(|software| software.qemu.is_some());

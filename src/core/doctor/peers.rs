@@ -15,19 +15,15 @@ pub const ACS_REDIRECT: Rule = Rule::note(
     "a NIC whose traffic with a GPU below its switch goes over the root",
 );
 
-/// Where a function's registers are.
 const CONFIG: &str = "sys/bus/pci/devices/N/config";
 
 /// NICs below one port, and the GPUs that they meet below one switch.
 #[derive(Default)]
 struct Pairs {
-    /// The NICs.
     nics: BTreeSet<Bdf>,
-    /// The GPUs.
     gpus: BTreeSet<Bdf>,
     /// Whether writes go over the root, too, not only reads.
     writes: bool,
-    /// Why.
     blocked: BTreeSet<Block>,
 }
 
@@ -119,7 +115,6 @@ fn says(block: &Block) -> String {
     }
 }
 
-/// What helps.
 fn hint(case: &Case<'_>, block: &Block) -> String {
     let at = block.at;
     let is_mellanox = || case.topology.device(at).is_some_and(|nic| nic.vendor == VENDOR_MELLANOX);

@@ -43,7 +43,6 @@ impl Says for OfHost {
 /// A finding about a host.
 pub type Finding = finding::Finding<OfHost>;
 
-/// A finding in the making.
 pub(super) struct Wrong {
     /// What is wrong.
     pub message: String,
@@ -57,11 +56,9 @@ pub(super) struct Wrong {
     pub fix: Vec<String>,
 }
 
-/// Collects findings.
 pub(super) struct Report<'a> {
     /// The facts, which say what could not be read.
     facts: &'a Facts,
-    /// Findings so far.
     found: Vec<Finding>,
     /// Rules that were not checked, with the reason.
     not_checked: BTreeMap<&'static str, String>,
@@ -69,7 +66,6 @@ pub(super) struct Report<'a> {
     partly_checked: BTreeMap<&'static str, String>,
 }
 
-/// What the rules found.
 pub(super) struct Outcome {
     /// Findings, errors first, then in the order of the rules.
     pub findings: Vec<Finding>,

@@ -16,7 +16,6 @@ pub const ISOLATION: Rule =
 /// Links that sleep can be lost (Xid 79).
 pub const ASPM: Rule = Rule::warning("aspm", "PCIe links whose power is saved");
 
-/// Applies the rules.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     irqbalance(case, report);
     tuning(case, report);
@@ -24,7 +23,6 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     aspm(case, report);
 }
 
-/// Judges how interrupts are spread.
 fn irqbalance(case: &Case<'_>, report: &mut Report<'_>) {
     let isolated = &case.topology.parts().isolated;
     if isolated.is_empty() {
@@ -179,7 +177,6 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Judges link power management.
 fn aspm(case: &Case<'_>, report: &mut Report<'_>) {
     let path = "sys/module/pcie_aspm/parameters/policy";
     let Some(policy) = report.need(&ASPM, &case.facts.kernel.aspm, path) else { return };

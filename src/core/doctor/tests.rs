@@ -3,7 +3,6 @@
 use super::*;
 use crate::topology::file::from_json;
 
-/// A recorded host.
 fn host() -> Topology {
     from_json(include_str!("../../../topologies/dual-socket.json")).unwrap()
 }

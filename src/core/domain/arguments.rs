@@ -77,7 +77,6 @@ impl<'t> Arguments<'t> {
         found
     }
 
-    /// Adds what a setting names.
     fn add(&mut self, element: Element<'t>, named: Named) {
         let spot = Spot::attribute(element, "value");
         match named {
@@ -103,12 +102,10 @@ fn properties(root: Element<'_>) -> impl Iterator<Item = Element<'_>> {
     overrides.flat_map(of_qemu).flat_map(of_qemu).flat_map(of_qemu)
 }
 
-/// A name without its prefix.
 fn local(name: &str) -> &str {
     name.rsplit(':').next().unwrap_or(name)
 }
 
-/// The text of an argument.
 fn value_of(argument: Element<'_>) -> String {
     argument.attr("value").unwrap_or_default().into_owned()
 }

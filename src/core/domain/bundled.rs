@@ -306,7 +306,6 @@ mod tests {
     /// A guest of ours, as libvirt writes it.
     const GUEST: &str = include_str!("tests/bundled.xml");
 
-    /// A device.
     fn device(text: &str) -> String {
         GUEST.replace("<devices>", &format!("<devices>{text}"))
     }

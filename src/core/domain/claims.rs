@@ -262,7 +262,6 @@ fn plugged(root: Element<'_>, vcpus: u32) -> VcpuSet {
     (0..current.unwrap_or(vcpus).min(vcpus)).map(VcpuId).collect()
 }
 
-/// Reads a count of threads.
 fn bounded(text: &str, what: &str) -> Result<u32, String> {
     match number(text)? {
         count if count <= MAX_THREADS => Ok(count),
@@ -297,7 +296,6 @@ fn iothreads<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> BTreeMap<u32, Sp
     threads
 }
 
-/// Reads the guest's NUMA cells.
 fn cells<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Cell<'t>> {
     let numa = root.child("cpu").and_then(|cpu| cpu.child("numa"));
     let elements = numa.into_iter().flat_map(|numa| numa.children("cell"));
@@ -338,7 +336,6 @@ fn bindings<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Binding<'t>> 
     bindings
 }
 
-/// Reads the memory modules.
 fn modules<'t>(devices: Option<Element<'t>>, reader: &mut Reader<'t>) -> Vec<Module> {
     let mut modules = Vec::new();
     for element in devices.into_iter().flat_map(|devices| devices.children("memory")) {

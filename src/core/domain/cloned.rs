@@ -39,12 +39,10 @@ pub struct Stays<'a> {
     pub nvram: &'a str,
 }
 
-/// The type of an element.
 fn kind(element: Element<'_>) -> Option<String> {
     Some(element.attr("type")?.into_owned())
 }
 
-/// The name of an entry.
 fn named(entry: Element<'_>) -> Option<String> {
     Some(entry.attr("name")?.into_owned())
 }

@@ -287,7 +287,6 @@ impl DomainEdit {
     }
 }
 
-/// The file of a log.
 fn log_file(log: Element<'_>) -> Option<String> {
     Some(log.attr("file")?.into_owned())
 }

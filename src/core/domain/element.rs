@@ -7,9 +7,7 @@ use std::borrow::Cow;
 /// A readable element of a document.
 #[derive(Clone, Copy)]
 pub struct Element<'t> {
-    /// The document.
     pub(super) tree: &'t Tree,
-    /// Index of the element.
     pub(super) node: usize,
 }
 
@@ -29,7 +27,6 @@ impl Tree {
 }
 
 impl<'t> Element<'t> {
-    /// Its place.
     pub(super) fn place(self) -> &'t Node {
         &self.tree.nodes[self.node]
     }

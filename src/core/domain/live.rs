@@ -177,7 +177,6 @@ fn bandwidths(live: &DomainXml, wanted: &DomainXml) -> (Vec<Bandwidth>, DomainXm
     (found, with)
 }
 
-/// The interfaces of a domain.
 fn interfaces(domain: &DomainXml) -> impl Iterator<Item = Element<'_>> {
     let devices = domain.root().children("devices");
     devices.flat_map(|devices| devices.children("interface"))
@@ -198,7 +197,6 @@ fn bandwidth(interface: Element<'_>) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A domain with these parts.
     fn domain(vcpu: &str, tune: &str, bandwidth: &str, memory: &str) -> DomainXml {
         DomainXml::parse(&format!(
             "<domain type='qemu'><name>a</name><memory>{memory}</memory>{vcpu}<iothreads>1</iothreads>\

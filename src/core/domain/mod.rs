@@ -65,13 +65,13 @@ pub struct DomainXml {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "xml-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum DomainXmlError {
     /// Not well-formed, or refused on purpose (DOCTYPE).
     #[error("domain XML, line {line}: {message}")]
     Syntax {
         /// Line, from 1.
         line: usize,
-        /// What is wrong.
         message: String,
     },
     /// A value that libvirt does not allow there.
@@ -79,7 +79,6 @@ pub enum DomainXmlError {
     Value {
         /// Path of the element or attribute.
         path: String,
-        /// What is wrong.
         message: String,
     },
 }

@@ -9,7 +9,6 @@ use crate::placement::GuestPcie;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// libvirt's namespace for QEMU-specific settings.
 pub(super) const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 /// The property that gives a GPU its clique (gpuvm-hardware(7), PEER-TO-PEER CLIQUES).
 const CLIQUE: &str = "x-nv-gpudirect-clique";
@@ -17,7 +16,6 @@ const CLIQUE: &str = "x-nv-gpudirect-clique";
 const SPEED: &str = "x-speed";
 /// The width of a root port's link.
 const WIDTH: &str = "x-width";
-/// Every property that we set.
 const OURS: [&str; 3] = [CLIQUE, SPEED, WIDTH];
 /// Speeds that a root port can have, in units of 0.1 GT/s, and QEMU's words for them.
 const SPEEDS: [(u32, &str); 6] =

@@ -164,7 +164,6 @@ pub(super) struct Bridge {
 pub(super) struct Buses {
     /// PCI controllers by index.
     pub bridges: BTreeMap<u8, Bridge>,
-    /// Slots in use, by bus.
     used: BTreeSet<(u8, u8)>,
     /// The slot of the root bus that takes the next root ports, and the function of the next one.
     filling: Option<(u8, u8)>,

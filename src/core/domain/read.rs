@@ -11,7 +11,6 @@ use std::ops::Deref;
 /// A place in a domain's XML. Path and line are computed only on demand.
 #[derive(Debug, Clone, Copy)]
 pub struct Spot<'t> {
-    /// The element.
     element: Element<'t>,
     /// The attribute; none: the element itself.
     attribute: Option<&'static str>,

@@ -186,7 +186,6 @@ impl DomainXml {
         disks.find(|&disk| disk_path(disk).as_deref() == Some(path))
     }
 
-    /// The root of our metadata.
     fn ours(&self) -> Option<Element<'_>> {
         let ours = |element: &Element<'_>| {
             element.namespace() == Some(NAMESPACE) && local(element.name()) == "guest"
@@ -201,7 +200,6 @@ fn is_driver(word: &str) -> bool {
     (1..=64).contains(&word.len()) && word.chars().all(good)
 }
 
-/// A name without its prefix.
 fn local(name: &str) -> &str {
     name.split_once(':').map_or(name, |(_, local)| local)
 }

@@ -27,7 +27,6 @@ pub(super) struct Seats<'a> {
     pub passes: bool,
     /// Addresses and bus numbers in use.
     buses: Buses,
-    /// Controllers to set.
     controllers: Vec<Controller>,
     /// PCI controllers to remove.
     pub dropped: Vec<u8>,

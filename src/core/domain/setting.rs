@@ -440,7 +440,6 @@ fn ioapic() -> Fragment {
     Fragment::new("ioapic").attr("driver", "qemu")
 }
 
-/// An IOMMU that remaps interrupts.
 fn iommu(translates_dma: bool) -> Fragment {
     let driver = ["intremap", "caching_mode", "eim"].into_iter();
     let driver = driver.fold(Fragment::new("driver"), |driver, name| driver.attr(name, "on"));

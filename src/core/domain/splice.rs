@@ -15,13 +15,11 @@ use std::ops::Range;
 struct Splice {
     /// The replaced bytes; empty: an insertion.
     span: Range<usize>,
-    /// The replacement.
     text: String,
 }
 
 /// A set of changes to a document.
 pub(super) struct Splicer<'t> {
-    /// The document.
     tree: &'t Tree,
     /// The changes; none overlaps another.
     splices: Vec<Splice>,
@@ -56,12 +54,10 @@ impl<'t> Splicer<'t> {
         out
     }
 
-    /// Notes a change.
     fn splice(&mut self, span: Range<usize>, text: impl Into<String>) {
         self.splices.push(Splice { span, text: text.into() });
     }
 
-    /// Makes an element as wanted.
     fn merge(&mut self, element: Element<'t>, wanted: &Fragment) {
         let (mut taken, mut made) = (BTreeSet::new(), Vec::new());
         let mut pairs = Vec::new();

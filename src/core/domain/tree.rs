@@ -111,18 +111,13 @@ pub(super) fn line_at(text: &str, at: usize) -> usize {
 /// A byte offset and what is wrong there.
 type Failure = (usize, String);
 
-/// A parse in progress.
 struct Indexer<'t> {
-    /// The document.
     text: &'t str,
-    /// Elements found.
     nodes: Vec<Node>,
-    /// Open elements, the root first.
     open: Vec<usize>,
 }
 
 impl Indexer<'_> {
-    /// Reads the whole document.
     fn run(mut self) -> Result<Vec<Node>, Failure> {
         let is_control = |c: char| {
             (c < ' ' && !matches!(c, '\t' | '\n' | '\r')) || matches!(c, '\u{fffe}' | '\u{ffff}')
@@ -177,7 +172,6 @@ impl Indexer<'_> {
         start..start + part.len()
     }
 
-    /// Handles a start tag.
     fn start(&mut self, tag: &BytesStart<'_>, empty: bool) -> Result<(), Failure> {
         let content = self.span(tag);
         let name = self.span(tag.name().0);
@@ -260,7 +254,6 @@ impl Indexer<'_> {
         }
     }
 
-    /// Handles text between tags.
     fn characters(&mut self, text: &str, at: Range<usize>) -> Result<(), Failure> {
         if let Some(bad) = text.find("]]>") {
             return Err((at.start + bad, "`]]>` in text".into()));

@@ -169,7 +169,6 @@ fn pcpus(held: &Held) -> CpuSet {
     threads.fold(CpuSet::new(), |all, pin| all.or(pin))
 }
 
-/// Reads one disk.
 fn disk_view(disk: Element<'_>, made: &[Made]) -> DiskView {
     let attr = |element: Option<Element<'_>>, name: &str| {
         element.and_then(|e| e.attr(name)).map(|value| value.into_owned()).unwrap_or_default()
@@ -184,7 +183,6 @@ fn disk_view(disk: Element<'_>, made: &[Made]) -> DiskView {
     }
 }
 
-/// Reads one NIC.
 fn nic_view(nic: Element<'_>) -> NicView {
     let attr = |element: Option<Element<'_>>, name: &str| {
         element.and_then(|e| e.attr(name)).map(|value| value.into_owned())
@@ -197,7 +195,6 @@ fn nic_view(nic: Element<'_>) -> NicView {
     }
 }
 
-/// Reads one console.
 fn console_view(console: Element<'_>) -> ConsoleView {
     let path = console.child("source").and_then(|source| source.attr("path"));
     ConsoleView {

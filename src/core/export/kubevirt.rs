@@ -12,7 +12,6 @@ use crate::topology::model::ids;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The API of both objects.
 const API: &str = "kubevirt.io/v1";
 /// The annotation by which emulator threads get one pcpu or two, so that their number is even.
 const EVEN: &str = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
@@ -471,7 +470,6 @@ impl KubeVirtExport {
     }
 }
 
-/// Name of an object.
 fn metadata(name: &str) -> Metadata {
     Metadata { name: name.into(), namespace: None, annotations: BTreeMap::new() }
 }
@@ -529,7 +527,6 @@ struct Helpers {
     pool: Option<u32>,
     /// Whether the emulator has its own.
     isolates: bool,
-    /// All pcpus of the pod.
     pcpus: u32,
 }
 
@@ -553,7 +550,6 @@ impl Helpers {
     }
 }
 
-/// The instance.
 fn instance(
     name: &str,
     shape: &Shape<'_>,
@@ -600,7 +596,6 @@ fn instance(
     }
 }
 
-/// The processors.
 fn processors(shape: &Shape<'_>, counts: &Helpers) -> PodCpu {
     let cpu = shape.cpu();
     PodCpu {
@@ -620,7 +615,6 @@ fn maps_cells(shape: &Shape<'_>) -> bool {
     shape.is_pinned && shape.page().is_some()
 }
 
-/// The devices.
 fn devices(shape: &Shape<'_>, resources: &[Resource]) -> PodDevices {
     let (mut gpus, mut others) = (Vec::new(), Vec::new());
     for (group, resource) in shape.devices.iter().zip(resources) {
@@ -698,7 +692,6 @@ fn cluster(shape: &Shape<'_>, resources: &[Resource]) -> KubeVirtPatch {
     }
 }
 
-/// What is lost.
 fn lost(shape: &Shape<'_>, counts: &Helpers) -> Vec<Lost> {
     let mut lost = Vec::new();
     if let Some(pins) = shape.pins() {

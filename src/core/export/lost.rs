@@ -70,7 +70,6 @@ impl Lost {
     }
 }
 
-/// The columns of a comment.
 const COLUMNS: usize = 78;
 
 /// What is lost as comments, which begin with `#` in YAML, shell and ini files alike. Foreign text

@@ -61,11 +61,11 @@ pub struct PlatformDisks {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "platform-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum PlatformError {
     /// The platform would have to round the memory, as the plan does.
     #[error("{asked} of memory is not a multiple of {of}, and the plan has {planned}")]
     Memory {
-        /// The requested memory.
         asked: String,
         /// What it has to be a multiple of.
         of: String,
@@ -74,69 +74,40 @@ pub enum PlatformError {
     },
     /// A cell's memory is not a whole number of the platform's units.
     #[error("cell {cell} has {memory} of memory, and Nova counts whole MiB")]
-    CellMemory {
-        /// The cell.
-        cell: usize,
-        /// Its memory.
-        memory: String,
-    },
+    CellMemory { cell: usize, memory: String },
     /// The last core would be shared with another guest.
     #[error(
         "{vcpus} vCPUs do not fill whole cores of {threads} threads, which Nova's thread policy \
          `require` gives"
     )]
     OddVcpus {
-        /// vCPUs of the guest.
         vcpus: u32,
-        /// Threads of a host core.
         threads: u32,
         /// The next number of vCPUs that fills whole cores.
         next: u32,
     },
     /// A cell lies over several host nodes.
     #[error("cell {cell} has vCPUs on nodes {nodes}, and Nova puts each cell on one node")]
-    SpreadCell {
-        /// The cell.
-        cell: usize,
-        /// The host nodes.
-        nodes: NodeSet,
-    },
+    SpreadCell { cell: usize, nodes: NodeSet },
     /// No name is known for a device.
     #[error("{bdf} is a {ids}, for which gpuvm knows no resource name")]
     UnknownDevice {
-        /// The device.
         bdf: Bdf,
-        /// Its vendor and device id.
         ids: String,
         /// A name of the form that the platform takes.
         example: String,
     },
     /// A name was given for a device that the guest does not have.
     #[error("--resource names {ids}, and the guest has no such device")]
-    UnusedResource {
-        /// Vendor and device id.
-        ids: String,
-        /// Those of the guest's devices.
-        has: String,
-    },
+    UnusedResource { ids: String, has: String },
     /// Devices are given two names.
     #[error("--resource names {ids} twice: `{first}` and `{second}`")]
-    TwoNames {
-        /// Vendor and device id.
-        ids: String,
-        /// One name.
-        first: String,
-        /// The other.
-        second: String,
-    },
+    TwoNames { ids: String, first: String, second: String },
     /// The platform does not take the given name of a device.
     #[error("resource name `{name}` of {ids} {why}")]
     ResourceName {
-        /// The name.
         name: String,
-        /// The device.
         ids: String,
-        /// Why not.
         why: &'static str,
         /// A name of the form that the platform takes.
         example: String,
@@ -144,19 +115,15 @@ pub enum PlatformError {
     /// Two kinds of devices would have one name.
     #[error("{first} and {second} would both be `{name}`")]
     SameName {
-        /// The name.
         name: String,
         /// Vendor and device id of the first.
         first: String,
-        /// Of the second.
         second: String,
     },
     /// The guest's name is not one of Kubernetes.
     #[error("`{name}` is not a name in Kubernetes: {why}")]
     Name {
-        /// The name.
         name: String,
-        /// Why not.
         why: String,
         /// The nearest name that is one.
         near: String,

@@ -262,7 +262,6 @@ fn isolates(shape: &Shape<'_>) -> bool {
     shape.is_pinned && !shape.own_pcpus.is_empty()
 }
 
-/// The extra specs.
 fn extra_specs(shape: &Shape<'_>, names: &[String], numa_policy: &str) -> BTreeMap<String, String> {
     let mut specs = BTreeMap::new();
     let mut add = |key: &str, value: String| specs.insert(key.to_owned(), value);
@@ -314,7 +313,6 @@ fn extra_specs(shape: &Shape<'_>, names: &[String], numa_policy: &str) -> BTreeM
     specs
 }
 
-/// The image's properties.
 fn image(shape: &Shape<'_>) -> BTreeMap<String, String> {
     let machine = match shape.guest.topology.machine().architecture.as_deref() {
         Some("aarch64") => Some("virt"),
@@ -409,7 +407,6 @@ fn may_have<'a>(shape: &Shape<'a>, like: &PciDevice) -> Vec<&'a PciDevice> {
     all.into_iter().zip(states).filter_map(may).collect()
 }
 
-/// What is lost.
 fn lost(shape: &Shape<'_>) -> Vec<Lost> {
     let mut lost = Vec::new();
     let mut add = |code, what: String| lost.push(Lost::new(code, what));
@@ -462,7 +459,6 @@ fn lost(shape: &Shape<'_>) -> Vec<Lost> {
     lost
 }
 
-/// Whole MiB.
 fn mib(size: MemSize) -> u64 {
     size.kib() >> 10
 }

@@ -117,16 +117,13 @@ fn domain(device: &PciDevice) -> &'static str {
     }
 }
 
-/// A resource of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// Its name.
     pub(super) name: String,
     /// Whether NVIDIA's device plugin announces it, and not KubeVirt.
     pub(super) is_external: bool,
 }
 
-/// The resource of a device.
 pub(super) fn resource(
     device: &PciDevice,
     given: Option<&ResourceWish>,

@@ -14,7 +14,6 @@ use crate::topology::{DeviceKind, PciDevice};
 /// Devices of one kind, as a platform counts them.
 #[derive(Debug, Clone)]
 pub(super) struct DeviceGroup<'a> {
-    /// The first of them.
     pub(super) first: &'a PciDevice,
     /// Their addresses, in guest order.
     pub(super) bdfs: Vec<Bdf>,
@@ -22,12 +21,9 @@ pub(super) struct DeviceGroup<'a> {
     pub(super) given: Option<&'a ResourceWish>,
 }
 
-/// The shape of a plan.
 #[derive(Debug, Clone)]
 pub(super) struct Shape<'a> {
-    /// The guest.
     pub(super) guest: PlatformGuest<'a>,
-    /// Whether its vCPUs are pinned.
     pub(super) is_pinned: bool,
     /// Pcpus that its vCPUs are pinned to.
     pub(super) vcpu_pcpus: CpuSet,
@@ -35,13 +31,10 @@ pub(super) struct Shape<'a> {
     pub(super) own_pcpus: CpuSet,
     /// Threads of a core of its host cores.
     pub(super) host_threads: u32,
-    /// Host nodes of its cells.
     pub(super) nodes: NodeSet,
     /// Its devices, without NVSwitches and companions, by kind in guest order.
     pub(super) devices: Vec<DeviceGroup<'a>>,
-    /// Its NVSwitches.
     pub(super) switches: Vec<Bdf>,
-    /// Functions that come along.
     pub(super) companions: Vec<Bdf>,
 }
 
@@ -78,7 +71,6 @@ impl<'a> Shape<'a> {
         })
     }
 
-    /// Number of guest cells.
     pub(super) fn cells(&self) -> u32 {
         u32::try_from(self.guest.placement.cells.len()).unwrap_or(u32::MAX)
     }

@@ -12,7 +12,6 @@ use crate::request::{
 use crate::topology::Topology;
 use crate::topology::file::from_json;
 
-/// The recorded hosts.
 const HOSTS: [(&str, &str); 5] = [
     ("dgx-1", include_str!("../../../topologies/dgx-1.json")),
     ("dgx-2", include_str!("../../../topologies/dgx-2.json")),
@@ -21,13 +20,11 @@ const HOSTS: [(&str, &str); 5] = [
     ("dual-socket", include_str!("../../../topologies/dual-socket.json")),
 ];
 
-/// A recorded host.
 fn host(name: &str) -> Topology {
     let (_, text) = HOSTS.iter().find(|(known, _)| *known == name).unwrap();
     from_json(text).unwrap()
 }
 
-/// A guest of these parts.
 fn guest<'a>(
     name: &'a DomainName,
     topology: &'a Topology,
@@ -48,7 +45,6 @@ fn guest<'a>(
     }
 }
 
-/// Both exports of a request.
 type Both = (Result<KubeVirtExport, PlatformError>, Result<NovaExport, PlatformError>);
 
 /// Plans a guest on an empty host and exports it.
@@ -96,7 +92,6 @@ fn every_plan_keeps_the_rules_between_fields() {
     assert!(seen > 100, "{seen} plans");
 }
 
-/// The rules of KubeVirt.
 fn rules(what: &str, placement: &Placement, export: &KubeVirtExport) {
     let spec = &export.virtual_machine.spec.template.spec;
     let (cpu, memory) = (&spec.domain.cpu, &spec.domain.memory);
@@ -120,7 +115,6 @@ fn rules(what: &str, placement: &Placement, export: &KubeVirtExport) {
     assert_eq!(spec.domain.io_threads_policy.as_deref(), Some(policy), "{what}");
 }
 
-/// The rules of Nova.
 fn flavor_rules(what: &str, placement: &Placement, export: &NovaExport) {
     let spec = |key: &str| export.flavor.extra_specs.get(key).map(String::as_str);
     let number = |key: &str| spec(key).map_or(1, |text| text.parse::<u32>().unwrap());
@@ -143,7 +137,6 @@ fn flavor_rules(what: &str, placement: &Placement, export: &NovaExport) {
 
 /// Pages as a request has them.
 trait IntoPages {
-    /// The same as a choice.
     fn into_pages(self) -> HugePages;
 }
 
@@ -279,7 +272,6 @@ fn cells_threads_and_types_follow_the_host() {
     assert_eq!((nova.host.cpu_dedicated_set, nova.host.cpu_shared_set), (None, None));
 }
 
-/// Kinds of what is lost.
 fn kinds(lost: &[Lost]) -> Vec<LostKind> {
     lost.iter().map(|lost| lost.code).collect()
 }

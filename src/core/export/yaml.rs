@@ -63,7 +63,6 @@ fn below(text: &mut String, value: &Value, column: usize) {
     block(text, value, if value.is_array() { column } else { column + 2 });
 }
 
-/// A value in one line.
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),

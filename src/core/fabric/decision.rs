@@ -43,30 +43,21 @@ pub enum Release {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum PartitionRefusal {
     /// A running domain has some of its GPUs.
     #[error("NVLink partition {partition} is held by running domain `{}`", domain.name)]
-    Held {
-        /// The partition.
-        partition: u32,
-        /// The domain.
-        domain: Domain,
-    },
+    Held { partition: u32, domain: Domain },
     /// It is active, and no running domain has any of its GPUs.
     #[error("NVLink partition {partition} is active, and no running domain uses it")]
-    Stale {
-        /// The partition.
-        partition: u32,
-    },
+    Stale { partition: u32 },
     /// Another partition that shares GPUs with it is active.
     #[error(
         "NVLink partition {partition} shares GPUs with partition {with}, which is active for {}",
         domain.as_ref().map_or("no running domain".to_owned(), |d| format!("domain `{}`", d.name))
     )]
     Overlap {
-        /// The partition.
         partition: u32,
-        /// The other partition.
         with: u32,
         /// The running domain with GPUs of the other partition; none: no domain has any, so that it
         /// is stale.
@@ -80,21 +71,14 @@ pub enum PartitionRefusal {
         ModulesText(planned)
     )]
     Changed {
-        /// The partition.
         partition: u32,
         /// Module ids when this was planned.
         planned: Modules,
-        /// Module ids now.
         now: Modules,
     },
     /// Fabric Manager does not list it.
     #[error("Fabric Manager lists no partition {partition}, among {listed}")]
-    NotListed {
-        /// The partition.
-        partition: u32,
-        /// How many partitions it lists.
-        listed: usize,
-    },
+    NotListed { partition: u32, listed: usize },
     /// It is active, and a running domain may have its GPUs: their module ids are not known.
     #[error(
         "NVLink partition {partition} is active, and whether domain `{}` uses it cannot be told: \
@@ -102,9 +86,7 @@ pub enum PartitionRefusal {
         domain.name
     )]
     Untold {
-        /// The partition.
         partition: u32,
-        /// The first such domain.
         domain: Domain,
         /// How many of its GPUs are unknown.
         unknown: usize,

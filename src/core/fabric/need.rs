@@ -30,6 +30,7 @@ pub struct Need {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum NeedRefusal {
     /// No partition has exactly these GPUs.
     #[error(
@@ -41,9 +42,7 @@ pub enum NeedRefusal {
     None {
         /// How many GPUs of the board the guest has.
         gpus: usize,
-        /// Their known module ids.
         modules: Modules,
-        /// The sizes of existing partitions.
         sizes: Vec<usize>,
         /// The partitions of this many GPUs, by module id.
         same: Vec<Modules>,
@@ -60,7 +59,6 @@ pub enum NeedRefusal {
         gpus: usize,
         /// How many of them have no known module id.
         unknown: usize,
-        /// What tells module ids.
         how: String,
     },
     /// A reset after the activation turns NVLinks off, and QEMU resets at each start.
@@ -68,10 +66,7 @@ pub enum NeedRefusal {
         "NVLink partition {partition} would lose its NVLinks at the start: on this board a GPU's \
          reset after the activation turns them off, and QEMU resets GPUs as a guest starts"
     )]
-    ResetCutsLinks {
-        /// The partition.
-        partition: u32,
-    },
+    ResetCutsLinks { partition: u32 },
 }
 
 impl NeedRefusal {

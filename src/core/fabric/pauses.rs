@@ -6,11 +6,8 @@ use std::time::Duration;
 /// sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pauses {
-    /// The next pause.
     next: Duration,
-    /// The longest pause.
     longest: Duration,
-    /// The rest of the total.
     left: Duration,
 }
 

@@ -37,7 +37,6 @@ pub struct RestoreList {
 /// Reads partitions and refuses a number that is there twice, here where the parser still knows the
 /// line.
 fn distinct<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RestoreEntry>, D::Error> {
-    /// Reads entry by entry.
     struct Entries;
     impl<'de> Visitor<'de> for Entries {
         type Value = Vec<RestoreEntry>;
@@ -64,21 +63,18 @@ fn distinct<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RestoreEnt
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-list-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum RestoreListError {
     /// Not JSON of this form.
     #[error("line {line}: {reason}")]
     Damaged {
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
         reason: String,
     },
     /// Written by a later version.
     #[error("its version is {version}; this program reads version {FORMAT}")]
-    Version {
-        /// Its version.
-        version: u32,
-    },
+    Version { version: u32 },
 }
 
 impl Default for RestoreList {
@@ -93,7 +89,6 @@ impl RestoreList {
         /// The part common to all versions.
         #[derive(Deserialize)]
         struct Head {
-            /// Its version.
             version: u32,
         }
         if text.trim().is_empty() {

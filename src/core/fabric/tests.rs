@@ -3,7 +3,6 @@
 use super::*;
 use std::time::Duration;
 
-/// A set of module ids.
 fn modules(ids: &[u32]) -> Modules {
     ids.iter().copied().collect()
 }
@@ -36,17 +35,14 @@ fn domain(name: &str) -> Domain {
     Domain { name: name.into(), uuid: name.into() }
 }
 
-/// A running domain.
 fn runs(name: &str, gpus: &[u32]) -> Running {
     Running { domain: domain(name), modules: modules(gpus), unknown: 0, placed: modules(&[]) }
 }
 
-/// An entry of the file.
 fn entry(id: u32, gpus: &[u32], domain: &str) -> RestoreEntry {
     RestoreEntry { id, modules: modules(gpus), domain: domain.into() }
 }
 
-/// The file with these entries.
 fn file(entries: &[RestoreEntry]) -> RestoreList {
     RestoreList { version: FORMAT, partitions: entries.to_vec() }
 }
@@ -56,12 +52,10 @@ fn wanted() -> Wanted {
     Wanted { partition: 3, modules: modules(&[1, 3]), domain: "a".into() }
 }
 
-/// The decision on it.
 fn decided(list: &[Listed], running: &[Running], entries: &[RestoreEntry]) -> Decision {
     decide(&wanted(), list, running, &file(entries))
 }
 
-/// The refusal of it.
 fn refusal(list: &[Listed], running: &[Running], entries: &[RestoreEntry]) -> PartitionRefusal {
     match decided(list, running, entries) {
         Decision::Refused(refusal) => refusal,

@@ -94,7 +94,6 @@ pub fn running(
     found.0.extend(now.0);
 }
 
-/// Compares vCPUs, memory and pages.
 fn sizes(wanted: &Request, record: &Request, now: &Guest, found: &mut Found) {
     if let Some(vcpus) = wanted.vcpus_at_start.or(wanted.vcpus) {
         found.changeable(Opt::Vcpus, now.vcpus.to_string(), vcpus.to_string());
@@ -201,7 +200,6 @@ fn machine(wanted: &Request, now: &Guest, found: &mut Found) {
     }
 }
 
-/// Values as a list.
 fn listed<T: ToString>(all: &[T]) -> String {
     let words: Vec<String> = all.iter().map(ToString::to_string).collect();
     if words.is_empty() { "none".to_owned() } else { words.join(",") }

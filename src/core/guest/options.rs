@@ -106,7 +106,6 @@ pub(super) fn word(number: Option<u32>, none: &str) -> String {
     number.map_or_else(|| none.to_owned(), |number| number.to_string())
 }
 
-/// The options so far.
 struct List(Vec<(Opt, Vec<String>)>);
 
 impl List {
@@ -149,7 +148,6 @@ fn vcpus(request: &Request) -> (Option<u32>, Option<u32>) {
     }
 }
 
-/// Which GPUs.
 fn gpus(wish: &GpuWish) -> Vec<(Opt, Vec<String>)> {
     match wish {
         GpuWish::Count(0) => Vec::new(),

@@ -22,13 +22,9 @@ pub struct Planned {
     pub notes: Vec<String>,
 }
 
-/// A bridge being planned.
 struct Planner<'a> {
-    /// The request.
     request: &'a Request,
-    /// The host.
     host: &'a HostNetwork,
-    /// Problems so far.
     problems: Vec<Problem>,
 }
 
@@ -62,7 +58,6 @@ pub fn plan(request: &Request, host: &HostNetwork) -> Result<Planned, Refused> {
 }
 
 impl Planner<'_> {
-    /// Checks its name.
     fn name(&mut self) {
         let name = &self.request.name;
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -80,7 +75,6 @@ impl Planner<'_> {
         self.problems.push(Problem::Name { name: name.clone(), why });
     }
 
-    /// Returns the NICs that exist.
     fn nics(&mut self) -> Vec<Link> {
         let mut nics: Vec<Link> = Vec::new();
         let bonded_or_not = self.request.vlan.is_none() || self.request.bond.is_some();
@@ -121,7 +115,6 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the bond if requested.
     fn bond(&mut self) -> Option<Bond> {
         let count = self.request.nics.len();
         match self.request.bond {
@@ -143,7 +136,6 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the VLAN if requested.
     fn vlan(&mut self, bond: Option<&Bond>) -> Option<Vlan> {
         let id = self.request.vlan?;
         if !(1..=4094).contains(&id) {
@@ -276,7 +268,6 @@ fn lost(bridge: &HostBridge, host: &HostNetwork) -> Vec<String> {
     lost
 }
 
-/// Lists notes for the user.
 fn notes(bridge: &HostBridge, nics: &[Link], host: &HostNetwork) -> Vec<String> {
     let mut notes = Vec::new();
     let down: Vec<&str> = nics.iter().filter(|nic| !nic.up).map(|nic| nic.name.as_str()).collect();

@@ -10,34 +10,21 @@ use std::net::Ipv4Addr;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "host-bridge-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum Problem {
     /// The bridge's name cannot be used.
     #[error("{name} cannot be its name: {why}")]
-    Name {
-        /// The name.
-        name: String,
-        /// Why.
-        why: String,
-    },
+    Name { name: String, why: String },
     /// No such network device.
     #[error("this host has no network device {name}")]
-    NoLink {
-        /// Its name.
-        name: String,
-    },
+    NoLink { name: String },
     /// Not a NIC.
     #[error("{name} is not a NIC but {what}")]
     #[strum(to_string = "not-nic")]
-    NoNic {
-        /// Its name.
-        name: String,
-        /// What it is.
-        what: String,
-    },
+    NoNic { name: String, what: String },
     /// A NIC that is part of another device.
     #[error("{name} is already a port of {master}")]
     Port {
-        /// Its name.
         name: String,
         /// What it is a port of.
         master: String,
@@ -48,123 +35,64 @@ pub enum Problem {
          or bond"
     )]
     #[strum(to_string = "upper-device")]
-    Under {
-        /// The NIC.
-        name: String,
-        /// The device on it.
-        upper: String,
-        /// Its kind.
-        kind: String,
-    },
+    Under { name: String, upper: String, kind: String },
     /// A NIC that is named twice.
     #[error("{name} appears twice")]
     #[strum(to_string = "nic-twice")]
-    Twice {
-        /// Its name.
-        name: String,
-    },
+    Twice { name: String },
     /// A bond of a single NIC.
     #[error("a bond needs two NICs; {count} is given")]
-    LoneBond {
-        /// How many are named.
-        count: usize,
-    },
+    LoneBond { count: usize },
     /// Several NICs side by side in a bridge.
     #[error(
         "{count} NICs in one bridge without a bond form a network loop if they are on the same LAN"
     )]
-    Unbonded {
-        /// How many are named.
-        count: usize,
-    },
+    Unbonded { count: usize },
     /// A bridge that would cut the host off the network.
     #[error("{nic} carries the host's default route, but {name} would have no {what}")]
     CutOff {
-        /// The NIC.
         nic: String,
-        /// The bridge.
         name: String,
         /// What is missing: "address", "gateway".
         what: &'static str,
     },
     /// An address that no host can have.
     #[error("{address} cannot be the host's address: {why}")]
-    Address {
-        /// The address.
-        address: HostIp,
-        /// Why.
-        why: String,
-    },
+    Address { address: HostIp, why: String },
     /// An address that the host has on another device, or in the subnet of one.
     #[error("{address} overlaps {other}, where the host has {ip} on {link}")]
-    Overlap {
-        /// The address.
-        address: HostIp,
-        /// The other subnet.
-        other: Subnet,
-        /// The host's address there.
-        ip: Ipv4Addr,
-        /// Its network device.
-        link: String,
-    },
+    Overlap { address: HostIp, other: Subnet, ip: Ipv4Addr, link: String },
     /// A gateway that is unreachable.
     #[error("gateway {gateway} {why} {subnet}")]
     Gateway {
-        /// The gateway.
         gateway: Ipv4Addr,
         /// Why: "is outside", "is the broadcast address of".
         why: &'static str,
-        /// The subnet.
         subnet: Subnet,
     },
     /// A gateway that is the host itself.
     #[error("gateway {gateway} is the host's own address")]
     #[strum(to_string = "gateway-host")]
-    GatewayOwn {
-        /// The gateway.
-        gateway: Ipv4Addr,
-    },
+    GatewayOwn { gateway: Ipv4Addr },
     /// A VLAN ID out of range.
     #[error("VLAN {id} is out of range (1 to 4094)")]
     #[strum(to_string = "vlan-range")]
-    VlanBounds {
-        /// Its number.
-        id: u32,
-    },
+    VlanBounds { id: u32 },
     /// A VLAN that the NIC has already.
     #[error("{name}, VLAN {id} of {nic}, already exists")]
     #[strum(to_string = "vlan-exists")]
-    VlanTaken {
-        /// Its network device.
-        name: String,
-        /// Its number.
-        id: u32,
-        /// The NIC.
-        nic: String,
-    },
+    VlanTaken { name: String, id: u32, nic: String },
     /// An MTU out of range.
     #[error("MTU {mtu} is out of range (576 to 65535)")]
     #[strum(to_string = "mtu-range")]
-    MtuBounds {
-        /// The MTU.
-        mtu: u32,
-    },
+    MtuBounds { mtu: u32 },
     /// An MTU that the NIC does not support.
     #[error("MTU {mtu} is above {most}, the maximum of {nic}")]
-    MtuAbove {
-        /// The MTU.
-        mtu: u32,
-        /// The NIC.
-        nic: String,
-        /// Its largest MTU.
-        most: u32,
-    },
+    MtuAbove { mtu: u32, nic: String, most: u32 },
     /// A systemd-networkd unit other than ours takes effect.
     #[error("{link} would be configured by {file}, which comes before {ours}")]
     OtherUnit {
-        /// The network device.
         link: String,
-        /// The file.
         file: String,
         /// Our unit.
         ours: String,
@@ -175,31 +103,18 @@ pub enum Problem {
     NotSaid {
         /// The unit.
         file: String,
-        /// What it should say.
         wanted: String,
     },
     /// A device of the name is configured but does not exist.
     #[error("{name} is already configured in {file}")]
-    Configured {
-        /// The device.
-        name: String,
-        /// The file.
-        file: String,
-    },
+    Configured { name: String, file: String },
     /// A netplan configuration that matches several NICs.
     #[error(
         "netplan configures {nic} as `{id}`, which also matches {other}, so the VLAN could be on \
          either"
     )]
     #[strum(to_string = "netplan-shared")]
-    Shared {
-        /// The NIC.
-        nic: String,
-        /// Netplan's ID.
-        id: String,
-        /// The other NIC.
-        other: String,
-    },
+    Shared { nic: String, id: String, other: String },
 }
 
 impl Problem {

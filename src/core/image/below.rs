@@ -140,7 +140,6 @@ fn name(image: &mut (impl Read + Seek), at: u64, bytes: u32) -> Result<String, B
     text(&content)
 }
 
-/// A name as text.
 fn text(content: &[u8]) -> Result<String, BelowError> {
     let unclear = |_| BelowError::Unclear("the name of what is below it is no text".into());
     let text = std::str::from_utf8(content).map_err(unclear)?;

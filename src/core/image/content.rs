@@ -42,6 +42,7 @@ pub struct Content {
 /// The reason an image is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "image-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ContentError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
@@ -50,25 +51,18 @@ pub enum ContentError {
     /// It is another kind of file.
     #[error("is {kind}; only raw and qcow2 are supported")]
     #[strum(to_string = "type")]
-    Other {
-        /// What it is.
-        kind: &'static str,
-    },
+    Other { kind: &'static str },
     /// It is qcow2, but not a standalone, intact one.
     #[error("is qcow2 {0}")]
     Qcow2(String),
     /// It holds nothing that could be a disk.
     #[error("has {bytes} bytes, too few for a disk")]
-    TooSmall {
-        /// Its size.
-        bytes: u64,
-    },
+    TooSmall { bytes: u64 },
 }
 
 /// A kind of file by its first bytes: offset, bytes, what it is.
 type Magic = (u64, &'static [u8], &'static str);
 
-/// Disks of other formats.
 const DISKS: [Magic; 10] = [
     (0, b"KDMV", "a VMDK disk"),
     (0, b"COWD", "a VMDK disk"),
@@ -83,7 +77,6 @@ const DISKS: [Magic; 10] = [
     (0, b"OOOM\0\x01", "a disk of another hypervisor"),
 ];
 
-/// Compressed files.
 const COMPRESSED: [Magic; 4] = [
     (0, b"\x1f\x8b", "compressed (gzip)"),
     (0, b"\xfd7zXZ\0", "compressed (xz)"),
@@ -166,7 +159,6 @@ pub fn kept(head: &[u8]) -> Option<String> {
     }
 }
 
-/// Refuses files of these kinds.
 fn refuse<'m>(
     image: &mut (impl Read + Seek),
     kinds: impl Iterator<Item = &'m Magic>,

@@ -32,7 +32,6 @@ pub struct ImageName(String);
      digit first"
 )]
 pub struct ImageNameError {
-    /// The name, shortened.
     name: String,
 }
 

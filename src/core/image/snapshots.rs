@@ -4,7 +4,6 @@
 use super::content::{long, read_at, word};
 use std::io::{self, Read, Seek};
 
-/// As many as QEMU takes.
 const MOST: u32 = 65_536;
 /// Bytes of an entry before what its lengths are of.
 const ENTRY: usize = 40;

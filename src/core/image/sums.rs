@@ -77,7 +77,6 @@ impl Computed {
 
 /// A reader whose bytes are hashed by SHA-512, too.
 struct Teed<'r, R> {
-    /// The underlying reader.
     from: &'r mut R,
     /// The hash; none: only read.
     into: Option<&'r mut sha2::Sha512>,
@@ -96,7 +95,6 @@ impl<R: Read> Read for Teed<'_, R> {
 /// A reader or writer that hashes the bytes passing through, so that the checksum is of exactly
 /// those bytes.
 pub struct Summing<T> {
-    /// The underlying reader or writer.
     inner: T,
     /// The hash of the bytes so far.
     hasher: sha2::Sha256,
@@ -147,16 +145,12 @@ impl<W: Write> Write for Summing<W> {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "checksum-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SumError {
     /// Not as many hexadecimal digits as the checksum has.
     #[error("{text:?} is not a SHA-{} of {digits} hexadecimal digits", digits * 4)]
     #[strum(to_string = "form")]
-    NoSum {
-        /// The text, shortened.
-        text: String,
-        /// The number of digits.
-        digits: usize,
-    },
+    NoSum { text: String, digits: usize },
     /// A line of a list cannot be read.
     #[error("line {line} is neither `SUM  NAME` nor `SHA256 (NAME) = SUM`")]
     Line {
@@ -165,10 +159,7 @@ pub enum SumError {
     },
     /// A list names a file twice with different sums.
     #[error("{name:?} appears twice, with different sums")]
-    Twice {
-        /// The file.
-        name: String,
-    },
+    Twice { name: String },
 }
 
 impl Sha256 {
@@ -279,7 +270,6 @@ impl Sums {
         self.entries(name).max_by_key(Sum::algorithm)
     }
 
-    /// The checksums of a file.
     fn entries<'s>(&'s self, name: &'s str) -> impl Iterator<Item = Sum> + 's {
         let own = move |listed: &str| listed.strip_prefix("./").unwrap_or(listed) == name;
         self.0.iter().filter(move |(listed, _)| own(listed)).map(|(_, sum)| *sum)

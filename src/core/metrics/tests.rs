@@ -5,14 +5,12 @@ use crate::placement::{capacity, plan};
 use crate::request::Request;
 use crate::topology::file::from_json;
 
-/// A recorded host.
 #[allow(clippy::disallowed_methods)] // Reads files of the project.
 fn recorded(name: &str) -> Topology {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies");
     from_json(&std::fs::read_to_string(format!("{root}/{name}.json")).unwrap()).unwrap()
 }
 
-/// Metrics of a host.
 fn text(topology: &Topology, held: &Occupancy) -> String {
     let capacity = capacity(topology, held, &Request::for_gpus(1), &[]);
     host(&HostNumbers {

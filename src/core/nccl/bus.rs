@@ -20,7 +20,6 @@ pub(super) const LAST: u32 = 255;
 /// The buses of a guest.
 #[derive(Debug)]
 pub struct Buses<'g, 't> {
-    /// The guest.
     guest: &'g Guest<'t>,
     /// Number of the bus behind a controller, by the controller's index.
     numbers: BTreeMap<u32, u8>,
@@ -122,7 +121,6 @@ impl<'g, 't> Buses<'g, 't> {
 
 /// A root bus whose subordinate buses are being numbered.
 struct Root<'b, 'g, 't> {
-    /// Its number.
     root: u32,
     /// The highest number that a bus below it may have, 255 at most.
     limit: u32,
@@ -170,13 +168,11 @@ fn refuse_misplaced(guest: &Guest<'_>) -> Result<(), NcclError> {
 mod tests {
     use super::*;
 
-    /// A domain with these devices.
     fn domain(devices: &str) -> DomainXml {
         let os = "<os><type arch='x86_64' machine='q35'>hvm</type></os>";
         DomainXml::parse(&format!("<domain>{os}<devices>{devices}</devices></domain>")).unwrap()
     }
 
-    /// A controller on a bus.
     fn controller(index: u32, model: &str, at: (u32, u32, u32)) -> String {
         let (bus, slot, function) = at;
         format!(
@@ -185,12 +181,10 @@ mod tests {
         )
     }
 
-    /// A root port.
     fn port(index: u32, bus: u32, slot: u32, function: u32) -> String {
         controller(index, "pcie-root-port", (bus, slot, function))
     }
 
-    /// An expander bus.
     fn expander(index: u32, number: u32, slot: u32) -> String {
         controller(index, "pcie-expander-bus", (0, slot, 0))
             .replace("><address", &format!("><target busNr='{number}'/><address"))

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 pub struct Cells<'h> {
     /// By number; none: the guest has no cells.
     cells: Vec<(u32, NodeSet)>,
-    /// The host.
     host: &'h Topology,
 }
 

@@ -8,7 +8,6 @@ use crate::domain::{DomainXml, Element, is_on_pci};
 use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The devices of a domain.
 fn devices(domain: &DomainXml) -> impl Iterator<Item = Element<'_>> {
     domain.root().child("devices").into_iter().flat_map(Element::elements)
 }
@@ -108,7 +107,6 @@ fn is_pci(device: Element<'_>) -> bool {
 mod tests {
     use super::*;
 
-    /// A domain with these devices.
     fn domain(devices: &str) -> DomainXml {
         DomainXml::parse(&format!("<domain><devices>{devices}</devices></domain>")).unwrap()
     }

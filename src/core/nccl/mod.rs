@@ -143,6 +143,7 @@ pub struct Told {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "nccl-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum NcclError {
     /// No GPU that NCCL uses is passed through.
     #[error("the guest has no NVIDIA GPU")]
@@ -152,76 +153,37 @@ pub enum NcclError {
     NoPcie,
     /// A value of the definition cannot be read.
     #[error("domain XML, {path}: {message}")]
-    Unreadable {
-        /// Where.
-        path: String,
-        /// What is wrong.
-        message: String,
-    },
+    Unreadable { path: String, message: String },
     /// The definition leaves an address to libvirt.
     #[error("{what} has no guest address: libvirt has not filled in the definition")]
-    NoAddress {
-        /// The device.
-        what: String,
-    },
+    NoAddress { what: String },
     /// An argument of QEMU passes a function, so that its address is chosen when QEMU starts.
     #[error("{bdf} is passed by an argument of QEMU: its guest address is not in the definition")]
-    ByArgument {
-        /// The function, on the host.
-        bdf: Bdf,
-    },
+    ByArgument { bdf: Bdf },
     /// A function is on a controller that does not exist or is not below a root bus.
     #[error("{bdf} is on PCI controller {controller}, which is not connected to a root bus")]
-    Unconnected {
-        /// The function, on the host.
-        bdf: Bdf,
-        /// Index of the controller.
-        controller: u32,
-    },
+    Unconnected { bdf: Bdf, controller: u32 },
     /// Controller 0 is not the machine's PCIe root.
     #[error("PCI controller 0 is a {model}, but must be the root bus")]
-    NotRoot {
-        /// Its model.
-        model: String,
-    },
+    NotRoot { model: String },
     /// A controller is on a bus of its own.
     #[error("PCI controller {controller} is on a bus below itself")]
-    ControllerLoop {
-        /// Its index.
-        controller: u32,
-    },
+    ControllerLoop { controller: u32 },
     /// Two controllers have one index.
     #[error("two PCI controllers have index {index}")]
-    SameIndex {
-        /// The index.
-        index: u32,
-    },
+    SameIndex { index: u32 },
     /// Two devices have the same address.
     #[error("domain XML, {second}: {first} is the same guest address")]
-    SameAddress {
-        /// The address's first place.
-        first: String,
-        /// The address's second place.
-        second: String,
-    },
+    SameAddress { first: String, second: String },
     /// A function is passed through twice.
     #[error("{bdf} is passed through twice")]
-    PassedTwice {
-        /// The function, on the host.
-        bdf: Bdf,
-    },
+    PassedTwice { bdf: Bdf },
     /// A device is in a PCI segment that no guest has.
     #[error("domain XML, {path}: PCI domain {segment:#06x}; a guest has only domain 0")]
-    OtherSegment {
-        /// The place of its address.
-        path: String,
-        /// The segment.
-        segment: u32,
-    },
+    OtherSegment { path: String, segment: u32 },
     /// Two root buses need the same bus numbers, or numbers above 255.
     #[error("{}", numbers_said(*root, *reached, *limit))]
     BusNumbers {
-        /// Number of the root bus.
         root: u32,
         /// Number of the last bus below it.
         reached: u32,
@@ -230,38 +192,16 @@ pub enum NcclError {
     },
     /// The host's record does not tell where a function is.
     #[error("the host's record does not include the bridges above {bdf}")]
-    UnknownPath {
-        /// The function, on the host.
-        bdf: Bdf,
-    },
+    UnknownPath { bdf: Bdf },
     /// NCCL would look a NIC up at another address than its own.
     #[error("NIC {bdf} is at {guest} in the guest, but NCCL looks for it at device 00, function 0")]
-    NicPlace {
-        /// The NIC, on the host.
-        bdf: Bdf,
-        /// Its address in the guest.
-        guest: Bdf,
-    },
+    NicPlace { bdf: Bdf, guest: Bdf },
     /// NCCL would take two NICs for one.
     #[error("NICs {first} and {second} are on guest bus {bus:02x}, so NCCL treats them as one")]
-    NicsOnOneBus {
-        /// A NIC, on the host.
-        first: Bdf,
-        /// Another one.
-        second: Bdf,
-        /// The bus.
-        bus: u8,
-    },
+    NicsOnOneBus { first: Bdf, second: Bdf, bus: u8 },
     /// It exceeds a limit of NCCL.
     #[error("the topology has {count} {what}; NCCL reads at most {most}")]
-    TooLarge {
-        /// How many.
-        count: usize,
-        /// The counted items.
-        what: &'static str,
-        /// The limit.
-        most: usize,
-    },
+    TooLarge { count: usize, what: &'static str, most: usize },
 }
 
 /// Says why buses cannot be numbered.
@@ -286,7 +226,6 @@ fn numbers_said(root: u32, reached: u32, limit: u32) -> String {
 /// A GPU or NIC of the guest.
 #[derive(Debug, Clone)]
 struct Function<'h> {
-    /// The device on the host.
     host: &'h PciDevice,
     /// Its address in the guest.
     guest: Bdf,
@@ -415,7 +354,6 @@ fn one_nic_a_bus(functions: Vec<Function<'_>>) -> Result<Vec<Function<'_>>, Nccl
     Ok(kept)
 }
 
-/// Refuses topologies beyond NCCL's limits.
 fn refuse_large(system: &System) -> Result<(), NcclError> {
     let fits = |count, what, most| {
         if count > most { Err(NcclError::TooLarge { count, what, most }) } else { Ok(()) }

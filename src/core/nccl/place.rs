@@ -59,7 +59,6 @@ const OURS: [&str; 2] = ["<!-- Made by gpuvm ", "# Made by gpuvm"];
 const HEAD: &str = "<!-- Made by gpuvm for this guest. Switches with only one of its devices are \
                     left out. Stale after any change to its devices: make it again with gpuvm \
                     nccl. Sum ";
-/// The end of that line.
 const HEAD_END: &str = " -->";
 /// Digits of the checksum that are written.
 const SUM_DIGITS: usize = 16;

@@ -11,7 +11,6 @@ use std::fmt::Write as _;
 #[path = "../../../tests/nccl/reader.rs"]
 mod reader;
 
-/// A recorded host.
 fn host(name: &str) -> Topology {
     let text = match name {
         "dgx-1" => include_str!("../../../topologies/dgx-1.json"),
@@ -97,7 +96,6 @@ fn read(told: &Told) -> (Vec<Placed>, usize) {
     (node.placed(), node.count())
 }
 
-/// The notes about something.
 fn notes(told: &Told, about: About) -> Vec<&str> {
     told.notes.iter().filter(|note| note.about == about).map(|note| note.says.as_str()).collect()
 }

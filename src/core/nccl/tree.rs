@@ -17,7 +17,6 @@ use std::ops::Range;
 
 /// A function with its path to the root complex.
 struct Branch<'f, 'h> {
-    /// The function.
     function: &'f Function<'h>,
     /// It and the bridges above it, the root port last.
     path: Vec<Bdf>,
@@ -93,11 +92,9 @@ fn is_bridge(device: &PciDevice) -> bool {
 
 /// A tree of elements being built.
 struct Builder<'b> {
-    /// The host.
     host: &'b Topology,
     /// How many switches have been assigned an address.
     switches: usize,
-    /// Notes for the user.
     notes: &'b mut Vec<Note>,
 }
 
@@ -198,7 +195,6 @@ fn class(device: &PciDevice) -> String {
     format!("{:#08x}", device.class)
 }
 
-/// The ids of a switch.
 fn ids(device: &PciDevice) -> SwitchIds {
     let text = |id: u16| format!("{id:#06x}");
     SwitchIds {

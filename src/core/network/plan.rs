@@ -20,19 +20,14 @@ pub const MOST_MTU: u32 = 65_535;
 /// Longest name of a network device (`IFNAMSIZ`, less the NUL).
 pub const MOST_NAME: usize = 15;
 
-/// A network being planned.
 struct Planner<'a> {
-    /// The request.
     request: &'a Request,
     /// The host; none: another machine, whose network is unknown.
     host: Option<&'a HostNetwork>,
-    /// The other networks.
     others: Vec<&'a Network>,
     /// The network of this name that is replaced.
     before: Option<&'a Network>,
-    /// Problems so far.
     problems: Vec<Problem>,
-    /// Notes for the user.
     notes: Vec<String>,
 }
 
@@ -108,7 +103,6 @@ impl Planner<'_> {
         link
     }
 
-    /// The host's network device.
     fn nic(&mut self, network: &mut Network) {
         let (Some(name), kind) = (&self.request.nic, self.request.kind) else { return };
         network.nics = vec![name.clone()];
@@ -187,7 +181,6 @@ impl Planner<'_> {
             .or_else(|| link().map(|_| "the host has a network device of this name".into()))
     }
 
-    /// A bridge of the host's.
     fn host_bridge(&mut self, name: &str) {
         let of = |other: &&&Network| {
             other.kind.has_own_bridge() && other.bridge.as_deref() == Some(name)
@@ -287,7 +280,6 @@ impl Planner<'_> {
         found
     }
 
-    /// Plans the dynamic DHCP range.
     fn handed_out(&mut self, range: Subnet, hosts: Span, own: Ipv4Addr) -> Option<Span> {
         match self.request.dhcp.unwrap_or(Dhcp::Longest) {
             Dhcp::Off => None,

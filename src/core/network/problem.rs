@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "network-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum Problem {
     /// The name is taken.
     #[error("a network of this name already exists")]
@@ -16,135 +17,64 @@ pub enum Problem {
     /// An option that applies to other kinds of networks only.
     #[error("{option} is of {of} networks, and this one is {kind}")]
     #[strum(to_string = "option")]
-    Unfit {
-        /// The option.
-        option: &'static str,
-        /// The kinds that have it.
-        of: &'static str,
-        /// The kind.
-        kind: String,
-    },
+    Unfit { option: &'static str, of: &'static str, kind: String },
     /// An option is missing.
     #[error("a {kind} network needs {option}")]
     #[strum(to_string = "option-missing")]
-    Missing {
-        /// The option.
-        option: &'static str,
-        /// The kind.
-        kind: String,
-    },
+    Missing { option: &'static str, kind: String },
     /// No such network device.
     #[error("this host has no network device {name}")]
-    NoLink {
-        /// Its name.
-        name: String,
-    },
+    NoLink { name: String },
     /// The host's loopback device.
     #[error("{name} is the loopback device")]
-    Loopback {
-        /// Its name.
-        name: String,
-    },
+    Loopback { name: String },
     /// A device that is part of another.
     #[error("{name} is a port of {master}, which receives its packets")]
     Port {
-        /// Its name.
         name: String,
         /// What it is a port of.
         master: String,
     },
     /// A device that the host cannot do without.
     #[error("{name} carries the host's default route; in mode passthrough one guest owns it")]
-    DefaultRoute {
-        /// Its name.
-        name: String,
-    },
+    DefaultRoute { name: String },
     /// A device that a guest of another network may have for itself.
     #[error("network `{network}` passes {name} to a guest as a whole")]
     #[strum(to_string = "device-passed")]
-    GivenAway {
-        /// Its name.
-        name: String,
-        /// The network.
-        network: String,
-    },
+    GivenAway { name: String, network: String },
     /// A device that other networks use already.
     #[error("{name} is used by network `{network}`; in mode passthrough one guest owns it")]
-    Shared {
-        /// Its name.
-        name: String,
-        /// The network.
-        network: String,
-    },
+    Shared { name: String, network: String },
     /// Not a bridge.
     #[error("{name} is not a bridge but {what}")]
-    NoBridge {
-        /// Its name.
-        name: String,
-        /// What it is.
-        what: String,
-    },
+    NoBridge { name: String, what: String },
     /// A bridge's name that is not free.
     #[error("{name} cannot be the name of its bridge: {why}")]
     BridgeName {
-        /// The name.
         name: String,
         /// Who has it, or what is wrong with it.
         why: String,
     },
     /// A bridge that libvirt makes for another network.
     #[error("bridge {name} belongs to network `{network}`: use that network")]
-    BridgeOfNetwork {
-        /// The bridge.
-        name: String,
-        /// The network.
-        network: String,
-    },
+    BridgeOfNetwork { name: String, network: String },
     /// A range that is too small.
     #[error("range {range} is not usable: its prefix must be 8 to 30 bits")]
-    RangeSize {
-        /// The range.
-        range: Subnet,
-    },
+    RangeSize { range: Subnet },
     /// The host's address is not one that a host can have.
     #[error("{ip} cannot be the host's address: it is the {end} of {range}")]
     #[strum(to_string = "host-address")]
-    Own {
-        /// The address.
-        ip: Ipv4Addr,
-        /// Which end of the range.
-        end: &'static str,
-        /// The range.
-        range: Subnet,
-    },
+    Own { ip: Ipv4Addr, end: &'static str, range: Subnet },
     /// A range of another network.
     #[error("range {range} overlaps {other} of network `{network}`")]
-    RangeOfNetwork {
-        /// The range.
-        range: Subnet,
-        /// The other's.
-        other: Subnet,
-        /// The other network.
-        network: String,
-    },
+    RangeOfNetwork { range: Subnet, other: Subnet, network: String },
     /// A range that the host has an address in.
     #[error("range {range} overlaps {other}, where the host has {ip} on {link}")]
-    RangeOfHost {
-        /// The range.
-        range: Subnet,
-        /// The host's subnet.
-        other: Subnet,
-        /// The host's address.
-        ip: Ipv4Addr,
-        /// Its network device.
-        link: String,
-    },
+    RangeOfHost { range: Subnet, other: Subnet, ip: Ipv4Addr, link: String },
     /// A range to which the host has a route.
     #[error("range {range} overlaps the host's route to {route} {by}")]
     RangeOfRoute {
-        /// The range.
         range: Subnet,
-        /// Where the route leads.
         route: Subnet,
         /// By what: "by eth0", "that leads nowhere".
         by: String,
@@ -154,91 +84,37 @@ pub enum Problem {
     NoRange,
     /// The DHCP range is outside the network's range.
     #[error("DHCP cannot hand out {span}: hosts of {range} have {hosts}")]
-    DhcpOutside {
-        /// The DHCP range.
-        span: Span,
-        /// The range.
-        range: Subnet,
-        /// Its host addresses.
-        hosts: Span,
-    },
+    DhcpOutside { span: Span, range: Subnet, hosts: Span },
     /// DHCP would hand out the host's address.
     #[error("DHCP cannot hand out {span}: {ip} is the host's own address")]
     #[strum(to_string = "dhcp-host")]
-    DhcpOwn {
-        /// The DHCP range.
-        span: Span,
-        /// The host's address.
-        ip: Ipv4Addr,
-    },
+    DhcpOwn { span: Span, ip: Ipv4Addr },
     /// Nothing is left for DHCP.
     #[error("static addresses leave no address of {hosts} for DHCP")]
-    DhcpFull {
-        /// The host addresses.
-        hosts: Span,
-    },
+    DhcpFull { hosts: Span },
     /// A static address is outside the range.
     #[error("static address {ip} is outside {range}, whose hosts have {hosts}")]
-    StaticOutside {
-        /// The address.
-        ip: Ipv4Addr,
-        /// The range.
-        range: Subnet,
-        /// Its host addresses.
-        hosts: Span,
-    },
+    StaticOutside { ip: Ipv4Addr, range: Subnet, hosts: Span },
     /// A static address is the host's.
     #[error("static address {ip} is the host's own")]
     #[strum(to_string = "static-host")]
-    StaticOwn {
-        /// The address.
-        ip: Ipv4Addr,
-    },
+    StaticOwn { ip: Ipv4Addr },
     /// A static address in the dynamic DHCP range.
     #[error("static address {ip} is inside the DHCP range {span}")]
-    StaticDynamic {
-        /// The address.
-        ip: Ipv4Addr,
-        /// The dynamic range.
-        span: Span,
-    },
+    StaticDynamic { ip: Ipv4Addr, span: Span },
     /// One address assigned to two MAC addresses.
     #[error("static address {ip} is given to {first} and to {second}")]
-    StaticTwice {
-        /// The address.
-        ip: Ipv4Addr,
-        /// MAC address of the first.
-        first: String,
-        /// MAC address of the second.
-        second: String,
-    },
+    StaticTwice { ip: Ipv4Addr, first: String, second: String },
     /// One MAC address with two addresses.
     #[error("{mac} is given both {first} and {second}")]
-    MacTwice {
-        /// MAC address.
-        mac: String,
-        /// Its first address.
-        first: Ipv4Addr,
-        /// Its second.
-        second: Ipv4Addr,
-    },
+    MacTwice { mac: String, first: Ipv4Addr, second: Ipv4Addr },
     /// An MTU out of range.
     #[error("MTU {mtu} is out of range (576 to 65535)")]
     #[strum(to_string = "mtu-range")]
-    MtuBounds {
-        /// The MTU.
-        mtu: u32,
-    },
+    MtuBounds { mtu: u32 },
     /// An MTU above the device's.
     #[error("MTU {mtu} is above {link_mtu}, that of {link}")]
-    MtuAbove {
-        /// The MTU.
-        mtu: u32,
-        /// The network device.
-        link: String,
-        /// Its MTU.
-        link_mtu: u32,
-    },
+    MtuAbove { mtu: u32, link: String, link_mtu: u32 },
 }
 
 impl Problem {

@@ -84,7 +84,6 @@ fn planned(request: &Request) -> Result<Planned, Refused> {
     plan(request, Some(&host()), &[Network::read(DEFAULT).unwrap()], false)
 }
 
-/// The reasons against a request.
 fn refused(request: &Request) -> Vec<String> {
     let refused = planned(request).expect_err("it is planned");
     refused.problems.iter().map(ToString::to_string).collect()

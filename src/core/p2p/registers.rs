@@ -110,9 +110,7 @@ const RELAXED: u16 = 1 << 4;
 const EXTENDED: u16 = 0x100;
 /// See [`EXTENDED`].
 const END: u16 = 0x1000;
-/// Id of ACS.
 const ACS: u16 = 0x000d;
-/// Id of ATS.
 const ATS: u16 = 0x000f;
 /// Id of the PCI Express capability.
 const EXPRESS: u8 = 0x10;

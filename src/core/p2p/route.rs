@@ -107,12 +107,10 @@ pub struct Route {
 }
 
 impl Route {
-    /// A way for one reason.
     fn by(way: Way, code: Code, at: Bdf) -> Route {
         Route { way, blocked: vec![Block { code, at }] }
     }
 
-    /// Through the switch.
     fn direct() -> Route {
         Route { way: Way::Switch, blocked: Vec::new() }
     }
@@ -129,7 +127,6 @@ pub fn route(from: &End, to: &End, op: Op) -> Route {
     route
 }
 
-/// The way of a request.
 fn request(from: &End) -> Route {
     let Some(Port { at, acs }) = from.ports.last().copied() else {
         return Route::by(Way::Unknown, Code::Unknown, from.function);

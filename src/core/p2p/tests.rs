@@ -202,7 +202,6 @@ fn an_unknown_register_is_unknown_only_where_it_matters() {
 struct Node {
     /// The bridge above it; none: the root port.
     above: Option<usize>,
-    /// ACS control.
     ctl: u16,
 }
 

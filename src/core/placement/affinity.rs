@@ -22,14 +22,12 @@ pub(super) enum Moved {
 /// A core with its place on a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seat<'a> {
-    /// The core.
     pub(super) core: &'a Core,
     /// Its place in [`Topology::cores`].
     pub(super) at: usize,
     /// Its L3 cache, by index in the record; cores with an unknown cache count as sharing one cache
     /// per node, numbered above the known ones.
     pub(super) cache: usize,
-    /// Its online threads.
     pub(super) threads: usize,
     /// Its kind, on a host with several.
     pub(super) speed: Option<Speed>,
@@ -40,7 +38,6 @@ pub(super) struct Seat<'a> {
 /// The cores that a guest's vCPUs may be on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Among {
-    /// Those of this kind only.
     pub(super) kind: Option<Speed>,
     /// On nodes where at least half are so, those only that the kernel keeps its tasks off: the admin
     /// has set these aside for guests.
@@ -68,10 +65,8 @@ impl Among {
     }
 }
 
-/// A node with cores.
 #[derive(Debug)]
 pub(super) struct Home<'a> {
-    /// Its number.
     pub(super) id: NodeId,
     /// Cores available to guests, in the order of the node's caches, which is hwloc's.
     pub(super) seats: Vec<Seat<'a>>,
@@ -101,9 +96,7 @@ impl Home<'_> {
 /// The home nodes of a host's GPUs.
 #[derive(Debug)]
 pub(super) struct Homes<'a> {
-    /// The host.
     topology: &'a Topology,
-    /// Nodes with cores, by number.
     nodes: Vec<Home<'a>>,
     /// GPUs by address, with the place of their home in `nodes`.
     gpus: Vec<(Bdf, usize, Option<Moved>)>,
@@ -200,7 +193,6 @@ impl<'a> Homes<'a> {
         self.gpus.iter().map(|(bdf, at, _)| (*bdf, *at))
     }
 
-    /// Nodes with cores, by number.
     pub(super) fn all(&self) -> &[Home<'a>] {
         &self.nodes
     }
@@ -210,7 +202,6 @@ impl<'a> Homes<'a> {
         self.nodes.binary_search_by_key(&node, |home| home.id).ok()
     }
 
-    /// A node with cores.
     fn home(&self, node: NodeId) -> Option<&Home<'a>> {
         self.place(node).map(|at| &self.nodes[at])
     }
@@ -254,7 +245,6 @@ impl<'a> Homes<'a> {
         self.common
     }
 
-    /// Counts threads.
     fn most_common(&self) -> usize {
         let mut cores_with: Vec<usize> = Vec::new();
         for seat in self.nodes.iter().flat_map(|home| &home.seats) {

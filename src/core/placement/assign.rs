@@ -5,7 +5,6 @@
 //! Magnanti, J. B. Orlin: Network Flows, 9.7): each step adds one pair and may move others, and the
 //! result is the cheapest matching of that many pairs.
 
-/// Parts of a cost.
 pub(super) const PARTS: usize = 3;
 
 /// A cost in parts that are compared one after the other.
@@ -13,13 +12,11 @@ pub(super) const PARTS: usize = 3;
 pub(super) struct Cost(pub(super) [i32; PARTS]);
 
 impl Cost {
-    /// The cost and another.
     pub(super) fn plus(mut self, other: Cost) -> Cost {
         self.0.iter_mut().zip(other.0).for_each(|(part, other)| *part += other);
         self
     }
 
-    /// The cost without another.
     fn minus(mut self, other: Cost) -> Cost {
         self.0.iter_mut().zip(other.0).for_each(|(part, other)| *part -= other);
         self

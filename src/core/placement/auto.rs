@@ -68,11 +68,8 @@ fn chosen(mut found: Placement, because: MemoryReason) -> Placement {
     found
 }
 
-/// A search for pages.
 struct Search<'a> {
-    /// The host.
     topology: &'a Topology,
-    /// What domains hold.
     held: &'a Occupancy,
     /// The request, with its pages left to the planner.
     request: &'a Request,
@@ -244,7 +241,6 @@ impl Search<'_> {
     }
 }
 
-/// Whether no page is missing.
 fn is_free(nodes: &[NodePages]) -> bool {
     !nodes.is_empty() && nodes.iter().all(|pages| pages.missing() == 0)
 }

@@ -38,10 +38,8 @@ pub(super) enum PerGpu {
     WithoutPools,
 }
 
-/// How memory is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counting {
-    /// What GPUs share.
     pub(super) per_gpu: PerGpu,
     /// Whether only pages that are free now can be had of the size that is asked for; else what is
     /// missing can be reserved.
@@ -65,9 +63,7 @@ pub(super) struct Fit {
 /// The resources of a node with cores.
 #[derive(Debug)]
 pub(super) struct Stock {
-    /// The node.
     pub(super) id: NodeId,
-    /// Cores available to guests.
     pub(super) cores: u32,
     /// GPUs with a share of it that no domain holds.
     pub(super) free_gpus: u32,
@@ -107,14 +103,11 @@ impl Stock {
     }
 }
 
-/// A node's memory.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// The node.
     pub(super) id: NodeId,
     /// Memory available to guests on the empty host.
     pub(super) there: MemSize,
-    /// Memory available to guests now.
     pub(super) left: MemSize,
     /// Memory shared by the GPUs that have their memory here.
     base: MemSize,
@@ -123,7 +116,6 @@ pub(super) struct Room {
     /// Memory of that pool that is free, and all of it, if what is free is less than the part of
     /// the GPUs that are.
     pub(super) scarce: Option<(MemSize, MemSize)>,
-    /// Number of these GPUs.
     gpus: u32,
     /// Memory in huge pages of other sizes than the guest's that no domain holds or will take.
     pub(super) idle: MemSize,
@@ -138,7 +130,6 @@ pub(super) struct Room {
 pub(super) struct Demand {
     /// The node, as an index in [`Budget::nodes`].
     pub(super) node: usize,
-    /// Cores for vCPUs.
     pub(super) vcpus: u32,
     /// Whether one more core is wanted for emulator and I/O threads, or left free in the vendor's
     /// profile.
@@ -152,33 +143,27 @@ pub(super) struct Demand {
 pub(super) struct Loan {
     /// The node of the GPUs, as an index in [`Budget::nodes`].
     pub(super) from: usize,
-    /// The node of the cores.
     pub(super) to: usize,
-    /// Cores for vCPUs.
     pub(super) cores: u32,
 }
 
 /// Memory that one cell has on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
-    /// The cell.
     pub(super) cell: usize,
     /// The node, as an index in [`Budget::rooms`].
     pub(super) room: usize,
-    /// How much.
     pub(super) size: MemSize,
     /// Whether it comes from other nodes than the cell's own.
     pub(super) away: bool,
 }
 
-/// The memory of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CellSize {
     /// Half-open range of demands whose cores it holds; empty: it is bound to no node.
     pub(super) demands: (usize, usize),
     /// vCPUs, or cores where the number of their threads follows from the choice.
     pub(super) weight: u32,
-    /// In whole pages.
     pub(super) size: MemSize,
 }
 
@@ -196,7 +181,6 @@ pub(super) struct Solution {
     pub(super) dropped: u32,
     /// Cores by node; none without pins.
     pub(super) demands: Vec<Demand>,
-    /// Cores away from their GPUs.
     pub(super) loans: Vec<Loan>,
     /// vCPUs requested; 0: one per thread of the cores.
     pub(super) vcpus: u32,
@@ -274,9 +258,7 @@ pub(super) enum Short {
 /// The available cores and memory of a host's nodes, and the request for them.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// The request.
     pub(super) request: Request,
-    /// Nodes with cores, by number.
     pub(super) nodes: Vec<Stock>,
     /// Whether GPUs share nodes without GPUs.
     pub(super) has_annexes: bool,
@@ -288,7 +270,6 @@ pub(super) struct Budget {
     pub(super) is_dgx2: bool,
     /// Whether any node's memory is known; records of lstopo may leave it out.
     pub(super) has_memory: bool,
-    /// Hyperthreads available to guests.
     pub(super) threads: u32,
     /// The most common number of threads per core.
     pub(super) common: u32,
@@ -302,7 +283,6 @@ pub(super) struct Budget {
     gpus: Vec<(Bdf, usize)>,
     /// Requested display GPUs: they bring no share unless the guest has no other GPU.
     displays: Vec<Bdf>,
-    /// A reusable solution.
     scratch: RefCell<Solution>,
 }
 
@@ -312,7 +292,6 @@ pub(super) fn small(number: usize) -> u32 {
 }
 
 impl Budget {
-    /// Counts free cores and memory.
     pub(super) fn new(
         topology: &Topology,
         homes: &Homes<'_>,

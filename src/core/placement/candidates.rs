@@ -93,7 +93,6 @@ impl Kind {
     }
 }
 
-/// An available function.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     /// Its address.
@@ -108,12 +107,10 @@ pub(super) struct Candidate {
     pub(super) is_own: bool,
 }
 
-/// An unavailable function.
 #[derive(Debug, Clone)]
 pub(super) struct Refused {
     /// Its address.
     pub(super) bdf: Bdf,
-    /// Whether a domain holds it.
     pub(super) is_taken: bool,
     /// The reason, a line with its address.
     pub(super) line: String,
@@ -124,7 +121,6 @@ pub(super) struct Refused {
 pub(super) struct Supply {
     /// Available functions, by address; of one NIC's virtual functions no more than wanted.
     pub(super) candidates: Vec<Candidate>,
-    /// How many are available.
     pub(super) free: usize,
     /// Unavailable functions, by address.
     pub(super) refused: Vec<Refused>,
@@ -132,9 +128,7 @@ pub(super) struct Supply {
 
 /// A view of a host's devices.
 pub(super) struct Devices<'a> {
-    /// The host.
     pub(super) topology: &'a Topology,
-    /// What domains hold.
     pub(super) taken: &'a Taken<'a>,
     /// The node with cores of a device.
     pub(super) node_of: &'a dyn Fn(Bdf) -> Option<NodeId>,
@@ -311,7 +305,6 @@ fn n(kind: Kind) -> &'static str {
 
 /// Makes the error of an unavailable device: temporary if domains hold it, otherwise permanent.
 pub(super) fn short(what: String, refused: &[Refused], hint: String) -> PlanError {
-    /// Reasons that are printed.
     const SHOWN: usize = 16;
     let mut lines: Vec<String> = refused.iter().take(SHOWN).map(|r| r.line.clone()).collect();
     if refused.len() > SHOWN {

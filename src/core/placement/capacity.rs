@@ -212,10 +212,8 @@ fn offered(topology: &Topology) -> BTreeSet<u32> {
     sizes
 }
 
-/// What fits of a request.
 #[derive(Clone, Copy)]
 struct Fit {
-    /// How many guests.
     guests: u32,
     /// Whether the first of them is not isolated from others on NVLink, even if `create` refuses it
     /// for that.

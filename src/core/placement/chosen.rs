@@ -17,7 +17,6 @@ pub(super) enum Wanted {
 /// The devices passed through to a guest.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    /// NVLink partition.
     pub(super) partition: Option<PartitionId>,
     /// GPUs, by address.
     pub(super) gpus: Vec<Bdf>,
@@ -47,8 +46,6 @@ impl Devices {
 pub(super) struct Set {
     /// The partition; none if it is not a listed one.
     pub(super) id: Option<PartitionId>,
-    /// GPUs.
     pub(super) gpus: Mask,
-    /// NVSwitches.
     pub(super) switches: Mask,
 }

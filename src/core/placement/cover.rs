@@ -29,21 +29,17 @@ pub(super) fn rank(proximity: Proximity) -> i32 {
     }
 }
 
-/// The largest rank.
 const FARTHEST: i32 = 4;
 
-/// Ranks of nearness.
 const RANKS: usize = FARTHEST as usize + 1;
 /// The last rank that is below a switch.
 const SWITCH: usize = 1;
 
 /// Devices that are taken one after another.
 pub(super) struct Cover<'w> {
-    /// What is available.
     candidates: &'w [Candidate],
     /// How near each candidate is to each GPU of the host: a row for each GPU.
     beside: &'w [Vec<Proximity>],
-    /// How many are wanted.
     number: usize,
     /// GPUs of the guest, as places among these rows.
     gpus: &'w [usize],
@@ -57,7 +53,6 @@ pub(super) struct Cover<'w> {
     best: Vec<i32>,
     /// How many are as near to each GPU as each rank.
     within: Vec<[usize; RANKS]>,
-    /// What is taken.
     taken: Vec<usize>,
 }
 
@@ -68,7 +63,6 @@ pub(super) struct Cover<'w> {
 type Worth = (bool, i32, i32, u32, bool, usize, usize, [i32; 4], usize);
 
 impl<'w> Cover<'w> {
-    /// Begins with nothing.
     pub(super) fn new(
         (candidates, beside): (&'w [Candidate], &'w [Vec<Proximity>]),
         number: usize,

@@ -14,14 +14,10 @@ const MAX_VCPUS: u32 = 4096;
 /// The most NUMA cells of QEMU (`MAX_NODES`).
 const MAX_CELLS: u32 = 128;
 
-/// A guest's CPU.
 #[derive(Debug)]
 pub(super) struct GuestCpus {
-    /// Pin of each vCPU.
     pub(super) vcpu_pins: Vec<CpuSet>,
-    /// Pin of the emulator.
     pub(super) emulator_pin: CpuSet,
-    /// Pin of each I/O thread.
     pub(super) iothread_pins: Vec<CpuSet>,
     /// The CPU topology that the guest sees.
     pub(super) topology: GuestTopology,

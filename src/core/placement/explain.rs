@@ -27,7 +27,6 @@ pub const NOTHING_LEFT: &str = "`gpuvm capacity` shows what still fits, and what
 
 /// Names in a sentence: `a`, `a and b`, `a, b and c`; beyond eight, the rest as a number.
 pub(super) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
-    /// Names that are printed.
     const SHOWN: usize = 8;
     let mut names: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     if names.len() > SHOWN {

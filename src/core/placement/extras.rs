@@ -35,9 +35,7 @@ pub(super) struct Extras {
 pub(super) struct Search {
     /// GPUs of the host, by index, then requested displays.
     gpus: Vec<Bdf>,
-    /// GPUs that have an index.
     counted: usize,
-    /// Whether each GPU is available.
     is_free: Vec<bool>,
     /// The requests, one of each kind.
     wishes: Vec<Wish>,
@@ -52,21 +50,17 @@ type Choice = Vec<(Option<usize>, usize)>;
 /// The request for one kind, and what is available.
 #[derive(Debug)]
 pub(super) struct Wish {
-    /// The kind.
     pub(super) kind: Kind,
     /// How near it has to be.
     near: Near,
     /// Whether each GPU is to have one so near: not where NICs are requested that are to be so.
     serves: bool,
-    /// How many.
     pub(super) number: usize,
-    /// Whether the admin named them.
     pub(super) is_exact: bool,
     /// The number of GPUs with an index, and the requested displays, which follow them.
     displays: (usize, Vec<Bdf>),
     /// Available functions, by address.
     pub(super) candidates: Vec<Candidate>,
-    /// How many are available.
     pub(super) free: usize,
     /// Unavailable functions, each with the GPUs that it would be near enough to.
     refused: Vec<(Refused, Vec<usize>)>,
@@ -147,7 +141,6 @@ impl Search {
         self.wishes.iter().map(|wish| wish.far(&places)).sum()
     }
 
-    /// Returns the indexes of GPUs.
     fn places(&self, gpus: &[Bdf]) -> Vec<usize> {
         let (counted, displays) = self.gpus.split_at(self.counted);
         let place = |bdf: &Bdf| {
@@ -421,7 +414,6 @@ impl Wish {
         }
     }
 
-    /// The option's name.
     fn flag(&self) -> &'static str {
         if self.kind == Kind::Nvme { "nvme" } else { "nic" }
     }

@@ -67,7 +67,6 @@ pub struct Place {
 type Cost = (usize, usize, usize, usize, usize, Vec<usize>);
 
 impl Advice {
-    /// Returns its cost.
     fn cost(&self) -> Cost {
         let running = || self.guests.iter().filter(|guest| guest.running);
         let ended = || running().filter(|guest| guest.to.is_none());
@@ -76,7 +75,6 @@ impl Advice {
         (gpus, ended, self.restarted, running, self.guests.len(), self.gpus.clone())
     }
 
-    /// Whether no running guest ends.
     fn keeps_all(&self) -> bool {
         self.guests.iter().all(|guest| !guest.running || guest.to.is_some())
     }
@@ -87,17 +85,13 @@ impl Advice {
 struct Guest<'a> {
     /// What it holds: while running, otherwise as defined.
     held: &'a Held,
-    /// Whether it runs.
     running: bool,
-    /// Its GPUs.
     gpus: usize,
 }
 
 /// A search for the cheapest solution.
 struct Search<'a> {
-    /// The host.
     topology: &'a Topology,
-    /// What domains hold.
     held: &'a Occupancy,
     /// The request that needs a place.
     request: &'a Request,
@@ -108,11 +102,8 @@ struct Search<'a> {
     /// The holder of each blocked GPU, as an index in `guests`; none: the host or the device
     /// itself.
     blocked: BTreeMap<Bdf, Option<usize>>,
-    /// Remaining plans.
     plans: Cell<u32>,
-    /// Remaining sets.
     sets: Cell<u32>,
-    /// Whether something was left out.
     bounded: Cell<bool>,
 }
 
@@ -147,7 +138,6 @@ pub(super) fn cheapest(
 }
 
 impl<'a> Search<'a> {
-    /// Examines the host's guests.
     fn new(topology: &'a Topology, held: &'a Occupancy, request: &'a Request) -> Search<'a> {
         let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
         let mut by_name: BTreeMap<&str, Guest<'a>> = BTreeMap::new();
@@ -211,7 +201,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The place without these guests.
     fn place(&self, away: &BTreeSet<usize>, wish: &GpuWish) -> Option<Placement> {
         let request = Request { gpus: wish.clone(), ..self.request.clone() };
         self.plan(&self.without(away), &request)

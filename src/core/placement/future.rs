@@ -30,11 +30,8 @@ const OTHERS: u8 = 2;
 /// One slot of a board with partitions.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Its GPUs.
     gpus: Mask,
-    /// NVSwitches to take from.
     pool: Mask,
-    /// NVSwitches that a guest needs.
     needs: u32,
 }
 
@@ -198,7 +195,6 @@ fn split(block: Mask, sets: &[Mask], leaves: &mut Vec<usize>) -> bool {
     })
 }
 
-/// Who holds each leaf.
 fn owners(slots: &Slots<'_>, leaves: &[usize]) -> Vec<u8> {
     let mut names: Vec<Option<&str>> = Vec::new();
     let mut owner = |&gpu: &usize| {

@@ -16,7 +16,6 @@ use std::fmt;
 pub(super) struct Block<'a> {
     /// The domain that holds it; none: the cause is the host or the device itself.
     pub(super) domain: Option<&'a str>,
-    /// The cause.
     cause: Cause<'a>,
 }
 

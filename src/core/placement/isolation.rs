@@ -69,7 +69,6 @@ fn is_open(reason: &Reason) -> bool {
     reason.choice == Topic::Isolation && reason.compromise
 }
 
-/// Adds the reasons.
 pub(super) fn explain(
     topology: &Topology,
     taken: &Taken<'_>,

@@ -308,11 +308,8 @@ struct Choice {
     gpus: Vec<Bdf>,
 }
 
-/// A search for places.
 struct Search<'a> {
-    /// The host.
     topology: &'a Topology,
-    /// The guests.
     wanted: &'a [Wanted<'a>],
     /// The order in which they are placed.
     order: Vec<usize>,
@@ -322,13 +319,10 @@ struct Search<'a> {
     made: Vec<Placement>,
     /// The first GPU of each guest that was placed, by its turn.
     firsts: Vec<Option<Bdf>>,
-    /// The best places.
     found: Option<Joint>,
     /// The most guests that were come to, and why the last of them had no place.
     refused: Option<(Vec<usize>, PlanError)>,
-    /// Plans that are left.
     plans: u32,
-    /// Whether something was left out.
     is_cut: bool,
 }
 

@@ -16,15 +16,11 @@ use std::collections::BTreeSet;
 
 /// What the cells are made from.
 pub(super) struct Memory<'a> {
-    /// The host.
     pub(super) topology: &'a Topology,
-    /// The host's resources.
     pub(super) budget: &'a Budget,
-    /// The solution.
     pub(super) solution: &'a Solution,
     /// How many GPUs the guest has.
     pub(super) gpus: usize,
-    /// The request.
     pub(super) request: &'a Request,
 }
 

@@ -375,6 +375,7 @@ impl Placement {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "plan-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum PlanError {
     /// The request contradicts itself.
     #[error(transparent)]
@@ -383,7 +384,6 @@ pub enum PlanError {
     /// The request cannot be met on this host, even if it were empty.
     #[error("{what}")]
     Impossible {
-        /// What is impossible, with numbers.
         what: String,
         /// The nearest possible request, or a command to run.
         hint: String,
@@ -391,11 +391,9 @@ pub enum PlanError {
     /// The request cannot be met now.
     #[error("{what}")]
     Taken {
-        /// What is short, with numbers.
         what: String,
         /// Who holds it, one line each.
         holders: Vec<String>,
-        /// What would help.
         hint: String,
     },
 }

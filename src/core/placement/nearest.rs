@@ -8,7 +8,6 @@ use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, Near, PinPolicy, 
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
-/// The most nearest requests returned.
 const MOST: usize = 4;
 
 /// A requirement that can be relaxed or dropped, the least painful for the guest first.
@@ -119,9 +118,7 @@ fn add(found: &mut Vec<Request>, request: Option<Request>) {
 
 /// A search for requests that the planner accepts.
 struct Search<'a> {
-    /// The host.
     topology: &'a Topology,
-    /// What domains hold.
     held: &'a Occupancy,
 }
 

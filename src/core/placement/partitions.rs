@@ -19,11 +19,9 @@ use std::collections::BTreeSet;
 struct Candidate {
     /// Its number; none for a GPU beside the board.
     id: Option<PartitionId>,
-    /// Its GPUs.
     gpus: Mask,
     /// NVSwitches that a guest needs with it.
     needs: u32,
-    /// NVSwitches to take them from.
     pool: Mask,
     /// Working NVLinks of each GPU in it.
     nvlinks: u32,
@@ -112,13 +110,9 @@ impl Candidate {
     }
 }
 
-/// The choice among partitions.
 struct Choice<'a> {
-    /// GPUs and NVSwitches.
     slots: &'a Slots<'a>,
-    /// Every partition.
     all: &'a [Candidate],
-    /// The request.
     request: &'a Request,
 }
 
@@ -186,7 +180,6 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Partitions of this many GPUs.
     fn of_size(&self, number: usize) -> impl Iterator<Item = &'a Candidate> + Clone {
         let meant = self.slots.gpus.meant;
         let fits = move |gpus: Mask| size(gpus) == number && gpus & !meant == 0;

@@ -13,7 +13,6 @@ use crate::topology::{Speed, Topology};
 /// The cores that a guest gets on one node.
 #[derive(Debug, Clone)]
 pub(super) struct NodeCores<'a> {
-    /// The node.
     pub(super) node: NodeId,
     /// Cores for vCPUs, in hwloc's order.
     pub(super) vcpus: Vec<Seat<'a>>,
@@ -38,10 +37,8 @@ impl NodeCores<'_> {
     }
 }
 
-/// All cores of a guest.
 #[derive(Debug, Clone)]
 pub(super) struct GuestCores<'a> {
-    /// By node, ascending.
     pub(super) nodes: Vec<NodeCores<'a>>,
     /// Threads of a core that vCPUs use.
     pub(super) threads: usize,
@@ -51,17 +48,14 @@ pub(super) struct GuestCores<'a> {
 }
 
 impl<'a> GuestCores<'a> {
-    /// Every core.
     pub(super) fn seats(&self) -> impl Iterator<Item = &Seat<'a>> {
         self.nodes.iter().flat_map(|node| node.vcpus.iter().chain(&node.own))
     }
 
-    /// Every pcpu of these cores.
     pub(super) fn pcpus(&self) -> CpuSet {
         self.seats().flat_map(|seat| seat.core.pcpus.iter()).collect()
     }
 
-    /// vCPUs.
     pub(super) fn vcpus(&self) -> usize {
         self.nodes.iter().map(|node| node.number).sum()
     }
@@ -79,20 +73,14 @@ impl<'a> GuestCores<'a> {
 
 /// The inputs of the choice of cores.
 pub(super) struct Cores<'a> {
-    /// The host.
     pub(super) topology: &'a Topology,
-    /// Homes of its GPUs.
     pub(super) homes: &'a Homes<'a>,
-    /// What domains hold.
     pub(super) taken: &'a Taken<'a>,
-    /// The guest's GPUs.
     pub(super) gpus: &'a [Bdf],
-    /// The request.
     pub(super) request: &'a Request,
 }
 
 impl<'a> Cores<'a> {
-    /// Free cores of a node.
     pub(super) fn free(&self, node: NodeId) -> impl Iterator<Item = &Seat<'a>> + '_ {
         self.homes.seats(node).iter().filter(|seat| self.taken.is_free(seat.at))
     }

@@ -15,13 +15,10 @@ pub(super) enum Owner {
 /// A core that can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
-    /// Its index on the node.
     pub(super) place: usize,
     /// Its L3 cache, as an index among the caches of the node.
     pub(super) cache: usize,
-    /// Its owner.
     pub(super) owner: Owner,
-    /// Whether it is chosen already.
     pub(super) fixed: bool,
 }
 
@@ -44,22 +41,15 @@ type Cost = u128;
 
 /// Bits of [`Cost`] that a field starts at.
 const CACHES: u32 = 112;
-/// Shared caches.
 const SHARED: u32 = 96;
-/// Broken caches, or neighbours.
 const BROKEN: u32 = 80;
-/// Cores of other GPUs' blocks.
 const OTHERS: u32 = 64;
-/// Cores outside the own blocks.
 const OUTSIDE: u32 = 48;
 
-/// The search for a set.
 struct Search<'a> {
     /// Free choices of each cache in the order of taking.
     by_cache: Vec<Vec<Choice>>,
-    /// Chosen already, of each cache.
     fixed: Vec<usize>,
-    /// The caches.
     caches: &'a [Cache],
     /// Whether guests are to be spread.
     spread: bool,

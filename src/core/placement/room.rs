@@ -188,16 +188,13 @@ pub fn room(
 
 /// Sets of guests by their cost, the smallest first.
 struct Cheapest<'a> {
-    /// The cost of each guest.
     costs: &'a [u64],
-    /// The guests by their cost.
     order: Vec<usize>,
     /// Sets to come: the cost, and places in the order, which ascend.
     heap: BinaryHeap<std::cmp::Reverse<(u64, Vec<usize>)>>,
 }
 
 impl<'a> Cheapest<'a> {
-    /// Begins with the cheapest guest.
     fn new(costs: &'a [u64]) -> Cheapest<'a> {
         let mut order: Vec<usize> = (0..costs.len()).collect();
         order.sort_by_key(|&guest| (costs[guest], guest));
@@ -205,7 +202,6 @@ impl<'a> Cheapest<'a> {
         Cheapest { costs, order, heap: first.into_iter().collect() }
     }
 
-    /// The next set.
     fn next(&mut self) -> Option<Vec<usize>> {
         let std::cmp::Reverse((cost, places)) = self.heap.pop()?;
         let last = *places.last()?;
@@ -224,21 +220,16 @@ impl<'a> Cheapest<'a> {
     }
 }
 
-/// A search for moves.
 struct Search<'a> {
-    /// The host.
     topology: &'a Topology,
-    /// What domains hold.
     held: Occupancy,
     /// The request that needs a place.
     request: &'a Request,
-    /// The guests.
     movers: &'a [Mover],
     /// What the move of each costs.
     costs: Vec<u64>,
     /// The most that may be done.
     limits: Limits,
-    /// GPUs by index.
     gpus: Vec<Bdf>,
     /// GPUs that no guest holds, as bits by index.
     free: u64,
@@ -246,14 +237,11 @@ struct Search<'a> {
     own: Vec<u64>,
     /// The sets of GPUs of partitions, as bits by index; none: the board has no partitions.
     slots: Option<BTreeSet<u64>>,
-    /// Plans that are left.
     plans: Cell<u32>,
-    /// Whether something was left out.
     is_cut: Cell<bool>,
 }
 
 impl<'a> Search<'a> {
-    /// Looks at the host.
     fn new(
         topology: &'a Topology,
         held: &Occupancy,
@@ -472,9 +460,7 @@ fn can_cover(slots: &BTreeSet<u64>, free: u64, sizes: &[u32]) -> bool {
 /// What is held while moves are made.
 #[derive(Clone)]
 struct Now<'a> {
-    /// The search.
     search: &'a Search<'a>,
-    /// What is held by now.
     held: Occupancy,
     /// The place that the new guest gets in the end.
     new: &'a Placement,
@@ -506,14 +492,11 @@ pub fn reserved(placement: &Placement) -> Held {
 
 /// A search for an order of moves, each to any place that is free at its time.
 struct OneByOne<'a> {
-    /// What is held before them.
     now: Now<'a>,
-    /// Plans that are left.
     plans: u32,
 }
 
 impl OneByOne<'_> {
-    /// Moves all of these guests.
     fn go(&mut self, rest: &[usize]) -> Option<(Vec<Move>, Occupancy)> {
         if rest.is_empty() {
             return Some((Vec::new(), self.now.held.clone()));

@@ -57,9 +57,7 @@ pub(super) struct Key {
     /// How far the wanted NICs and drives are, summed: 0 on its switches, 1 on its nodes, 2
     /// elsewhere.
     pub(super) far: u32,
-    /// Packages of the GPUs.
     pub(super) packages: u32,
-    /// Root complexes of the GPUs.
     pub(super) roots: u32,
     /// PCIe switches of the GPUs; a GPU below none counts as one.
     pub(super) switches: u32,
@@ -80,7 +78,6 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The set.
     pub(super) fn set(&self) -> Mask {
         self.list.0.reverse_bits()
     }
@@ -118,7 +115,6 @@ impl Links {
         bits(set).map(|other| u64::from(self.pairs[gpu][other])).sum()
     }
 
-    /// Whether a GPU has links.
     pub(super) fn any(&self, gpu: usize) -> bool {
         self.pairs[gpu].iter().any(|&links| links > 0)
     }
@@ -128,7 +124,6 @@ impl Links {
         bits(a).map(|gpu| self.to(gpu, b)).sum()
     }
 
-    /// Links inside a set.
     pub(super) fn inside(&self, set: Mask) -> u64 {
         bits(set).map(|gpu| self.to(gpu, set)).sum::<u64>() / 2
     }
@@ -136,23 +131,16 @@ impl Links {
 
 /// The criteria of candidate sets besides their GPUs.
 pub(super) struct Judges<'a> {
-    /// Cores and memory.
     pub(super) budget: &'a Budget,
-    /// NICs and NVMe drives.
     pub(super) extras: &'a Search,
 }
 
 /// Makes the keys of sets on one host for one request.
 pub(super) struct Scorer<'a> {
-    /// GPUs.
     pub(super) slots: &'a Slots<'a>,
-    /// The cost to later guests.
     pub(super) future: &'a Future,
-    /// Links if they differ.
     pub(super) links: Option<Links>,
-    /// Cores, memory, NICs and drives.
     pub(super) judges: &'a Judges<'a>,
-    /// Whether neighbours are avoided.
     spread: bool,
     /// Whether one package counts before the distance to NICs.
     package: bool,
@@ -161,7 +149,6 @@ pub(super) struct Scorer<'a> {
 }
 
 impl<'a> Scorer<'a> {
-    /// Makes a scorer.
     pub(super) fn new(
         slots: &'a Slots<'a>,
         future: &'a Future,
@@ -246,13 +233,11 @@ impl<'a> Scorer<'a> {
 /// The best of the candidates so far.
 #[derive(Debug, Default)]
 pub(super) struct Ranking {
-    /// The best feasible one.
     pub(super) best: Option<Key>,
     /// The second best feasible one, for `--explain`.
     pub(super) second: Option<Key>,
     /// The best infeasible one, by its known fields.
     pub(super) infeasible: Option<Key>,
-    /// Candidates seen.
     pub(super) seen: usize,
     /// The best feasible ones, in order, if they are kept.
     kept: Option<Kept>,
@@ -261,9 +246,7 @@ pub(super) struct Ranking {
 /// The best feasible candidates, in order.
 #[derive(Debug)]
 struct Kept {
-    /// How many at most.
     most: usize,
-    /// Their keys.
     keys: Vec<Key>,
 }
 
@@ -292,7 +275,6 @@ impl Ranking {
         self.kept.map(|kept| kept.keys).unwrap_or_default()
     }
 
-    /// Whether no candidate was feasible.
     pub(super) fn has_none(&self) -> bool {
         self.best.is_none() && self.kept.as_ref().is_none_or(|kept| kept.keys.is_empty())
     }

@@ -12,9 +12,7 @@ const MAX_SETS: usize = 4096;
 /// Equivalent bundles of GPUs; a bundle is taken as a whole.
 #[derive(Debug)]
 struct Kind {
-    /// GPUs of one bundle.
     size: usize,
-    /// Bundles, the lowest index first.
     bundles: Vec<Mask>,
 }
 
@@ -121,9 +119,7 @@ fn every(kinds: &[Kind], missing: usize, set: Mask, offer: &mut impl FnMut(Mask)
 
 /// Fills the units of the tree.
 struct Filler<'a> {
-    /// GPUs and the tree.
     slots: &'a Slots<'a>,
-    /// The bundles.
     bundles: &'a [Mask],
 }
 

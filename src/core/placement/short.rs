@@ -9,7 +9,6 @@ use crate::memsize::MemSize;
 use crate::request::{CellWish, PinPolicy, Profile, Request};
 use crate::topology::Topology;
 
-/// Finds a guest's place.
 pub(super) fn plan(
     topology: &Topology,
     held: &Occupancy,

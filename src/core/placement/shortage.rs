@@ -15,15 +15,10 @@ use std::collections::BTreeSet;
 
 /// The facts that an error is written from.
 pub(super) struct Shortage<'a> {
-    /// The numbers.
     pub(super) budget: &'a Budget,
-    /// The host.
     pub(super) topology: &'a Topology,
-    /// Nodes and their cores.
     pub(super) homes: &'a Homes<'a>,
-    /// What domains hold.
     pub(super) taken: &'a Taken<'a>,
-    /// The guest's GPUs.
     pub(super) gpus: &'a [Bdf],
 }
 

@@ -42,7 +42,6 @@ pub(super) struct Row<'a> {
     pub(super) counted: usize,
     /// Why a function is unavailable, by index.
     pub(super) blocked: Vec<Option<Block<'a>>>,
-    /// Available functions.
     pub(super) free: Mask,
     /// Functions unavailable because of a domain.
     pub(super) held: Mask,
@@ -83,7 +82,6 @@ impl<'a> Row<'a> {
         self.meant = self.mask(bdfs).unwrap_or(0);
     }
 
-    /// The index of a function.
     pub(super) fn index(&self, bdf: Bdf) -> Option<usize> {
         let (counted, displays) = self.bdfs.split_at(self.counted);
         let display = || displays.iter().position(|&other| other == bdf);
@@ -111,20 +109,17 @@ impl<'a> Row<'a> {
 pub(super) struct Units {
     /// Packages, by the first core of the GPU's home node.
     pub(super) packages: Vec<Mask>,
-    /// Home nodes.
     pub(super) nodes: Vec<Mask>,
     /// Root complexes, by the kernel's name; without one, by the bus of the topmost bridge.
     pub(super) roots: Vec<Mask>,
     /// PCIe switches, each the nearest above the GPU; a GPU below none counts as a unit of its own.
     pub(super) switches: Vec<Mask>,
-    /// GPUs below a PCIe switch.
     pub(super) switched: Mask,
     /// Models, by vendor and device id.
     pub(super) models: Vec<Mask>,
 }
 
 impl Units {
-    /// Reads the tree.
     fn new(topology: &Topology, homes: &Homes<'_>, gpus: &[Bdf]) -> Units {
         let devices: Vec<Option<&PciDevice>> = gpus.iter().map(|&b| topology.device(b)).collect();
         let nodes: Vec<_> = gpus.iter().map(|&bdf| homes.of_gpu(bdf).0).collect();
@@ -196,9 +191,7 @@ pub(super) fn touched(units: &[Mask], set: Mask) -> u32 {
 
 /// The state of a host's GPUs that GPUs are chosen from.
 pub(super) struct Slots<'a> {
-    /// The host.
     pub(super) topology: &'a Topology,
-    /// GPUs.
     pub(super) gpus: Row<'a>,
     /// NVSwitches that a partition may take; in the shared model, where guests get none, those that
     /// an admin excluded, since the partitions that use them are excluded, too.
@@ -207,7 +200,6 @@ pub(super) struct Slots<'a> {
     pub(super) by_address: Option<(Bdf, SetAside)>,
     /// What keeps NVLink partitions from being activated.
     pub(super) readiness: &'a Readiness,
-    /// The tree above the GPUs.
     pub(super) units: Units,
     /// GPUs that only go together, for each GPU: those of its IOMMU group.
     pub(super) together: Vec<Mask>,

@@ -20,9 +20,7 @@ type Amount = (u32, MemSize);
 /// What domains hold on a host.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
-    /// The host.
     topology: &'a Topology,
-    /// Its domains.
     domains: &'a [Held],
     /// PCI functions by address, with the index of the domain that holds each; the first domain
     /// comes first.
@@ -51,7 +49,6 @@ pub(super) struct Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
-    /// Inverts the domains' holdings.
     pub(super) fn new(topology: &'a Topology, held: &'a Occupancy) -> Taken<'a> {
         let mut taken = Taken {
             topology,
@@ -341,7 +338,6 @@ enum Narrow {
 }
 
 impl Narrow {
-    /// Calls for each core.
     fn for_each(&self, call: &mut dyn FnMut(usize)) {
         match self {
             Narrow::One(core) => call(*core),
@@ -350,7 +346,6 @@ impl Narrow {
     }
 }
 
-/// All pins of a domain.
 fn pins(domain: &Held) -> impl Iterator<Item = &CpuSet> {
     domain.vcpu_pins.iter().chain(&domain.emulator_pin).chain(&domain.iothread_pins)
 }

@@ -162,7 +162,6 @@ mod tests {
 
     /// The CPU vendors that OVMF trusts, each with its own numbers.
     const INTEL: &str = "GenuineIntel";
-    /// The other ones.
     const AMD: &str = "AuthenticAMD";
 
     /// A machine with these address bits.

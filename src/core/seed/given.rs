@@ -11,13 +11,13 @@ pub const MAX_BYTES: usize = 512 << 10;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "seed-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SeedError {
     /// A line is no public key.
     #[error("SSH key, line {line}: {reason}")]
     Key {
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
         reason: String,
     },
     /// A password, or a hash in a form unknown to guests.
@@ -28,24 +28,13 @@ pub enum SeedError {
     },
     /// A document that cloud-init would not accept.
     #[error("{what}: {reason}")]
-    Document {
-        /// Which one.
-        what: &'static str,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Document { what: &'static str, reason: String },
     /// A name that is not a valid user name.
     #[error("user name {name:?}: a letter or `_`, then up to 31 of a-z, 0-9, `_` and `-`")]
-    User {
-        /// The name, shortened.
-        name: String,
-    },
+    User { name: String },
     /// The volume cannot be written.
     #[error("cannot write the seed's volume: {reason}")]
-    Volume {
-        /// What the file system says.
-        reason: String,
-    },
+    Volume { reason: String },
 }
 
 /// A public key as in `authorized_keys`: kind, base64, comment.
@@ -82,7 +71,6 @@ impl SshKey {
         }
     }
 
-    /// Checks one key.
     fn new(line: &str) -> Result<SshKey, String> {
         if line.contains("PRIVATE KEY") {
             return Err("this is a private key; use the file that ends with .pub".into());

@@ -186,7 +186,6 @@ impl Seed {
         after.any(|rest| rest.trim_start().starts_with(':'))
     }
 
-    /// Our cloud-config.
     fn config(&self) -> Value {
         let mut config = json!({
             "hostname": self.host_name,

@@ -24,7 +24,6 @@ fn seed() -> Seed {
     }
 }
 
-/// The cloud-config of a file.
 fn config(files: &[(&'static str, String)], name: &str) -> Value {
     let (_, text) = files.iter().find(|(file, _)| *file == name).expect("the file is there");
     serde_json::from_str(text.strip_prefix("#cloud-config\n").expect("the first line")).unwrap()

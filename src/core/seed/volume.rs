@@ -10,7 +10,6 @@ pub const VOLUME_BYTES: usize = 4 << 20;
 /// more than these take.
 const TABLES: usize = 512 << 10;
 
-/// The label, padded for FAT.
 const LABEL: [u8; 11] = *b"CIDATA     ";
 
 /// Whether a volume that begins with these bytes is a seed: by the label in the first sector of

@@ -33,52 +33,26 @@ pub struct ConfRequest {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SlurmConfError {
     /// The host has no GPUs.
     #[error("the host has no GPUs that a guest could get")]
     NoGpus,
     /// The node's name cannot be one.
     #[error("`{name}` is not a node name of Slurm: letters, digits, `-`, `_` and `.`")]
-    NodeName {
-        /// The name.
-        name: String,
-    },
+    NodeName { name: String },
     /// A GPU has no IOMMU group, and so no device file.
     #[error("GPU {bdf} has no IOMMU group, and thus no file below /dev/vfio")]
-    NoGroup {
-        /// Its address.
-        bdf: String,
-    },
+    NoGroup { bdf: String },
     /// Two GPUs share an IOMMU group.
     #[error("GPUs {a} and {b} are in IOMMU group {group}: Slurm takes a file for one GPU only")]
-    SharedGroup {
-        /// One of them.
-        a: String,
-        /// The other.
-        b: String,
-        /// The group.
-        group: u32,
-    },
+    SharedGroup { a: String, b: String, group: u32 },
     /// More cores are reserved than the smallest node has, or all of them.
     #[error("--reserve-cores {wanted} leaves jobs no core of node {node}, which has {cores}")]
-    NoCores {
-        /// What was asked for.
-        wanted: u32,
-        /// The NUMA node.
-        node: NodeId,
-        /// Its cores.
-        cores: u32,
-    },
+    NoCores { wanted: u32, node: NodeId, cores: u32 },
     /// More memory is reserved than the smallest node has, or all of it.
     #[error("--reserve-memory {wanted} leaves jobs no memory of node {node}, which has {memory}")]
-    NoMemory {
-        /// What was asked for.
-        wanted: MemSize,
-        /// The NUMA node.
-        node: NodeId,
-        /// Its memory.
-        memory: MemSize,
-    },
+    NoMemory { wanted: MemSize, node: NodeId, memory: MemSize },
     /// Slurm cannot be told which cores are reserved.
     #[error("--reserve-cores: the packages differ, and Slurm is told the number of pcpus alone")]
     UnevenCores,
@@ -160,11 +134,8 @@ fn cores(topology: &Topology) -> Vec<&Core> {
 
 /// Cores that are the same in all packages.
 struct Even {
-    /// Number of packages.
     packages: usize,
-    /// Cores of each.
     each: usize,
-    /// Threads of each core.
     threads: usize,
 }
 
@@ -224,7 +195,6 @@ fn by_file(topology: &Topology, node: &str) -> Result<Vec<String>, SlurmConfErro
     Ok(lines)
 }
 
-/// Ascending numbers as ranges.
 fn ranges(numbers: impl Iterator<Item = usize>) -> String {
     let mut all: Vec<(usize, usize)> = Vec::new();
     for number in numbers {
@@ -304,7 +274,6 @@ fn node_line(
     Ok(line)
 }
 
-/// The settings for all nodes.
 fn settings(topology: &Topology, gres: &str, files: bool) -> Vec<String> {
     let memory: u64 = topology.nodes().iter().map(|node| node.memory_kib.kib()).sum();
     // Whole minutes.

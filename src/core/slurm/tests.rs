@@ -5,7 +5,6 @@ use crate::memsize::MemSize;
 use crate::topology::Topology;
 use crate::topology::file::from_json;
 
-/// Records of hosts.
 const HOSTS: [&str; 5] = [
     include_str!("../../../topologies/dgx-1.json"),
     include_str!("../../../topologies/dgx-2.json"),

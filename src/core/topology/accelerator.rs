@@ -7,13 +7,10 @@ use super::vendor::{
 
 /// A row of the table: functions that are GPUs or accelerators.
 struct Row {
-    /// Vendor.
     vendor: u16,
-    /// Classes, without the programming interface.
     classes: &'static [u32],
     /// Device ids; empty: all.
     ids: &'static [u16],
-    /// Excluded device ids.
     but: &'static [u16],
 }
 

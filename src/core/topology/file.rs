@@ -43,41 +43,28 @@ struct Header {
 /// The error of a text that is not a recorded host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "record-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum FileError {
     /// Not JSON, or a field is missing, unknown or of the wrong kind. The source has line and
     /// column.
     #[error("not a recorded host: {source}")]
     Json {
-        /// The JSON parser's error.
         #[from]
         source: serde_json::Error,
     },
     /// JSON of another kind.
     #[error("`format` is {found}, not `{FORMAT}`")]
-    Format {
-        /// The format found.
-        found: String,
-    },
+    Format { found: String },
     /// A version that this program does not know.
     #[error("host file version {found} is not supported; this program reads version {VERSION}")]
-    Version {
-        /// The version.
-        found: u32,
-    },
+    Version { found: u32 },
     /// A string too long for any host: tables and searches would take forever.
     #[error(
         "line {line}, column {column}: a string of {bytes} bytes, more than the limit of \
          {MOST_STRING}"
     )]
     #[strum(to_string = "string-length")]
-    Long {
-        /// Its line.
-        line: usize,
-        /// Its column.
-        column: usize,
-        /// Its length.
-        bytes: usize,
-    },
+    Long { line: usize, column: usize, bytes: usize },
     /// The data contradicts itself.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]

@@ -44,7 +44,6 @@ pub enum MarkKind {
 }
 
 impl MarkKind {
-    /// Names it in a message.
     fn name(self) -> &'static str {
         match self {
             MarkKind::Serial => "serial number",
@@ -80,11 +79,9 @@ pub enum Likeness {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceIdentity {
-    /// Vendor and device.
     ids: (u16, u16),
     /// Vendor and device of the subsystem; none: written by a version that did not record it.
     subsystem: Option<(u16, u16)>,
-    /// Its marks, sorted.
     marks: Vec<(MarkKind, String)>,
 }
 
@@ -221,7 +218,6 @@ fn encoded(value: &str) -> String {
     value.bytes().map(byte).collect()
 }
 
-/// Reads that form.
 fn decoded(word: &str) -> Option<String> {
     let mut parts = word.split('+');
     let mut bytes = parts.next()?.as_bytes().to_vec();
@@ -305,7 +301,6 @@ impl PciDevice {
 mod tests {
     use super::*;
 
-    /// An identity of a drive.
     fn drive(marks: &[(MarkKind, &str)]) -> DeviceIdentity {
         let mut identity = DeviceIdentity::new((0x144d, 0xa80a), (0x144d, 0xa801));
         marks.iter().for_each(|(kind, value)| identity.add(*kind, value));

@@ -79,7 +79,6 @@ impl Matrix {
     }
 }
 
-/// A row without affinity.
 fn row(name: String, device: &PciDevice) -> MatrixRow {
     let (cpu_affinity, numa_affinity) = (None, None);
     let node_unknown = device.node.is_none();

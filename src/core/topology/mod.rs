@@ -178,21 +178,15 @@ pub struct Parts {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "topology-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum TopologyError {
     /// The same item appears twice.
     #[error("{kind} {id} appears twice")]
-    Twice {
-        /// What it is.
-        kind: &'static str,
-        /// Its id.
-        id: String,
-    },
+    Twice { kind: &'static str, id: String },
     /// An item refers to something missing.
     #[error("{kind} {id} names {names} {missing}, which does not exist")]
     Dangling {
-        /// Kind of the referring item.
         kind: &'static str,
-        /// Its id.
         id: String,
         /// The kind of what is missing.
         names: &'static str,
@@ -201,14 +195,7 @@ pub enum TopologyError {
     },
     /// A value contradicts another.
     #[error("{kind} {id}: {reason}")]
-    Contradiction {
-        /// What it is.
-        kind: &'static str,
-        /// Its id.
-        id: String,
-        /// In what way.
-        reason: String,
-    },
+    Contradiction { kind: &'static str, id: String, reason: String },
 }
 
 /// The index that means "none"; hosts have far fewer cores and caches.
@@ -217,7 +204,6 @@ const NONE: u32 = u32::MAX;
 /// A host whose every cross-reference resolves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// The data.
     parts: Parts,
     /// Index into `parts.devices` by address.
     device_index: Vec<(u64, usize)>,
@@ -225,7 +211,6 @@ pub struct Topology {
     core_index: Vec<u32>,
     /// Indexes in `parts.l3` by pcpu number; [`NONE`] for numbers below no cache.
     l3_index: Vec<u32>,
-    /// IOMMU groups, by number.
     groups: BTreeMap<u32, IommuGroup>,
     /// Indexes in `parts.devices` of the GPUs available by number: every plan needs them many
     /// times.

@@ -39,11 +39,8 @@ impl OpenPort {
 /// An open port, and which functions reach which by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Opening {
-    /// The port.
     port: OpenPort,
-    /// Functions below it.
     below: Vec<Member>,
-    /// Functions that these reach.
     beyond: Vec<Member>,
     /// Whether those below it reach each other by it.
     within: bool,
@@ -73,7 +70,6 @@ impl Opening {
     }
 }
 
-/// Finds open ports.
 pub(super) fn openings(topology: &Topology) -> Vec<Opening> {
     let open = topology.devices().iter().filter_map(|device| {
         let acs = device.acs.filter(|acs| acs.open() != 0)?;
@@ -88,7 +84,6 @@ pub(super) fn openings(topology: &Topology) -> Vec<Opening> {
     open.collect()
 }
 
-/// What an open port connects.
 fn of_port(topology: &Topology, port: &PciDevice, acs: Acs) -> Opening {
     let open = acs.open();
     let is_below = |bdf: Bdf, of: Bdf| topology.way_up(bdf).skip(1).any(|above| above.bdf == of);

@@ -56,7 +56,6 @@ impl Serialize for Proximity {
 /// compared with many.
 #[derive(Debug, Clone)]
 pub struct Way<'a> {
-    /// The function.
     device: &'a PciDevice,
     /// It and the bridges above it, root port first.
     down: Vec<Bdf>,
@@ -83,7 +82,6 @@ impl Topology {
         }
     }
 
-    /// NVLinks between two GPUs.
     fn nvlinks(&self, a: Bdf, b: Bdf) -> u32 {
         let ends = (a.min(b), a.max(b));
         self.fabric().links.iter().find(|link| (link.a, link.b) == ends).map_or(0, |l| l.links)

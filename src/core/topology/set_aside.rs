@@ -278,14 +278,12 @@ mod tests {
     use crate::topology::{Core, NumaNode, Parts};
     use serde_json::json;
 
-    /// A function.
     fn function(bdf: &str, ids: (u16, u16), class: u32) -> PciDevice {
         let json = json!({ "bdf": bdf, "class": format!("{:#08x}", class << 8),
             "vendor": format!("{:#06x}", ids.0), "device": format!("{:#06x}", ids.1) });
         serde_json::from_value(json).unwrap()
     }
 
-    /// A host with these functions.
     fn host(devices: Vec<PciDevice>, architecture: &str) -> Topology {
         let pcpus = "0".parse().unwrap();
         let core =

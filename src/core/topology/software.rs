@@ -69,7 +69,6 @@ impl PackageTool {
         format!("{command} {}", names.collect::<Vec<_>>().join(" "))
     }
 
-    /// The name of a package.
     fn package(self, package: Package, architecture: &str) -> &'static str {
         let is_arm = architecture == "aarch64";
         match (self, package) {

@@ -8,18 +8,13 @@ pub const VENDOR_MELLANOX: u16 = 0x15b3;
 pub(crate) const VENDOR_ATI: u16 = 0x1002;
 /// PCI vendor AMD, processors and their parts.
 pub(super) const VENDOR_AMD: u16 = 0x1022;
-/// PCI vendor Intel.
 pub(super) const VENDOR_INTEL: u16 = 0x8086;
-/// PCI vendor Habana Labs.
 pub(super) const VENDOR_HABANA: u16 = 0x1da3;
-/// PCI vendor Qualcomm.
 pub(super) const VENDOR_QUALCOMM: u16 = 0x17cb;
 
 /// Class "VGA compatible controller"; all classes from the PCI ID list.
 pub(super) const VGA: u32 = 0x0300;
 /// Class "3D controller".
 pub(super) const THREE_D: u32 = 0x0302;
-/// Class "Display controller", other.
 pub(super) const DISPLAY: u32 = 0x0380;
-/// Class "Processing accelerators".
 pub(super) const PROCESSING: u32 = 0x1200;

@@ -14,7 +14,6 @@ const BUSES: [&str; 2] = ["sata", "ide"];
 /// Models of NICs of which the same is true.
 const MODELS: [&str; 6] = ["e1000", "e1000e", "igb", "rtl8139", "pcnet", "ne2k_pci"];
 
-/// Applies it.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     if !work.given.items.convert_devices {
         return Ok(());
@@ -32,12 +31,10 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     Ok(())
 }
 
-/// Devices of a name.
 fn devices<'x>(xml: &'x DomainXml, name: &'x str) -> impl Iterator<Item = Element<'x>> {
     xml.root().child("devices").into_iter().flat_map(move |devices| devices.children(name))
 }
 
-/// The attribute of a child.
 fn of(device: Element<'_>, child: &str, name: &str) -> Option<String> {
     Some(device.child(child)?.attr(name)?.into_owned())
 }
@@ -58,7 +55,6 @@ fn disks(xml: &DomainXml) -> Vec<DiskTuning> {
     tuned.collect()
 }
 
-/// The NICs of emulated models.
 fn nics(xml: &DomainXml) -> Vec<NicTuning> {
     let is_emulated = |nic: Element<'_>| {
         of(nic, "model", "type").is_some_and(|model| MODELS.contains(&model.as_str()))
@@ -125,7 +121,6 @@ mod tests {
         DomainXml::parse(&text).unwrap()
     }
 
-    /// The settings.
     fn items() -> Items {
         Items { convert_devices: true, ..Items::default() }
     }

@@ -19,7 +19,6 @@ use crate::placement::{
 use crate::shell::{domain, word};
 use crate::topology::Topology;
 
-/// Applies these settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     vcpus(work)?;
     pages(work)?;
@@ -116,7 +115,6 @@ fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.make(item, &[DomainEdit::SetMemory { memory }])
 }
 
-/// Tunes the pins of vCPUs.
 fn vcpu_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
     let pins = match (&work.given.items.pins, work.placement) {
         (Item::Keep, _) => return Ok(()),
@@ -167,7 +165,6 @@ fn keeps_emulator(work: &Work<'_>, placement: &Placement) -> bool {
 /// Whether the guest sees the topology that its owner chose: on a host of one node no other is nearer
 /// to what there is.
 fn keeps_topology(work: &Work<'_>) -> bool {
-    /// What another topology cures.
     const FAULTS: [&str; 5] = [
         "topology-product",
         "vcpu-pair-split",
@@ -201,7 +198,6 @@ pub(super) fn there(topology: &Topology, pin: &CpuSet, item: ItemName) -> Result
     Err(TuneError::item(item, message, "`gpuvm host show` shows the pcpus of each node"))
 }
 
-/// Tunes the guest's CPU topology.
 fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
     let topology = match (work.given.items.topology, work.placement) {
         (Item::Keep, _) | (Item::On, None) => return Ok(()),
@@ -326,7 +322,6 @@ fn kvm_hints(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::KvmHints, Setting::KvmHints { on })
 }
 
-/// Tunes guest NUMA cells.
 fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
     let cells = match (work.given.items.cells, work.placement) {
         (Item::Keep, _) | (Item::On | Item::To(_), None) => return Ok(()),
@@ -527,7 +522,6 @@ fn serial_log(work: &mut Work<'_>) -> Result<(), TuneError> {
     }
 }
 
-/// Tunes the memory balloon.
 fn balloon(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Balloon;
     let none = DomainEdit::SetBalloon { address: None };

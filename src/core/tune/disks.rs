@@ -12,19 +12,16 @@ use crate::domain::setting::{DiskTuning, Put, Setting};
 pub(super) struct Disk {
     /// Index among the document's disks.
     pub nth: usize,
-    /// Its target name in libvirt.
     target: String,
     /// Path on the host; none: it is neither a file nor a block device.
     path: Option<String>,
     /// Whether it is on virtio, so that it has queues and I/O threads.
     pub virtio: bool,
-    /// How the host caches it.
     cache: Option<String>,
     /// How QEMU reads and writes it.
     io: Option<String>,
 }
 
-/// Returns the writable disks.
 pub(super) fn disks(work: &Work<'_>) -> Vec<Disk> {
     let devices = work.xml.root().child("devices");
     let all = devices.into_iter().flat_map(|devices| devices.children("disk")).enumerate();
@@ -143,7 +140,6 @@ pub(super) fn convert(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(item, Setting::Disks { disks: converted })
 }
 
-/// Tunes queues of disks.
 pub(super) fn queues(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::DiskQueues;
     let vcpus = work.vcpus();

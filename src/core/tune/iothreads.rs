@@ -11,7 +11,6 @@ use crate::domain::placed::IoThread;
 use crate::domain::setting::{DiskTuning, Put, Setting};
 use crate::placement::Placement;
 
-/// Applies these settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     iothreads(work)?;
     iothread_pins(work)
@@ -103,7 +102,6 @@ fn schedulers(work: &mut Work<'_>, item: ItemName, number: u32) -> Result<(), Tu
     }
 }
 
-/// Tunes pins of I/O threads.
 fn iothread_pins(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::IothreadPins;
     let claims = crate::domain::claims::Claims::read(&work.xml);

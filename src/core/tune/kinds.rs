@@ -9,9 +9,7 @@ use crate::topology::{DeviceIdentity, DeviceKind, KnownDevice, MarkKind, Topolog
 /// What the functions of a domain are: by the host, or, of those that the host no longer has, by what
 /// is recorded for the domain.
 pub struct Kinds<'t> {
-    /// The host.
     topology: &'t Topology,
-    /// What is recorded.
     known: Vec<KnownDevice>,
 }
 

@@ -111,14 +111,12 @@ pub struct Tuned {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "tune-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum TuneError {
     /// It does not run on QEMU.
     #[error("its type is `{kind}`; only `kvm` and `qemu` run on QEMU")]
     #[strum(to_string = "hypervisor-type")]
-    Kind {
-        /// The type.
-        kind: String,
-    },
+    Kind { kind: String },
     /// It cannot be parsed, or an edit cannot be made.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
@@ -130,14 +128,7 @@ pub enum TuneError {
     /// A setting is impossible.
     #[error("--{item}: {message}")]
     #[strum(to_string = "setting")]
-    Item {
-        /// The setting.
-        item: ItemName,
-        /// Why not.
-        message: String,
-        /// What would help.
-        hint: String,
-    },
+    Item { item: ItemName, message: String, hint: String },
     /// The running guest has no place for another device.
     #[error("the running guest has no free root port for another {what}")]
     NoPort {
@@ -149,7 +140,6 @@ pub enum TuneError {
     Unsound(Vec<Finding>),
 }
 
-/// Findings, one line each.
 fn lines(findings: &[Finding]) -> String {
     findings.iter().map(|f| format!("\n  {}: {}", f.says.path, f.says.message)).collect()
 }

@@ -12,7 +12,6 @@ use crate::domain::wish::{MOST_QUEUES, MTUS, NicModel, NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, Element, hooks};
 use crate::occupancy::Held;
 
-/// Applies these settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     net_queues(work)?;
     rates(work)?;
@@ -21,14 +20,10 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     networks(work)
 }
 
-/// A NIC of a document.
 #[derive(Debug, Clone, Copy)]
 struct Nic {
-    /// Index among the document's interfaces.
     nth: usize,
-    /// Whether it takes queues.
     takes_queues: bool,
-    /// Its queues now.
     queues: u32,
     /// Whether the host's kernel can move its packets.
     vhost: bool,
@@ -36,7 +31,6 @@ struct Nic {
     tap: bool,
 }
 
-/// The NICs of a document.
 fn nics(work: &Work<'_>) -> Vec<Nic> {
     let devices = work.xml.root().child("devices");
     let all = devices.into_iter().flat_map(|devices| devices.children("interface")).enumerate();
@@ -51,7 +45,6 @@ fn nics(work: &Work<'_>) -> Vec<Nic> {
     all.map(read).collect()
 }
 
-/// Tunes queues of NICs.
 fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::NetQueues;
     let most = work.vcpus().min(MOST_QUEUES);
@@ -83,7 +76,6 @@ fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(item, Setting::Nics { nics })
 }
 
-/// Tunes rates of NICs.
 fn rates(work: &mut Work<'_>) -> Result<(), TuneError> {
     let put = |item: &Item<Rate>| match item {
         Item::Keep | Item::On => Put::Stays,
@@ -263,7 +255,6 @@ fn own_mac(work: &Work<'_>, macs: &[String]) -> String {
     numbers.find(|mac| !macs.contains(mac) && !is_taken(mac)).unwrap_or_default()
 }
 
-/// Tunes the MTU of NICs.
 fn mtu(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Mtu;
     let mtu = match work.given.items.mtu {

@@ -23,7 +23,6 @@ use std::collections::BTreeSet;
 /// The most repetitions of planning on the previous plan's cores until the plan is stable.
 const ROUNDS: usize = 4;
 
-/// Finds the place.
 pub(super) fn place(
     current: &DomainXml,
     guest: &Guest<'_>,
@@ -342,7 +341,6 @@ fn with_one_more(
     None
 }
 
-/// All pins of a plan.
 fn pins(placement: &Placement) -> impl Iterator<Item = &CpuSet> {
     let others = placement.iothread_pins.iter().chain([&placement.emulator_pin]);
     placement.vcpu_pins.iter().chain(others)
@@ -384,7 +382,6 @@ fn cores_of(guest: &Guest<'_>, topology: &Topology) -> Option<CpuSet> {
     Some(whole_cores(topology, pcpus.iter()))
 }
 
-/// Plans on these cores only.
 fn plan_on(
     topology: &Topology,
     others: &Occupancy,

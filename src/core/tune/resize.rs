@@ -325,7 +325,6 @@ mod tests {
         verify(&subject).iter().map(|finding| finding.rule).collect()
     }
 
-    /// These sizes.
     fn sizes(vcpus: Option<u32>, gib: Option<u64>) -> Items {
         Items {
             anew: true,

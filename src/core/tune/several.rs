@@ -230,7 +230,6 @@ fn chosen(
 struct Order<'a> {
     /// The host, and what the hypervisor can do.
     given: &'a Given<'a>,
-    /// The guests.
     resized: &'a [Resized<'a>],
     /// The GPUs that each gets by the plan of all; none: it keeps its own, or chooses.
     sets: Vec<Option<GpuWish>>,
@@ -240,9 +239,7 @@ struct Order<'a> {
     todo: Vec<usize>,
     /// Those that have given up what others need.
     given_up: Vec<usize>,
-    /// The changes so far.
     turns: Vec<Turn>,
-    /// What is held after them.
     held: Occupancy,
 }
 
@@ -333,7 +330,6 @@ impl<'a> Order<'a> {
         found.unwrap_or_else(|| self.turn(guest, &one.items, one.gpus.clone(), false))
     }
 
-    /// A change of a guest.
     fn turn(
         &self,
         guest: usize,
@@ -394,7 +390,6 @@ impl<'a> Order<'a> {
         })
     }
 
-    /// Takes a change.
     fn take(&mut self, turn: Turn) {
         let name = self.resized[turn.guest].xml.name();
         let own = self.held.domains.iter().filter(|held| held.domain == name);

@@ -9,7 +9,6 @@ use crate::topology::Topology;
 use crate::versions::Versions;
 use std::collections::BTreeMap;
 
-/// The host.
 fn host() -> Topology {
     crate::topology::file::from_json(include_str!("../../../topologies/dgx-2.json")).unwrap()
 }
@@ -19,7 +18,6 @@ pub(super) fn made(xml: &DomainXml, items: &Items) -> Result<Tuned, TuneError> {
     made_beside(xml, items, &Occupancy::default())
 }
 
-/// The same beside other domains.
 pub(super) fn made_beside(
     xml: &DomainXml,
     items: &Items,
@@ -28,14 +26,12 @@ pub(super) fn made_beside(
     with_given(items, others, |given| tune(xml, given))
 }
 
-/// What tuning it leaves alone.
 pub(super) fn left(xml: &DomainXml, items: &Items) -> Vec<Left> {
     with_given(items, &Occupancy::default(), |given| {
         left_alone(xml, given, &tune(xml, given).unwrap())
     })
 }
 
-/// Does something with these inputs.
 fn with_given<T>(items: &Items, others: &Occupancy, run: impl FnOnce(&Given<'_>) -> T) -> T {
     let (topology, versions) = (host(), Versions::default());
     run(&Given {

@@ -78,7 +78,6 @@ impl<'t> Guest<'t> {
         Ok(guest)
     }
 
-    /// Makes the request.
     fn wish(&self, current: &DomainXml, given: &Given<'_>) -> Result<Request, TuneError> {
         let own = self.asked.as_ref();
         let mut request = own.cloned().unwrap_or_else(|| Request::for_gpus(0));

@@ -279,7 +279,6 @@ fn on(nic: Element<'_>) -> String {
     all.collect::<Vec<_>>().join(" ")
 }
 
-/// A rate of each NIC.
 fn rates<'t>(nics: impl Iterator<Item = Element<'t>>, name: &str) -> String {
     let rate = |nic: Element<'t>| {
         let rate = nic.child("bandwidth").and_then(|rates| rates.child(name));
@@ -299,7 +298,6 @@ fn listed(values: Vec<String>, between: &str, none: &str) -> String {
     }
 }
 
-/// A disk with its bus.
 fn on_bus(disk: Element<'_>) -> String {
     let of = |name| disk.child("target").and_then(|target| target.attr(name));
     let name = of("dev").unwrap_or_default();
@@ -309,7 +307,6 @@ fn on_bus(disk: Element<'_>) -> String {
     }
 }
 
-/// A NIC by its model.
 fn of_model(nic: Element<'_>) -> String {
     let model = nic.child("model").and_then(|model| model.attr("type"));
     format!("{} NIC", model.as_deref().unwrap_or("default"))

@@ -7,7 +7,6 @@ use crate::domain::{DomainEdit, DomainXml};
 use crate::placement::{Because, Placement, Reason, Topic};
 use std::collections::BTreeSet;
 
-/// A domain being changed.
 pub(super) struct Work<'a> {
     /// The domain as it was read.
     pub guest: &'a Guest<'a>,

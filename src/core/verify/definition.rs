@@ -9,19 +9,14 @@ use crate::shell::word;
 
 /// `vcpupin`, `emulatorpin`, `iothreadpin`, shares and quotas.
 const PINS: Rule = Rule::warning("pending-pins", "pins that run otherwise than defined");
-/// Size, pages, cells and nodes.
 const MEMORY: Rule = Rule::warning("pending-memory", "memory that runs otherwise than defined");
-/// vCPUs and their topology.
 const CPU: Rule = Rule::warning("pending-vcpus", "vCPUs that run otherwise than defined");
-/// The number of I/O threads.
 const IOTHREADS: Rule =
     Rule::warning("pending-iothreads", "I/O threads that run otherwise than defined");
 /// Cache, io, queues, their I/O threads, files.
 const DISK: Rule = Rule::warning("pending-disk", "a disk that runs otherwise than defined");
-/// Queues, bandwidth, networks.
 const NIC: Rule =
     Rule::warning("pending-interface", "an interface that runs otherwise than defined");
-/// Passed-through functions.
 const HOSTDEV: Rule =
     Rule::warning("pending-hostdev", "passed devices that run otherwise than defined");
 /// Drivers of SCSI controllers, balloon, memory modules.

@@ -40,13 +40,11 @@ pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report:
     }
 }
 
-/// The devices of a name.
 fn devices<'t>(live: &Guest<'t>, name: &'static str) -> impl Iterator<Item = Element<'t>> {
     let devices = live.spot.element().child("devices");
     devices.into_iter().flat_map(move |devices| devices.children(name))
 }
 
-/// Compares drivers of passed functions.
 fn drivers(live: &Guest<'_>, topology: &Topology, report: &mut Report) {
     for passed in &live.passed {
         let bdf = passed.bdf.value;

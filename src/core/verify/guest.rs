@@ -106,7 +106,6 @@ pub fn compare(live: &Guest<'_>, view: &View, topology: Option<&Topology>, repor
 
 /// A comparison with a guest's view.
 struct Seen<'r> {
-    /// What was found.
     report: &'r mut Report,
 }
 
@@ -121,7 +120,6 @@ impl Seen<'_> {
         }
     }
 
-    /// Compares cells.
     fn cells(&mut self, live: &Guest<'_>, view: &View) {
         for cell in &live.cells {
             let vcpus = cell.vcpus.as_ref().map(|vcpus| vcpus.value.and(&live.plugged));
@@ -170,7 +168,6 @@ impl Seen<'_> {
         }
     }
 
-    /// Compares interfaces and disks.
     fn devices(&mut self, live: &Guest<'_>, view: &View) {
         let devices = live.spot.element().child("devices");
         let named = |name: &'static str| {

@@ -154,7 +154,6 @@ fn stale(state: &PartitionState, expected: String, report: &mut Report) {
     report.differs(&STALE, Between::Host, wrong);
 }
 
-/// Describes a partition.
 fn partition(id: u32, modules: &Modules) -> String {
     format!("NVLink partition {id} ({})", ModulesText(modules))
 }

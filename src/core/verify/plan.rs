@@ -48,16 +48,12 @@ fn used(defined: &Guest<'_>) -> Option<MemSize> {
     defined.huge_pages.as_ref()?.value.first().map(|page| page.size.value)
 }
 
-/// A comparison with the request.
 struct Plan<'r> {
-    /// What was found.
     report: &'r mut Report,
-    /// The domain's name.
     name: String,
 }
 
 impl Plan<'_> {
-    /// Reports that two values differ.
     fn tell(&mut self, rule: &'static Rule, what: &str, expected: String, found: String, at: &str) {
         if expected != found {
             let hint = format!("`gpuvm show {}` shows what was requested", word(&self.name));
@@ -67,7 +63,6 @@ impl Plan<'_> {
         }
     }
 
-    /// Compares numbers and sizes.
     fn shape(&mut self, request: &Request, defined: &Guest<'_>) {
         if let Some(vcpus) = request.vcpus {
             let found = defined.vcpus.value;
@@ -127,7 +122,6 @@ impl Plan<'_> {
         self.tell(&PINS, what, expected.to_string(), found.to_string(), "/domain/cputune");
     }
 
-    /// Compares passed devices by kind.
     fn devices(&mut self, request: &Request, defined: &Guest<'_>, topology: &Topology) {
         let passed: Vec<Bdf> = defined.passed.iter().map(|passed| passed.bdf.value).collect();
         let number = |kind, vf| topology.among(&passed, kind, vf);

@@ -82,7 +82,6 @@ pub struct Wrong<'a> {
 /// Collects findings.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Findings so far.
     found: Vec<Finding>,
 }
 

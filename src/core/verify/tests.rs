@@ -38,26 +38,18 @@ const LIVE: &str = "<domain type='kvm' id='3'><name>a</name><memory unit='GiB'>4
 
 /// Everything a guest is compared with, to be broken.
 struct Case {
-    /// The definition.
     definition: String,
-    /// The running XML.
     live: String,
-    /// The process.
     process: Process,
-    /// The guest's own view.
     view: View,
-    /// The host.
     parts: crate::topology::Parts,
-    /// Its kernel settings.
     tuning: Tuning,
 }
 
-/// A set.
 fn set<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().unwrap()
 }
 
-/// A guest without any finding.
 fn good() -> Case {
     let dgx2 = include_str!("../../../topologies/dgx-2.json");
     let mut parts = crate::topology::file::from_json(dgx2).unwrap().parts().clone();
@@ -148,17 +140,14 @@ impl Case {
         own.map(|finding| (finding.rule, finding.says.message)).collect()
     }
 
-    /// A thread by its name.
     fn thread(&mut self, name: &str) -> &mut Thread {
         self.process.threads.iter_mut().find(|thread| thread.name == name).unwrap()
     }
 
-    /// The memory of a cell.
     fn memory(&mut self, cell: usize) -> &mut Mapped {
         &mut self.process.memory.as_mut().unwrap()[cell]
     }
 
-    /// The open files.
     fn opened(&mut self) -> &mut Opened {
         self.process.opened.as_mut().unwrap()
     }

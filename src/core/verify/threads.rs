@@ -101,13 +101,9 @@ pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report:
 
 /// A comparison of threads with pins.
 struct Comparison<'c, 't> {
-    /// The running XML.
     live: &'c Guest<'t>,
-    /// The process.
     process: &'c Process,
-    /// The host's online pcpus.
     online: &'c CpuSet,
-    /// What was found.
     report: &'c mut Report,
 }
 
@@ -151,7 +147,6 @@ impl Comparison<'_, '_> {
         self.report.differs(rule, Between::Reality, wrong);
     }
 
-    /// Compares vCPUs.
     fn vcpus(&mut self, threads: &BTreeMap<u32, &Thread>) {
         let name = self.live.name.clone();
         let default = self.live.default_pin.as_ref().map(|pin| pin.value.clone());
@@ -175,7 +170,6 @@ impl Comparison<'_, '_> {
         }
     }
 
-    /// Compares I/O threads.
     fn iothreads(&mut self, threads: &BTreeMap<u32, &Thread>) {
         let name = self.live.name.clone();
         let default = self.live.default_pin.as_ref().map(|pin| pin.value.clone());

@@ -6,18 +6,15 @@ use std::fmt::{self, Write as _};
 /// An attribute: its name and its value, which is escaped.
 pub(super) type Attr<'a> = (&'a str, &'a dyn fmt::Display);
 
-/// A document being written.
 #[derive(Default)]
 pub(super) struct Markup(String);
 
 impl Markup {
-    /// Begins an element.
     pub(super) fn open(&mut self, name: &str, attrs: &[Attr<'_>]) {
         self.begin(name, attrs);
         self.0.push('>');
     }
 
-    /// Ends an element.
     pub(super) fn close(&mut self, name: &str) {
         self.0.extend(["</", name, ">"]);
     }
@@ -35,12 +32,10 @@ impl Markup {
         self.0.push_str("/>");
     }
 
-    /// Adds text.
     pub(super) fn text(&mut self, text: impl fmt::Display) {
         write!(Escaping(&mut self.0), "{text}").expect("text");
     }
 
-    /// Ends a line.
     pub(super) fn line(&mut self) {
         self.0.push('\n');
     }
@@ -50,7 +45,6 @@ impl Markup {
         self.0.push_str(markup);
     }
 
-    /// Returns the document.
     pub(super) fn finish(self) -> String {
         self.0
     }

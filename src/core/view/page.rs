@@ -16,9 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
-/// Styles of the page.
 const STYLE: &str = include_str!("page/style.css");
-/// Script of the page.
 const SCRIPT: &str = include_str!("page/script.js");
 
 /// The first bytes of every page: a file that begins with them is one of ours, and may be replaced.
@@ -63,13 +61,9 @@ pub fn page(page: &Page<'_>) -> String {
     writer.out.finish()
 }
 
-/// A page being written.
 struct Writer<'a, 'b> {
-    /// What it shows.
     page: &'b Page<'a>,
-    /// The picture's geometry.
     scene: &'b Scene<'a>,
-    /// The document.
     out: Markup,
 }
 
@@ -79,7 +73,6 @@ impl Writer<'_, '_> {
         (self.page.told)(&sentence.to_string())
     }
 
-    /// Writes everything.
     fn all(&mut self) {
         self.head();
         self.out.open("body", &[]);
@@ -137,7 +130,6 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// The title.
     fn title(&self) -> String {
         format!("gpuvm {}: {}", self.page.verb, svg::machine(self.page.subject.topology))
     }
@@ -171,7 +163,6 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// The picture.
     fn picture(&mut self) {
         self.section("picture", "Picture");
         let pointing = [("id", &"pointing" as _), ("hidden", &"hidden" as _)];
@@ -271,7 +262,6 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// Commands to copy.
     fn commands(&mut self) {
         if self.page.commands.is_empty() {
             return;
@@ -285,7 +275,6 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// Begins a table.
     fn table(&mut self, class: &str, head: &[&str]) {
         self.out.open("table", &[("class", &class)]);
         self.out.open("thead", &[]);

@@ -22,15 +22,10 @@ pub(super) const GUESTS: [(&str, &str); HUES] = [
 
 /// Colours of what has no guest.
 pub(super) struct Scheme {
-    /// Behind everything.
     pub(super) ground: &'static str,
-    /// Of a package.
     pub(super) package: &'static str,
-    /// Of a node.
     pub(super) node: &'static str,
-    /// Of a bridge.
     pub(super) bridge: &'static str,
-    /// Of what is free.
     pub(super) free: &'static str,
     /// Of what the host uses, with lines of the second colour.
     pub(super) host: (&'static str, &'static str),
@@ -38,7 +33,6 @@ pub(super) struct Scheme {
     pub(super) unusable: (&'static str, &'static str),
     /// Borders.
     pub(super) line: &'static str,
-    /// Text.
     pub(super) text: &'static str,
 }
 
@@ -55,7 +49,6 @@ pub(super) const LIGHT: Scheme = Scheme {
     text: "#16181d",
 };
 
-/// On a dark screen.
 pub(super) const DARK: Scheme = Scheme {
     ground: "#14171c",
     package: "#1d2128",

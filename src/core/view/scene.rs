@@ -24,11 +24,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const WIDTH: u32 = 1232;
 /// Space between boxes and around what they contain.
 const PAD: u32 = 6;
-/// Height of a box's title.
 const TITLE: u32 = 18;
 /// Width of a node's memory and cores, beside its devices.
 const LEFT: u32 = 424;
-/// Height of a memory bar.
 const BAR: u32 = 16;
 /// Space left of a memory bar for its beginning, and right of it for its end.
 const ENDS: (u32, u32) = (12, 72);
@@ -163,11 +161,8 @@ pub struct Segment {
 
 /// What the parts of a scene are made from.
 struct Sources<'a, 'b> {
-    /// The host.
     topology: &'a Topology,
-    /// The guests.
     guests: &'b [Guest<'a>],
-    /// Who is on which pcpu.
     uses: &'b BTreeMap<PcpuId, Vec<Use>>,
     /// Devices by the node that they are drawn in.
     trees: BTreeMap<Option<NodeId>, Vec<pcie::Root>>,
@@ -254,7 +249,6 @@ impl Sources<'_, '_> {
         packages
     }
 
-    /// A node at a place.
     fn node(&self, id: Option<NodeId>, x: u32, y: u32) -> NodeBox {
         let width = WIDTH - 2 * PAD;
         let node = id.and_then(|id| self.topology.node(id));
@@ -282,7 +276,6 @@ impl Sources<'_, '_> {
         NodeBox { area, node: id, label: self.label(id, node), memory, caches, roots }
     }
 
-    /// A node's title.
     fn label(&self, id: Option<NodeId>, node: Option<&NumaNode>) -> String {
         let Some(id) = id else { return "devices whose node is not known".into() };
         let Some(node) = node else { return format!("node {id}, not recorded") };
@@ -350,11 +343,8 @@ impl Sources<'_, '_> {
     }
 }
 
-/// A bar without a place.
 struct Unplaced {
-    /// What stands above it.
     label: String,
-    /// How much it is.
     whole: u64,
     /// How much it is, in words.
     size: String,

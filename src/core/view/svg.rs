@@ -13,13 +13,9 @@ use crate::topology::Topology;
 use crate::words::count;
 use std::fmt::Write as _;
 
-/// A picture being drawn.
 struct Drawing<'a, 'b> {
-    /// The geometry.
     scene: &'b Scene<'a>,
-    /// The host.
     topology: &'b Topology,
-    /// The document.
     out: Markup,
 }
 
@@ -86,7 +82,6 @@ fn colours(scheme: &Scheme) -> String {
 }
 
 impl Drawing<'_, '_> {
-    /// Draws everything.
     fn all(&mut self, role: &str) {
         let Area { width, height, .. } = self.scene.area;
         let machine = machine(self.topology);
@@ -129,7 +124,6 @@ impl Drawing<'_, '_> {
         self.out.line();
     }
 
-    /// A package with its nodes.
     fn package(&mut self, package: &Package) {
         let (id, label) = match package.number {
             Some(number) => (format!("package-{number}"), format!("package {number}")),
@@ -154,7 +148,6 @@ impl Drawing<'_, '_> {
         node.roots.iter().for_each(|item| self.item(item));
     }
 
-    /// Memory.
     fn memory(&mut self, bar: &MemoryBar) {
         let MemoryBar { area: whole, rest: (free, rest), .. } = bar;
         let is_inside = fits(rest, free.width);
@@ -287,7 +280,6 @@ impl Drawing<'_, '_> {
         }
     }
 
-    /// A bridge or a device.
     fn item(&mut self, item: &Item) {
         match item {
             Item::Tile(tile) => self.tile(tile),
@@ -307,7 +299,6 @@ impl Drawing<'_, '_> {
         }
     }
 
-    /// A device.
     fn tile(&mut self, tile: &Tile) {
         let Tile { area, device, path } = tile;
         let guests = &self.scene.guests;
@@ -353,7 +344,6 @@ impl Drawing<'_, '_> {
         self.end();
     }
 
-    /// NVLinks.
     fn links(&mut self) {
         let scene = self.scene;
         let Some((area, title)) = &scene.nvlink else { return };
@@ -433,7 +423,6 @@ impl Drawing<'_, '_> {
         self.end();
     }
 
-    /// NVLinks between two GPUs.
     fn arc(&mut self, arc: &Arc) {
         let Arc { ends: (from, to, y), rise, gpus: (a, b), links } = arc;
         let says = format!("GPU {a} and GPU {b}: {}", count(*links, "NVLink"));
@@ -447,7 +436,6 @@ impl Drawing<'_, '_> {
         self.end();
     }
 
-    /// An entry of the legend.
     fn entry(&mut self, entry: &Entry) {
         let Entry { area, sign, words } = entry;
         let field = Area { width: 24, height: area.height - 5, ..*area };
@@ -491,7 +479,6 @@ impl Drawing<'_, '_> {
         self.out.line();
     }
 
-    /// A field of a class.
     fn field(&mut self, class: &str, area: &Area) {
         self.group(class, None, "");
         self.rect(area, 2);
@@ -540,19 +527,16 @@ impl Drawing<'_, '_> {
         self.out.open("g", &attrs);
     }
 
-    /// What a group says.
     fn says(&mut self, words: &str) {
         if !words.is_empty() {
             self.out.element("title", &[], words);
         }
     }
 
-    /// Ends a group.
     fn end(&mut self) {
         self.out.close("g");
     }
 
-    /// A rectangle with round corners.
     fn rect(&mut self, area: &Area, round: u32) {
         let Area { x, y, width, height } = area;
         let place: [Attr<'_>; 5] =
@@ -561,7 +545,6 @@ impl Drawing<'_, '_> {
         self.out.empty("rect", used);
     }
 
-    /// Text.
     fn text(&mut self, x: u32, y: u32, class: &str, text: &str) {
         let attrs: [Attr<'_>; 3] = [("x", &x), ("y", &y), ("class", &class)];
         let used = if class.is_empty() { &attrs[..2] } else { &attrs[..] };

@@ -12,7 +12,6 @@ use crate::topology::file::from_json;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A recorded host.
 #[allow(clippy::disallowed_methods)] // Reads files of the project.
 fn recorded(name: &str) -> Topology {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies");
@@ -29,7 +28,6 @@ fn occupied(topology: &Topology, guests: &[(&str, u32)]) -> Occupancy {
     held
 }
 
-/// A guest's plan.
 fn planned(topology: &Topology, held: &Occupancy, gpus: u32) -> Placement {
     plan(topology, held, &Request::for_gpus(gpus)).unwrap()
 }

@@ -167,13 +167,11 @@ impl fmt::Display for ArrayStep {
 }
 
 impl ArrayStep {
-    /// Whether it cannot be undone.
     pub(super) fn is_final(&self) -> bool {
         use ArrayStep::{Add, Create, MakeFileSystem};
         matches!(self, Add { .. } | Create { .. } | MakeFileSystem { .. })
     }
 
-    /// Whether undoing has an effect.
     pub(super) fn is_undone(&self) -> bool {
         !self.is_final() && !matches!(self, ArrayStep::CheckFileSystem { .. })
     }
@@ -188,7 +186,6 @@ impl ArrayStep {
         }
     }
 
-    /// Performs the step.
     pub(super) fn perform(&self) -> Result<(), ArrayError> {
         match self {
             ArrayStep::ReplaceText { path, before, after, units, .. } => {

@@ -85,7 +85,6 @@ impl BundleStep {
         written.map_err(|e| e.named(&held, self.path.parent().unwrap_or(Path::new(""))))
     }
 
-    /// Writes what is in it.
     fn write(&self, own: &HeldDir, progress: Progress<'_>) -> Result<(), DiskError> {
         let dir = &own.path();
         let copies = self.copies.iter();
@@ -147,7 +146,6 @@ fn new(path: &Path) -> Result<File, DiskError> {
     new.map_err(|e| error(path, e))
 }
 
-/// Writes a new file.
 fn put(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
     let mut file = new(path)?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| error(path, e))
@@ -170,7 +168,6 @@ mod tests {
         BundleStep { path: dir.join("b"), texts: vec![text], copies: copies.into() }
     }
 
-    /// Writes it.
     fn write(step: &BundleStep, progress: Progress<'_>) -> Result<(), DiskError> {
         let mut making = Making { token: "t", made: &mut |_| Ok(()) };
         step.perform(&mut making, progress)

@@ -83,7 +83,6 @@ fn refuse_in_use(domain: &str, path: &Path, hypervisor: &dyn Hypervisor) -> Resu
     Err(copy::other(format!("domain `{domain}` runs with {}", path.display())))
 }
 
-/// Refuses a domain that runs.
 fn refuse_active(domain: &str, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     if is_active(row(hypervisor, domain)?) {
         let message = "it runs, so its disk may have been written since".to_owned();

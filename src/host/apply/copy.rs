@@ -104,13 +104,11 @@ pub(super) fn other(seen: String) -> StepError {
 
 /// A sink that reports progress to an observer; a signal cancels.
 struct Told<'o> {
-    /// Who watches.
     observer: &'o mut dyn Observer,
     /// Bytes that came.
     through: u64,
     /// Bytes that are to come.
     bytes: u64,
-    /// The signal that cancelled.
     signal: Option<String>,
 }
 

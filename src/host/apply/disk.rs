@@ -22,65 +22,37 @@ use std::path::{Path, PathBuf};
 /// The error of an operation on an image.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "disk-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum DiskError {
     /// The file already exists.
     #[error("{} already exists and is not replaced", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// The directory does not exist.
     #[error("directory {} does not exist", dir.display())]
-    NoDirectory {
-        /// The directory.
-        dir: PathBuf,
-    },
+    NoDirectory { dir: PathBuf },
     /// No space is left.
     #[error("no space is left for {}: {source}", path.display())]
-    Full {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    Full { path: PathBuf, source: io::Error },
     /// The file system cannot preallocate blocks.
     #[error(
         "the file system of {} reserves no blocks: {source}",
         path.display()
     )]
-    NoReserve {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    NoReserve { path: PathBuf, source: io::Error },
     /// Permission denied.
     #[error("not permitted on {}: {source}", path.display())]
-    Denied {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    Denied { path: PathBuf, source: io::Error },
     /// It cannot be removed.
     #[error("{} cannot be removed: {source}", path.display())]
     #[strum(to_string = "not-removed")]
-    Kept {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    Kept { path: PathBuf, source: io::Error },
     /// The journal could not be written, so that the file's origin would be unknown.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Journal(#[from] JournalError),
     /// Not a regular file, so not ours.
     #[error("{} is not a regular file and is left alone", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// A source that is not read.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -88,12 +60,7 @@ pub enum DiskError {
     /// Anything else.
     #[error("{}: {source}", path.display())]
     #[strum(to_string = "io")]
-    Other {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    Other { path: PathBuf, source: io::Error },
 }
 
 impl DiskError {
@@ -240,11 +207,9 @@ fn expect_same(path: &Path, now: &std::fs::Metadata, was: (u64, i64)) -> Result<
     }
 }
 
-/// A file that is copied.
 pub(super) struct Source<'a> {
     /// Its path.
     path: &'a Path,
-    /// The open file.
     file: File,
     /// Its state when it was opened.
     was: std::fs::Metadata,
@@ -548,12 +513,10 @@ pub(super) fn error(path: &Path, source: io::Error) -> DiskError {
 mod tests {
     use super::*;
 
-    /// A sparse image.
     fn sparse(path: &Path, bytes: u64) -> Result<(), DiskError> {
         made(path, bytes, Preallocate::None, &mut |_| true)
     }
 
-    /// An image.
     fn made(
         path: &Path,
         bytes: u64,
@@ -575,7 +538,6 @@ mod tests {
         made
     }
 
-    /// A directory.
     fn directory(path: &Path) -> Result<(), DiskError> {
         create_directory(path, &mut Making { token: "t", made: &mut |_| Ok(()) })
     }

@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {source}", path.display())]
 pub struct ExclusionsError {
-    /// The file.
     path: PathBuf,
-    /// What the system says.
     source: io::Error,
 }
 

@@ -11,9 +11,7 @@ use std::path::Path;
 
 /// Modes of a file of ours, and of a directory that is made for it.
 struct Modes {
-    /// Of the directory.
     directory: u32,
-    /// Of the file.
     file: u32,
 }
 
@@ -52,7 +50,6 @@ pub fn set_root_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &ROOTS).map_err(|source| failed(path, source))
 }
 
-/// The error of a file.
 fn failed(path: &Path, source: io::Error) -> BindError {
     BindError::Configuration { path: path.to_owned(), source }
 }
@@ -121,7 +118,6 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The directory of a file.
 fn directory(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }

@@ -99,7 +99,6 @@ impl HostNetStep {
         }
     }
 
-    /// Performs the step.
     pub(super) fn perform(&self, observer: &mut dyn Observer) -> Result<(), StepError> {
         match self {
             HostNetStep::Try { path, text, takes, .. } => {
@@ -127,7 +126,6 @@ impl HostNetStep {
         }
     }
 
-    /// Whether undoing has an effect.
     pub(super) fn is_undone(&self) -> bool {
         matches!(self, HostNetStep::Try { .. } | HostNetStep::Write { .. })
     }

@@ -41,7 +41,6 @@ pub type Tell = Box<dyn Fn(Heard, Signal) + Send>;
 /// before any thread, and so before the hypervisor is opened, since threads inherit the signal
 /// mask.
 pub struct Interrupt {
-    /// The signal mask before.
     before: SigSet,
     /// The state shared with the watcher.
     shared: Arc<Mutex<Shared>>,
@@ -51,7 +50,6 @@ pub struct Interrupt {
 struct Shared {
     /// The descriptor that blocked signals are read from.
     queue: SignalFd,
-    /// The callback.
     tell: Tell,
     /// The first signal, and its time.
     first: Option<(Signal, Instant)>,
@@ -124,7 +122,6 @@ fn watch(watched: &SignalFd, shared: &Mutex<Shared>) {
 }
 
 impl Shared {
-    /// Handles all pending signals.
     fn hear(&mut self) {
         while let Ok(Some(info)) = self.queue.read_signal() {
             let number = i32::try_from(info.ssi_signo).unwrap_or_default();
@@ -132,7 +129,6 @@ impl Shared {
         }
     }
 
-    /// Handles one signal.
     fn take(&mut self, signal: Signal) {
         if !BEGUN.load(Ordering::SeqCst) {
             end(signal);

@@ -26,11 +26,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The version of the records.
 const FORMAT: u32 = 1;
 /// The directory of the journals in that of the state.
 const DIRECTORY: &str = "journal";
-/// Suffix of a journal's name.
 const SUFFIX: &str = "jsonl";
 
 /// What a change is.
@@ -132,11 +130,8 @@ pub struct Story {
 /// The journal of a change that is being made.
 #[derive(Debug)]
 pub struct Journal {
-    /// Its file, locked.
     file: Flock<File>,
-    /// Where it is.
     path: PathBuf,
-    /// Steps planned so far.
     planned: usize,
     /// The random name of its change; none: older versions gave none.
     id: Option<String>,
@@ -147,7 +142,6 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> JournalError + '_ {
     move |source| JournalError::File { path: path.to_owned(), source }
 }
 
-/// The directory of the journals.
 fn directory() -> PathBuf {
     state_directory(DIRECTORY)
 }
@@ -242,7 +236,6 @@ impl Journal {
         })
     }
 
-    /// Writes one record.
     fn write(&mut self, record: &Record) -> Result<(), JournalError> {
         self.write_all(std::slice::from_ref(record))
     }
@@ -311,7 +304,6 @@ impl Journal {
     }
 }
 
-/// Syncs a directory's entries.
 fn sync(dir: &Path) -> Result<(), JournalError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))
 }

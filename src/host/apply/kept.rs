@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 impl Kept {
-    /// Which file it is.
     fn file(&self) -> Option<&FileId> {
         match &self.made {
             Identity::Volume { file: Some(file), .. } | Identity::File(file) => Some(file),
@@ -21,17 +20,12 @@ impl Kept {
     }
 }
 
-/// The directory of the records.
 const DIRECTORY: &str = "disks";
-/// The format that is written.
 const FORMAT: u32 = 1;
 
-/// A disk that we made.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
-    /// The version of the record.
     format: u32,
-    /// Where it is.
     path: PathBuf,
     /// Which file or volume it is.
     made: Identity,
@@ -124,7 +118,6 @@ fn place(step: &Step, made: Option<&Identity>, hypervisor: &dyn Hypervisor) -> O
     }
 }
 
-/// Where a volume is.
 fn volume_at(hypervisor: &dyn Hypervisor, pool: &str, name: &str) -> Option<PathBuf> {
     Some(hypervisor.storage().volume_id(pool, name).ok()??.path)
 }
@@ -156,7 +149,6 @@ fn filled(state: &Path, path: Option<&Path>) {
     }
 }
 
-/// Writes a record.
 fn write(
     state: &Path,
     path: &Path,

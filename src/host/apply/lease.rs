@@ -9,7 +9,6 @@ use gpuvm_core::domain::nics::hooks;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 
-/// Port of DHCP servers.
 const SERVER_PORT: u16 = 67;
 /// The smallest message that every server accepts (RFC 1542, 2.1).
 const SMALLEST: usize = 300;

@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 
 /// The directory of the host's lock.
 const SHARED: &str = "/run/gpuvm";
-/// The lock's file name.
 const FILE: &str = "lock";
 /// The group whose members libvirt lets change the machine, as distributions name it.
 const GROUP: &str = "libvirt";
@@ -42,40 +41,26 @@ pub struct HostLock {
 /// The error of taking the lock.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "lock-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum LockError {
     /// Another process holds it.
     #[error("{} is held by {}", path.display(), holder_text(*holder))]
     Held {
-        /// The lock file.
         path: PathBuf,
         /// The process, if the kernel tells.
         holder: Option<i32>,
     },
     /// The file cannot be opened.
     #[error("lock file {}: {source}", path.display())]
-    File {
-        /// The lock file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// It is not the file that we make there.
     #[error("{} is not used as the lock: {reason}", path.display())]
-    Foreign {
-        /// The file or its directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Foreign { path: PathBuf, reason: String },
     /// The wait was cancelled.
     #[error("interrupted while waiting for {}", path.display())]
-    Interrupted {
-        /// The lock file.
-        path: PathBuf,
-    },
+    Interrupted { path: PathBuf },
 }
 
-/// Describes the holder.
 fn holder_text(holder: Option<i32>) -> String {
     holder.map_or("another process".to_owned(), |pid| format!("process {pid}"))
 }
@@ -108,7 +93,6 @@ impl HostLock {
     }
 }
 
-/// Locks an open file.
 fn lock(
     path: PathBuf,
     mut file: File,

@@ -96,14 +96,13 @@ impl fmt::Display for Left {
 /// The error of a run of steps.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "change-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ApplyError {
     /// A step failed.
     #[error("cannot {step}{}", aftermath)]
     #[strum(to_string = "")]
     Failed {
-        /// The step.
         step: Box<Step>,
-        /// Why.
         source: StepError,
         /// What became of the steps before it.
         aftermath: Aftermath,
@@ -111,7 +110,6 @@ pub enum ApplyError {
     /// A signal came.
     #[error("interrupted by {signal}{}", aftermath)]
     Interrupted {
-        /// The signal's name.
         signal: String,
         /// What became of the steps before it.
         aftermath: Aftermath,
@@ -219,9 +217,7 @@ impl Observer for Quiet {
 
 /// A run of steps that is undone as a whole.
 pub struct Transaction<'a> {
-    /// The hypervisor.
     hypervisor: &'a dyn Hypervisor,
-    /// The observer.
     observer: &'a mut dyn Observer,
     /// The journal; none: an interrupted run leaves nothing to undo.
     journal: Option<Journal>,
@@ -383,7 +379,6 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Undoes what was done.
     fn undo(&mut self) -> Aftermath {
         self.undo_with(None)
     }

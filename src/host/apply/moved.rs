@@ -32,7 +32,6 @@ fn is_it(path: &Path, file: &FileId) -> Result<(), StepError> {
     }
 }
 
-/// Moves a file.
 pub(super) fn file(from: &Path, to: &Path, file: &FileId) -> Result<(), StepError> {
     is_it(from, file)?;
     Ok(disk::name(from, to)?)

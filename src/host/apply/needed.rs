@@ -144,7 +144,6 @@ fn read(hypervisor: &dyn Hypervisor) -> Result<Result<Uses, String>, HypervisorE
     }
 }
 
-/// The first use in words.
 fn first(all: &[Use]) -> Option<String> {
     all.first().map(ToString::to_string)
 }

@@ -88,7 +88,6 @@ impl fmt::Display for NetworkStep {
 }
 
 impl NetworkStep {
-    /// The network's name.
     fn name(&self) -> &str {
         match self {
             NetworkStep::Define { name, .. }
@@ -107,7 +106,6 @@ impl NetworkStep {
         matches!(self, NetworkStep::Stop { .. } | NetworkStep::Undefine { .. })
     }
 
-    /// Whether undoing has an effect.
     pub(super) fn is_undone(&self) -> bool {
         !matches!(self, NetworkStep::Check { .. })
     }
@@ -147,7 +145,6 @@ impl NetworkStep {
         }
     }
 
-    /// Performs the step.
     pub(super) fn perform(&self, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
         let networks = hypervisor.networks();
         match self {

@@ -69,6 +69,7 @@ pub enum NicStep {
 /// The error of a step on a network card.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "nic-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum NicError {
     /// Reading the host's files failed.
     #[error(transparent)]
@@ -84,39 +85,17 @@ pub enum NicError {
     Link(#[from] LinkError),
     /// There is no such PF, or it has no SR-IOV.
     #[error("{pf} does not exist or has no SR-IOV")]
-    Absent {
-        /// The PF.
-        pf: Bdf,
-    },
+    Absent { pf: Bdf },
     /// The number has changed since the plan.
     #[error("{pf} has {}; it had {was} when this was planned", functions(*now))]
-    Changed {
-        /// The PF.
-        pf: Bdf,
-        /// How many it has.
-        now: u32,
-        /// How many it had.
-        was: u32,
-    },
+    Changed { pf: Bdf, now: u32, was: u32 },
     /// The number that was written is not the number that is read.
     #[error("{pf}: requested {}, got {now}", functions(*count))]
-    NotMade {
-        /// The PF.
-        pf: Bdf,
-        /// How many were requested.
-        count: u32,
-        /// How many there are.
-        now: u32,
-    },
+    NotMade { pf: Bdf, count: u32, now: u32 },
     /// It failed, and restoring the previous state failed, too.
     #[error("{first}; restoring it also failed: {second}")]
     #[strum(to_string = "not-restored")]
-    Twice {
-        /// What failed.
-        first: Box<NicError>,
-        /// What failed then.
-        second: Box<NicError>,
-    },
+    Twice { first: Box<NicError>, second: Box<NicError> },
 }
 
 impl fmt::Display for NicStep {
@@ -205,7 +184,6 @@ impl NicStep {
         }
     }
 
-    /// Performs the step.
     pub(super) fn perform(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         match self {
             NicStep::SetCount { pf, count, was } => {

@@ -10,21 +10,14 @@ use gpuvm_core::image::Sha256;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The directory of the records.
 const DIRECTORY: &str = "files";
-/// The format that is written.
 const FORMAT: u32 = 1;
 
-/// A file that we made.
 #[derive(Debug, Serialize, Deserialize)]
 struct Made {
-    /// The version of the record.
     format: u32,
-    /// Where it is.
     path: PathBuf,
-    /// Identity of the file.
     file: FileId,
-    /// The sum of its text.
     sum: Sha256,
 }
 
@@ -38,7 +31,6 @@ pub(super) fn keep(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     keep_in(&record(path), path, text)
 }
 
-/// The same in this record.
 fn keep_in(record: &Path, path: &Path, text: Option<&str>) -> Result<(), BindError> {
     let failed = |source| BindError::Configuration { path: path.to_owned(), source };
     let made = match text {
@@ -60,7 +52,6 @@ pub fn is_recorded(path: &Path, text: &str) -> bool {
     is_in(&record(path), path, text)
 }
 
-/// The same by this record.
 fn is_in(record: &Path, path: &Path, text: &str) -> bool {
     let Ok(Some(known)) = input::state(record) else { return false };
     let Ok(made) = serde_json::from_str::<Made>(&known) else { return false };

@@ -111,7 +111,6 @@ enum Said {
 
 /// The IOMMU group of a function, as far as needed.
 struct Unit {
-    /// The function.
     bdf: Bdf,
     /// The group; none: there is none.
     group: Option<String>,
@@ -120,7 +119,6 @@ struct Unit {
 }
 
 impl Unit {
-    /// Reads it.
     fn of(root: &FsRoot, bdf: Bdf) -> Result<Unit, FsError> {
         let dir = root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
         let group = dir.map(|dir| dir.link_name("iommu_group")).transpose()?.flatten();

@@ -71,6 +71,7 @@ impl fmt::Display for PagesStep {
 /// The error of changing the number of pages.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "pages-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum PagesError {
     /// Reading the host's files failed.
     #[error(transparent)]
@@ -82,71 +83,32 @@ pub enum PagesError {
     Write(#[from] BindError),
     /// There is no such node.
     #[error("node {node} does not exist")]
-    NoNode {
-        /// The node.
-        node: NodeId,
-    },
+    NoNode { node: NodeId },
     /// There are no pages of this size.
     #[error("node {node} has no pool of {page} pages")]
-    NoSize {
-        /// The node.
-        node: NodeId,
-        /// The page size.
-        page: MemSize,
-    },
+    NoSize { node: NodeId, page: MemSize },
     /// The number has changed since the plan.
     #[error("node {node} has {now} pages of {page} reserved; it had {was} when this was planned")]
-    Changed {
-        /// The node.
-        node: NodeId,
-        /// The page size.
-        page: MemSize,
-        /// The number now.
-        now: u64,
-        /// The number then.
-        was: u64,
-    },
+    Changed { node: NodeId, page: MemSize, now: u64, was: u64 },
     /// The kernel gave fewer.
     #[error(
         "node {node}: requested {wanted} pages of {page}, got {got}{}",
         available.map(|left| format!("; {left} are available there, but not in whole pages")).unwrap_or_default()
     )]
     Short {
-        /// The node.
         node: NodeId,
-        /// The page size.
         page: MemSize,
-        /// How many more were requested.
         wanted: u64,
-        /// How many more were allocated.
         got: u64,
         /// Memory that the node has left, if the kernel tells.
         available: Option<MemSize>,
     },
     /// Pages to be released are in use.
     #[error("cannot release {goes} pages of {page} of node {node}: only {free} are free")]
-    InUse {
-        /// The node.
-        node: NodeId,
-        /// The page size.
-        page: MemSize,
-        /// Pages that are free.
-        free: u64,
-        /// Pages to release.
-        goes: u64,
-    },
+    InUse { node: NodeId, page: MemSize, free: u64, goes: u64 },
     /// Others took pages meanwhile.
     #[error("{needed} pages of {page} are needed on node {node}, only {free} are free")]
-    Taken {
-        /// The node.
-        node: NodeId,
-        /// The page size.
-        page: MemSize,
-        /// Pages that are free.
-        free: u64,
-        /// Pages needed.
-        needed: u64,
-    },
+    Taken { node: NodeId, page: MemSize, free: u64, needed: u64 },
 }
 
 impl PagesError {

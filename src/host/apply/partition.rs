@@ -120,6 +120,7 @@ impl fmt::Display for PartitionStep {
 /// The error of changing a partition.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum PartitionError {
     /// Reading the host's files failed.
     #[error("{0}")]
@@ -155,26 +156,17 @@ pub enum PartitionError {
         if *active { "active" } else { "inactive" }
     )]
     NotProven {
-        /// The partition.
         partition: u32,
         /// Whether it is listed as active.
         active: bool,
     },
     /// The partition belongs to another domain by now.
     #[error("NVLink partition {partition} has since been activated for domain {domain}")]
-    Reassigned {
-        /// The partition.
-        partition: u32,
-        /// UUID of the domain.
-        domain: String,
-    },
+    Reassigned { partition: u32, domain: String },
     /// A signal came while waiting.
     #[error("received {signal}")]
     #[strum(to_string = "")]
-    Signal {
-        /// The signal's name.
-        signal: String,
-    },
+    Signal { signal: String },
 }
 
 impl PartitionError {
@@ -233,7 +225,6 @@ pub struct Switch<'a> {
 pub struct Watched<'o>(pub Option<&'o mut dyn Observer>);
 
 impl Watched<'_> {
-    /// Passes on a note.
     fn note(&mut self, text: &str) {
         if let Some(observer) = &mut self.0 {
             observer.note(text);

@@ -160,7 +160,6 @@ fn expects_domain(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepEr
     }
 }
 
-/// Does one step.
 #[expect(clippy::too_many_lines, reason = "one arm for each variant")]
 pub(super) fn perform(
     step: &Step,

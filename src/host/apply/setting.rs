@@ -28,6 +28,7 @@ pub struct SettingStep {
 /// The error of changing a setting.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "setting-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum SettingError {
     /// Reading the host's files failed.
     #[error(transparent)]
@@ -39,14 +40,7 @@ pub enum SettingError {
     Write(#[from] BindError),
     /// It has changed since the plan.
     #[error("/{path} is {now}; it was {was} when this was planned")]
-    Changed {
-        /// The file.
-        path: String,
-        /// What it is.
-        now: String,
-        /// What it was.
-        was: String,
-    },
+    Changed { path: String, now: String, was: String },
 }
 
 impl fmt::Display for SettingStep {
@@ -72,7 +66,6 @@ impl SettingStep {
         Ok(())
     }
 
-    /// Performs the step.
     pub(super) fn perform(&self) -> Result<(), SettingError> {
         self.write(&FsRoot::live()?, &Live, &self.to, None)
     }

@@ -27,7 +27,6 @@ const HEAD: &str = "# Made by `gpuvm autostart NAME on`; `gpuvm autostart NAME o
                     guest takes it back.\n";
 /// The unit as packages have it.
 const UNIT: &str = include_str!("../../packaging/units/gpuvm-recover.service");
-/// The program that it runs.
 const PACKAGED: &str = "/usr/bin/gpuvm";
 /// The places of units that packages and `make install` bring (systemd.unit(5)).
 const INSTALLED: [&str; 3] = [

@@ -7,7 +7,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Directory of a user's own state, below the home directory (XDG base directories).
 pub const OWN_STATE: &str = ".local/state/gpuvm";
-/// Directory of a host's state.
 const SHARED: &str = "/var/lib/gpuvm";
 
 /// Returns the directory of a kind of state: the host's if writable, otherwise the user's own.

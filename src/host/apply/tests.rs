@@ -17,7 +17,6 @@ mod network;
 /// A hypervisor in memory: each domain with whether it runs.
 #[derive(Default)]
 struct Fake {
-    /// Domains by name.
     domains: RefCell<BTreeMap<String, bool>>,
     /// The UUIDs of those that have one, by name.
     uuids: RefCell<BTreeMap<String, String>>,
@@ -27,13 +26,10 @@ struct Fake {
     away: Vec<usize>,
     /// Calls that change something, so far.
     calls: Cell<usize>,
-    /// The calls that fail.
     fails: Vec<usize>,
-    /// What was called.
     log: RefCell<Vec<String>>,
     /// Whether somebody starts a domain just before it is undefined.
     meddled: bool,
-    /// Its networks.
     networks: network::FakeNetworks,
 }
 
@@ -51,7 +47,6 @@ impl Fake {
         Err(HypervisorError { kind, doing, message })
     }
 
-    /// Sets whether a domain runs.
     fn set(&self, name: &str, runs: bool) {
         self.domains.borrow_mut().insert(name.to_owned(), runs);
     }
@@ -175,7 +170,6 @@ fn absent(doing: &str, name: &str) -> HypervisorError {
 /// An observer, interrupted after a number of steps has begun.
 #[derive(Default)]
 struct Watch {
-    /// What was told.
     log: Vec<String>,
     /// Steps after which a signal comes.
     signal_after: Option<usize>,
@@ -194,7 +188,6 @@ impl Observer for Watch {
     }
 }
 
-/// The making of a disk.
 fn disk(path: PathBuf, bytes: u64) -> Step {
     Step::CreateDisk { path, bytes, preallocate: Preallocate::Reserve, from: None, sha256: None }
 }
@@ -202,7 +195,6 @@ fn disk(path: PathBuf, bytes: u64) -> Step {
 /// The UUID of the domain that is made here.
 const UUID: &str = "11111111-2222-4333-8444-555555555555";
 
-/// A definition.
 fn xml(name: &str, uuid: &str) -> String {
     format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>")
 }

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 /// A change of somebody else's text file.
 pub(super) struct Edit<'a> {
-    /// The file.
     path: &'a Path,
     /// Its text before; none: it did not exist.
     before: Option<&'a str>,
@@ -19,7 +18,6 @@ pub(super) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// From one text to another.
     pub(super) fn new(path: &'a Path, before: Option<&'a str>, after: Option<&'a str>) -> Edit<'a> {
         Edit { path, before, after }
     }
@@ -29,7 +27,6 @@ impl<'a> Edit<'a> {
         if content(self.path)?.as_deref() == self.before { Ok(()) } else { Err(self.changed()) }
     }
 
-    /// Writes the text after.
     pub(super) fn write(&self) -> Result<(), ArrayError> {
         self.put(self.after)
     }
@@ -53,7 +50,6 @@ impl<'a> Edit<'a> {
         Ok(true)
     }
 
-    /// Writes or removes the file.
     fn put(&self, text: Option<&str>) -> Result<(), ArrayError> {
         file::replace(self.path, text).map_err(failed(self.path))
     }
@@ -69,7 +65,6 @@ pub fn content(path: &Path) -> Result<Option<String>, ArrayError> {
     file::content(path).map_err(failed(path))
 }
 
-/// The error of a file.
 fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> ArrayError {
     move |source| ArrayError::File { path: path.to_owned(), source }
 }

@@ -55,7 +55,6 @@ pub(super) struct Of<'a> {
     pub ends: Option<&'a [String]>,
 }
 
-/// The result of undoing steps.
 #[derive(Debug, Default)]
 pub(super) struct Undone {
     /// Numbers of those that were undone.

@@ -13,7 +13,6 @@ use gpuvm_core::domain::guest::VolumeRef;
 use nix::unistd::{AccessFlags, access};
 use std::path::{Path, PathBuf};
 
-/// A volume to be made.
 #[derive(Clone, Copy)]
 pub(super) struct New<'a> {
     /// Its pool.
@@ -24,7 +23,6 @@ pub(super) struct New<'a> {
     pub from: Option<&'a VolumeRef>,
 }
 
-/// Records an identity.
 type Record<'r> = &'r mut dyn FnMut(Identity) -> Result<(), JournalError>;
 
 /// Makes a volume. `token`: the unguessable name of this step; `record` is called with the volume's
@@ -102,7 +100,6 @@ fn file_name(path: &Path) -> String {
 const LARGE: u64 = 1 << 30;
 
 impl New<'_> {
-    /// Makes it under its name.
     fn made_at_once(&self, hypervisor: &dyn Hypervisor) -> Result<(), HypervisorError> {
         let storage = hypervisor.storage();
         match self.from {

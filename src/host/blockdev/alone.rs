@@ -91,9 +91,7 @@ fn start(file: File) -> io::Result<Vec<u8>> {
 pub struct Alone {
     /// The path that it was opened by.
     path: PathBuf,
-    /// It, open.
     file: File,
-    /// The kernel's name.
     name: String,
 }
 
@@ -188,7 +186,6 @@ impl Alone {
         other("what is on it is not what was on it then".to_owned())
     }
 
-    /// Its size.
     fn bytes(&self, root: &FsRoot) -> Result<u64, FsError> {
         let sectors = root.read(&format!("{BLOCK}/{}/size", self.name))?;
         let sectors: Option<u64> = sectors.and_then(|text| text.trim().parse().ok());

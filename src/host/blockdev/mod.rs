@@ -86,15 +86,11 @@ pub fn is_held(path: &Path) -> bool {
 /// The error of a block device that a step is about to give away or overwrite.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "drive-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum BlockError {
     /// Somebody uses it.
     #[error("{} is in use: {by}", path.display())]
-    InUse {
-        /// Its path.
-        path: PathBuf,
-        /// Who, and how.
-        by: String,
-    },
+    InUse { path: PathBuf, by: String },
     /// The host could not be read, so nothing is proven.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
@@ -102,24 +98,14 @@ pub enum BlockError {
     /// It is not the intended device.
     #[error("{} is not the drive that was planned: {seen}", path.display())]
     #[strum(to_string = "changed")]
-    Other {
-        /// Its path.
-        path: PathBuf,
-        /// What is seen of it.
-        seen: String,
-    },
+    Other { path: PathBuf, seen: String },
     /// A program to erase it failed.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Command(#[from] CommandError),
     /// Something can still be read from it after it was erased.
     #[error("{} is not blank after it was erased: {left}", path.display())]
-    NotBlank {
-        /// Its path.
-        path: PathBuf,
-        /// What can be read.
-        left: String,
-    },
+    NotBlank { path: PathBuf, left: String },
 }
 
 /// The last check before a block device of this machine is given to a guest or unbound: an error if
@@ -155,13 +141,9 @@ pub fn refuse_used_function(root: &FsRoot, bdf: gpuvm_core::bdf::Bdf) -> Result<
 
 /// A search for the uses of a device.
 struct Look<'a> {
-    /// The host.
     root: &'a FsRoot,
-    /// What it uses.
     uses: &'a Uses,
-    /// Visited devices.
     seen: BTreeSet<String>,
-    /// What was found.
     found: Vec<BlockUse>,
 }
 

@@ -5,7 +5,6 @@ use gpuvm_core::cpuset::{CpuSet, Id, IdSet, PcpuId};
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{Core, CoreKind, L3, NumaNode, Speed};
 
-/// The kernel's directory of processors.
 const CPUS: &str = "sys/devices/system/cpu";
 /// The most caches of a pcpu; the kernel numbers them from 0 without gaps.
 const CACHES: usize = 10;
@@ -95,9 +94,7 @@ struct Identity {
     package: u32,
     /// Die, where the kernel knows one.
     die: Option<u32>,
-    /// Core within the package.
     core_id: u32,
-    /// Pcpus of the core.
     siblings: CpuSet,
 }
 

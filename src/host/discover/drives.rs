@@ -166,7 +166,6 @@ pub(super) struct Udev {
 }
 
 impl Udev {
-    /// Reads the links in /dev/disk.
     fn read(root: &FsRoot) -> Result<Udev, FsError> {
         let first = |(name, links): (String, Vec<String>)| Some((name, links.into_iter().next()?));
         Ok(Udev {

@@ -16,7 +16,6 @@ pub const FILE: &str = "etc/gpuvm/excluded.json";
 
 /// The first word of the file.
 const FORMAT: &str = "gpuvm-excluded";
-/// The version of its form.
 const VERSION: u32 = 1;
 
 /// One entry of the list.
@@ -34,7 +33,6 @@ pub struct Entry {
     pub reason: String,
 }
 
-/// The file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -42,7 +40,6 @@ struct File {
     format: String,
     /// [`VERSION`].
     version: u32,
-    /// The list.
     excluded: Vec<Entry>,
 }
 

@@ -25,15 +25,11 @@ use lists::Run;
 use modules::Modules;
 use told::{AskNvml, Told};
 
-/// A recognised board.
 struct Found<'a> {
-    /// All parts of the host.
     census: Census<'a>,
-    /// The board.
     board: &'static Board,
     /// NVIDIA's machine around it, if any.
     machine: Option<&'static Machine>,
-    /// The places of its parts.
     layout: Layout,
 }
 

@@ -55,6 +55,7 @@ pub struct Files {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "qemu-conf-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ConfError {
     /// The key occurs twice.
     #[error("/{CONF} sets {MAX_FILES} in lines {first} and {second}")]
@@ -69,7 +70,6 @@ pub enum ConfError {
     NoNumber {
         /// Line, from 1.
         line: usize,
-        /// The value.
         value: String,
     },
 }

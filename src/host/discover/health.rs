@@ -31,11 +31,8 @@ pub const FILE: &str = "var/lib/gpuvm/health.json";
 
 /// The first word of the file.
 const FORMAT: &str = "gpuvm-health";
-/// The version of its form.
 const VERSION: u32 = 1;
-/// The id of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// The kernel's buffer of messages.
 const LOG: &str = "/dev/kmsg";
 /// The most of the buffer that is read; the kernel's largest is 16 MiB.
 const MOST_LOG: usize = 32 << 20;
@@ -60,7 +57,6 @@ pub struct Remembered {
     pub accepted: Vec<HealthCode>,
 }
 
-/// The file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -68,7 +64,6 @@ struct File {
     format: String,
     /// [`VERSION`].
     version: u32,
-    /// The entries.
     gpus: Vec<Remembered>,
 }
 
@@ -191,7 +186,6 @@ impl Begun {
 }
 
 impl Known {
-    /// Adds NVML's answer.
     fn add(&mut self, answer: HealthAnswer) {
         for (gpu, reading) in answer {
             match reading {
@@ -348,7 +342,6 @@ pub fn accepting(root: &FsRoot, gpu: &PciDevice, accepts: bool) -> Result<Option
     Ok((after != before).then(|| to_json(&after)))
 }
 
-/// This boot's id.
 fn boot(root: &FsRoot) -> Result<Option<String>, FsError> {
     Ok(root.read(BOOT)?.map(|text| text.trim().to_owned()))
 }

@@ -35,9 +35,7 @@ pub struct Mount {
 /// What the host uses, by block device.
 #[derive(Debug, Default)]
 pub struct Uses {
-    /// Mounts, each once.
     mounts: Vec<Mount>,
-    /// Names of swap space.
     swaps: BTreeSet<String>,
     /// Devices of mounted btrfs file systems: names of each file system together.
     btrfs: Vec<Vec<String>>,

@@ -249,7 +249,6 @@ pub struct Whereabouts {
 
 /// Finds recorded devices on a host, of which it reads no more than it needs.
 pub struct Finder<'r> {
-    /// The host's files.
     root: &'r FsRoot,
     /// Functions by their ids; read on first use.
     by_ids: OnceCell<BTreeMap<String, Vec<Bdf>>>,
@@ -358,12 +357,10 @@ fn has_number(identity: &DeviceIdentity, of: &Dir<'_>) -> Option<bool> {
     Some(identity.values(MarkKind::Dsn).any(|recorded| recorded == number))
 }
 
-/// The directory of a function.
 fn path(bdf: Bdf) -> String {
     format!("sys/bus/pci/devices/{bdf}")
 }
 
-/// Adds what a function reports.
 fn marks(
     root: &FsRoot,
     dir: &Dir<'_>,
@@ -481,7 +478,6 @@ pub fn remember(root: &FsRoot, bdf: Bdf) {
     }
 }
 
-/// Writes what is remembered.
 fn keep(root: &FsRoot, bdf: Bdf, identity: &DeviceIdentity) -> io::Result<()> {
     let dir = root.path().join(REMEMBERED);
     DirBuilder::new().recursive(true).mode(0o755).create(&dir)?;

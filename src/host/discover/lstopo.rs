@@ -74,7 +74,6 @@ impl Domains {
     /// requires another pass over the record.
     const MOST: usize = 64;
 
-    /// Finds them.
     fn new(text: &str) -> Domains {
         let after = |before: &'static str| {
             text.match_indices(before).filter_map(move |(at, _)| {
@@ -108,7 +107,6 @@ impl Domains {
     }
 }
 
-/// Converts a text of hwloc.
 fn text(text: &CStr) -> String {
     text.to_string_lossy().trim().to_owned()
 }
@@ -126,7 +124,6 @@ fn set<I: Id>(ids: impl Iterator<Item = usize>, last: Option<usize>) -> Option<I
     ids.map(|id| u32::try_from(id).ok().filter(|&id| id <= MAX_ID).map(I::from_u32)).collect()
 }
 
-/// The pcpus of an object.
 fn pcpus(object: &TopologyObject, owner: &'static str) -> Result<CpuSet, LstopoError> {
     let Some(cpuset) = object.cpuset() else { return Ok(CpuSet::new()) };
     let bad = LstopoError::Set { kind: "pcpu", owner };
@@ -142,7 +139,6 @@ fn os_index(object: &TopologyObject) -> Option<u32> {
     object.os_index().and_then(|index| u32::try_from(index).ok())
 }
 
-/// The machine itself.
 fn machine(hwloc: &hwlocality::Topology) -> Machine {
     let root = hwloc.root_object();
     let package = hwloc.objects_with_type(ObjectType::Package).next();

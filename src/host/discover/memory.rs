@@ -6,7 +6,6 @@ use gpuvm_core::cpuset::{CpuSet, NodeId};
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{HugePagePool, NumaNode};
 
-/// The kernel's directory of nodes.
 pub(super) const NODES: &str = "sys/devices/system/node";
 /// One in this many parts of the machine's memory may be missing on the nodes.
 const MISSING: u64 = 8;

@@ -58,6 +58,7 @@ use gpuvm_core::topology::{Iommu, Parts, Topology, TopologyError, Trust};
 /// The error of reading a host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "discovery-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum DiscoverError {
     /// A file of the host cannot be read.
     #[error(transparent)]
@@ -65,19 +66,11 @@ pub enum DiscoverError {
     File(#[from] FsError),
     /// There is nothing to read.
     #[error("{path} holds no sys/devices/system/cpu with an online pcpu")]
-    NoHost {
-        /// The root directory.
-        path: String,
-    },
+    NoHost { path: String },
     /// The files contradict each other.
     #[error("the files below {path} contradict each other: {source}")]
     #[strum(to_string = "")]
-    Contradiction {
-        /// The root directory.
-        path: String,
-        /// In what way.
-        source: TopologyError,
-    },
+    Contradiction { path: String, source: TopologyError },
 }
 
 /// Reads a host; without identifying data: serial numbers, MAC addresses, host name, UUIDs of GPUs

@@ -198,7 +198,6 @@ fn ago(told: NeighbourMessage) -> Option<Duration> {
 /// its update (net/core/neighbour.c: `___neigh_create`, `neigh_timer_handler`,
 /// `__neigh_event_send`).
 fn spoke(state: NeighbourState, confirmed: u32, updated: u32) -> u32 {
-    /// Two reachable times.
     const MADE: u32 = 6000;
     let is_made = state == NeighbourState::Stale && confirmed.saturating_sub(updated) >= MADE;
     if is_made { updated } else { confirmed }

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 
 /// Where the kernel lists network devices.
 const NETDEVS: &str = "sys/class/net";
-/// Class of network controllers.
 const CLASS_NETWORK: u32 = 0x02;
 /// The most network devices on top of each other (bond, VLAN, bridge); those above are ignored.
 const DEEPEST: usize = 6;

@@ -91,7 +91,6 @@ fn mapped(line: &str) -> Option<String> {
 
 /// An open file of a process.
 struct Opened {
-    /// The target of its link.
     target: String,
     /// Its device number if it is a block device, and that of its file system; none on a recorded
     /// host.

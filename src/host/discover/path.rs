@@ -202,7 +202,6 @@ fn heard(names: &BTreeMap<u32, String>) -> io::Result<BTreeMap<(String, String),
     Ok(entries(AddressFamily::Bridge)?.iter().filter_map(of).collect())
 }
 
-/// Reads the kernel's settings.
 fn kernel(root: &FsRoot) -> Kernel {
     let on = |path: &str| Some(root.read(path).ok()??.trim() != "0");
     let names = root.names(&format!("{IPV4}/conf")).unwrap_or_default();

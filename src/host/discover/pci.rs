@@ -148,18 +148,12 @@ fn reset_methods(text: &str) -> Option<Vec<String>> {
     is_list.then(|| text.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The ids of a function.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ids {
-    /// Class, subclass, programming interface.
     pub(super) class: u32,
-    /// Vendor.
     pub(super) vendor: u16,
-    /// Device.
     pub(super) device: u16,
-    /// Subsystem vendor.
     pub(super) subsystem_vendor: u16,
-    /// Subsystem device.
     pub(super) subsystem_device: u16,
 }
 
@@ -222,7 +216,6 @@ pub fn place(path: &str) -> (Option<Bdf>, Option<String>) {
     (parent, root.map(str::to_owned))
 }
 
-/// Reads the IOMMU group's number.
 fn iommu_group(dir: &Dir<'_>) -> Result<Option<u32>, FsError> {
     match dir.link_name("iommu_group")? {
         Some(name) => match name.parse() {
@@ -311,7 +304,6 @@ fn mediated(dir: &Dir<'_>) -> Result<u32, FsError> {
     Ok(names.iter().filter(|name| is_uuid(name)).count().try_into().unwrap_or(u32::MAX))
 }
 
-/// Reads the SR-IOV role.
 fn sriov(dir: &Dir<'_>) -> Result<Option<Sriov>, FsError> {
     if let Some(name) = dir.link_name("physfn")? {
         return match name.parse() {

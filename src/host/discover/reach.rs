@@ -74,7 +74,6 @@ fn devices(live: &DomainXml, mac: &str) -> Vec<String> {
 /// takes. It sends a byte to UDP's discard port (RFC 863), which triggers the request. Returns
 /// whether it could be sent.
 pub fn ask_for(ip: IpAddr) -> bool {
-    /// The port.
     const DISCARD: u16 = 9;
     let from: IpAddr = match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -33,7 +33,6 @@ const SAMPLES: u64 = 8;
 /// What `wipefs --json` prints.
 #[derive(Debug, Deserialize)]
 struct Listed {
-    /// Signatures of all devices.
     #[serde(default)]
     signatures: Vec<Mark>,
 }
@@ -43,12 +42,9 @@ struct Listed {
 struct Mark {
     /// The last part of the device's path.
     device: String,
-    /// libblkid's name of the type.
     #[serde(rename = "type")]
     kind: String,
-    /// Label.
     label: Option<String>,
-    /// UUID.
     uuid: Option<String>,
 }
 
@@ -100,7 +96,6 @@ pub fn fill(
     Ok(())
 }
 
-/// Reads udev's database.
 fn fill_recorded(root: &FsRoot, drives: &mut [Drive]) -> Result<(), FsError> {
     for drive in drives {
         drive.content = udev_content(root, &drive.name)?;

@@ -22,41 +22,22 @@ const KEPT: usize = 32;
 /// The error of a path that is not a recorded host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum LoadError {
     /// The system refuses.
     #[error("cannot read {path}: {source}")]
-    Unreadable {
-        /// The path.
-        path: String,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    Unreadable { path: String, source: std::io::Error },
     /// The file is of no known kind.
     #[error("{path} is not a recorded host: {reason}")]
-    Unknown {
-        /// The path.
-        path: String,
-        /// Why not.
-        reason: String,
-    },
+    Unknown { path: String, reason: String },
     /// The file is JSON, but invalid.
     #[error("{path}: {source}")]
     #[strum(to_string = "")]
-    Json {
-        /// The path.
-        path: String,
-        /// What is wrong with it.
-        source: FileError,
-    },
+    Json { path: String, source: FileError },
     /// The file is XML, but not a supported lstopo record.
     #[error("{path}: {source}")]
     #[strum(to_string = "")]
-    Lstopo {
-        /// The path.
-        path: String,
-        /// What is wrong with it.
-        source: LstopoError,
-    },
+    Lstopo { path: String, source: LstopoError },
     /// The file is refused.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -93,7 +74,6 @@ impl Records {
         })
     }
 
-    /// What is kept.
     fn known(&self) -> MutexGuard<'_, HashMap<String, Topology>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

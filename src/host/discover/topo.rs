@@ -18,6 +18,7 @@ const SHOWN: usize = 4;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "gpu-table-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum TopoError {
     /// There is no table.
     #[error("no header row that begins with `GPU0`")]
@@ -29,39 +30,26 @@ pub enum TopoError {
         line: usize,
         /// From 1, in characters.
         column: usize,
-        /// What is wrong.
         reason: String,
     },
     /// A row is missing.
     #[error("the row of GPU{gpu} is missing: the table names {gpus} GPUs")]
-    NoRow {
-        /// Its index.
-        gpu: usize,
-        /// GPUs of the table.
-        gpus: usize,
-    },
+    NoRow { gpu: usize, gpus: usize },
     /// It belongs to another host.
     #[error("the table has {}, this host has {there} of NVIDIA", words::count(*told, "GPU"))]
-    OtherHost {
-        /// GPUs of the table.
-        told: usize,
-        /// NVIDIA GPUs of the host.
-        there: usize,
-    },
+    OtherHost { told: usize, there: usize },
     /// The record would contradict itself.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Topology(#[from] TopologyError),
 }
 
-/// One word of a line.
 #[derive(Debug, Clone)]
 struct Word {
     /// Line, from 1.
     line: usize,
     /// Column of its first character, from 1.
     column: usize,
-    /// The word.
     text: String,
 }
 
@@ -236,7 +224,6 @@ impl Topo {
     }
 }
 
-/// The cells of a row.
 fn row_of(name: &Word, index: usize, words: &[Word], gpus: usize) -> Result<Vec<Cell>, TopoError> {
     let mut row = Vec::with_capacity(gpus);
     for (at, word) in words.iter().enumerate() {

@@ -10,12 +10,10 @@ pub const FILE: &str = "etc/gpuvm/trust.json";
 
 /// The first word of the file.
 const FORMAT: &str = "gpuvm-trust";
-/// The version of its form.
 const VERSION: u32 = 1;
 /// Permissions that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -23,7 +21,6 @@ struct File {
     format: String,
     /// [`VERSION`].
     version: u32,
-    /// The declaration.
     guests: Trust,
 }
 

@@ -132,7 +132,6 @@ pub fn failed(list: &[u32]) -> Result<FailedDevices, String> {
     Ok(FailedDevices { gpus: read(of_gpus, gpus)?, switches: read(of_switches, switches)? })
 }
 
-/// Reads one of these.
 fn failed_device(words: &[u32]) -> Result<FailedDevice, String> {
     let ports = at_most(words[28], PORTS, "ports of a device")?;
     Ok(FailedDevice {
@@ -162,7 +161,6 @@ pub fn unsupported(list: &[u32]) -> Result<Vec<UnsupportedPartition>, String> {
     list[2..].chunks_exact(UNSUPPORTED_WORDS).take(count).map(read).collect()
 }
 
-/// Reads a zero-terminated text.
 fn text(words: &[u32]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -193,7 +191,6 @@ fn bus_id(text: &str) -> Option<Bdf> {
 mod tests {
     use super::*;
 
-    /// Writes a text into words.
     fn write(words: &mut [u32], text: &str) {
         for (word, chunk) in words.iter_mut().zip(text.as_bytes().chunks(4)) {
             let mut bytes = [0; 4];

@@ -12,12 +12,10 @@ use std::ptr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The code for a timeout.
 const TIMEOUT: i32 = -5;
 /// The code for a failed connection.
 const CONNECTION_NOT_VALID: i32 = -9;
 
-/// A function without arguments.
 type Plain = unsafe extern "C" fn() -> c_int;
 /// A function of an opaque handle.
 type WithHandle = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -43,11 +41,8 @@ pub struct Route<'a> {
     pub connects: u32,
 }
 
-/// The library, initialised.
 struct Session<'l> {
-    /// The loaded library.
     library: &'l Library,
-    /// The open connection.
     handle: *mut c_void,
 }
 
@@ -137,7 +132,6 @@ fn connect(library: &Library, route: &Route<'_>) -> Result<*mut c_void, ManagerR
 }
 
 impl Session<'_> {
-    /// Makes one request.
     fn ask(&self, ask: &Ask) -> Result<Answer, ManagerRefusal> {
         let list = |reason| ManagerRefusal::List { reason };
         match ask {

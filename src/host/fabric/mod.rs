@@ -88,42 +88,26 @@ impl Default for Limits {
     strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ManagerRefusal {
     /// Its library cannot be loaded, or lacks a function.
     #[error("Fabric Manager was not asked: {reason}")]
-    Library {
-        /// The loader's error.
-        reason: String,
-    },
+    Library { reason: String },
     /// The address in its configuration is longer than the library allows.
     #[error("Fabric Manager was not asked: the address in fabricmanager.cfg is too long")]
     Address(Address),
     /// A call failed.
     #[error("Fabric Manager: {call}: {code}")]
-    Call {
-        /// The function.
-        call: String,
-        /// What it returned.
-        code: Code,
-    },
+    Call { call: String, code: Code },
     /// Its list contradicts itself, or the values to pass exceed its capacity.
     #[error("Fabric Manager's list: {reason}")]
-    List {
-        /// In what way.
-        reason: String,
-    },
+    List { reason: String },
     /// The child process did not answer.
     #[error("Fabric Manager's library {reason}")]
-    Silent {
-        /// How it ended.
-        reason: String,
-    },
+    Silent { reason: String },
     /// A signal was received before the answer to a change.
     #[error("interrupted by {signal} before Fabric Manager answered")]
-    Interrupted {
-        /// The signal's name.
-        signal: String,
-    },
+    Interrupted { signal: String },
 }
 
 impl ManagerRefusal {
@@ -285,12 +269,10 @@ impl Manager {
         Ok(Manager::at(Config::read(root)?.address))
     }
 
-    /// Starts listing its partitions.
     pub(crate) fn begin_list(&self) -> Question {
         self.begin(Ask::List, self.limits.list)
     }
 
-    /// Its partitions, by number.
     pub(crate) fn end_list(question: Question) -> Result<Vec<Listed>, ManagerRefusal> {
         match Manager::end(question)? {
             Answer::Partitions(mut partitions) => {
@@ -361,7 +343,6 @@ impl Manager {
         }
     }
 
-    /// Starts a request.
     fn begin(&self, ask: Ask, limit: Duration) -> Question {
         let manager = self.clone();
         Question::ask(limit, move || {
@@ -375,7 +356,6 @@ impl Manager {
         })
     }
 
-    /// Returns the answer.
     fn end(question: Question) -> Result<Answer, ManagerRefusal> {
         Manager::end_unless(question, &mut || None)
     }

@@ -8,7 +8,6 @@ use crate::program::PATH;
 use gpuvm_core::fabric::FabricVersions;
 use std::os::unix::fs::MetadataExt as _;
 
-/// The name of its program.
 const PROGRAM: &str = "nv-fabricmanager";
 /// Characters of a program's name in the kernel (proc(5), `comm`).
 const COMM: usize = 15;

@@ -25,47 +25,27 @@ const MODE: u32 = 0o600;
 const MOST_BYTES: u64 = 1 << 20;
 /// Permissions that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Pause between attempts to lock.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The error of using the file.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum RestoreFileError {
     /// The file system failed.
     #[error("list of active partitions {}: {source}", path.display())]
     #[strum(to_string = "unusable")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// It cannot be parsed.
     #[error("list of active partitions {}: {source}", path.display())]
     #[strum(to_string = "")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: RestoreListError,
-    },
+    Damaged { path: PathBuf, source: RestoreListError },
     /// It is not as we made it.
     #[error("{} is not used as the list of active partitions: {reason}", path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Foreign { path: PathBuf, reason: String },
     /// Another process changes partitions.
     #[error("{} is locked by another process, which did not release it within {} s", path.display(), waited.as_secs_f32())]
-    Held {
-        /// The file.
-        path: PathBuf,
-        /// How long it waited.
-        waited: Duration,
-    },
+    Held { path: PathBuf, waited: Duration },
 }
 
 impl RestoreFileError {
@@ -117,7 +97,6 @@ pub struct RestoreFile {
     path: PathBuf,
     /// The open file that carries the lock.
     file: Flock<File>,
-    /// Its content.
     list: RestoreList,
 }
 
@@ -232,7 +211,6 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> RestoreFileError + use<> {
     move |source| RestoreFileError::File { path: path.clone(), source }
 }
 
-/// Reads an open file.
 fn content(path: &Path, file: &mut File) -> Result<RestoreList, RestoreFileError> {
     trace::reads(path);
     let mut text = String::new();
@@ -274,7 +252,6 @@ mod tests {
     use super::*;
     use gpuvm_core::fabric::RestoreEntry;
 
-    /// An entry.
     fn entry(id: u32) -> RestoreEntry {
         RestoreEntry { id, modules: [id].into(), domain: "u".into() }
     }

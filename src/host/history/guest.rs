@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The directory of the files.
 pub(super) const DIRECTORY: &str = "reserved";
 /// How long a UUID is, in bytes of its text.
 const UUID: usize = 36;
@@ -270,7 +269,6 @@ pub(super) fn uri(state: Option<&Path>, uuid: &str) -> Option<String> {
     /// The part of a record with the URI.
     #[derive(Deserialize)]
     struct Whose {
-        /// The URI.
         uri: String,
     }
     let text = store::read(&file(state, uuid)).ok()??;

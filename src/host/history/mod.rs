@@ -44,7 +44,6 @@ const HOST: &str = "host";
 /// The changes of one domain, or of the host.
 #[derive(Debug, Clone)]
 pub struct History {
-    /// The directory of their files.
     directory: PathBuf,
     /// The changes, the first one first.
     pub entries: Vec<Entry>,
@@ -55,40 +54,21 @@ pub struct History {
 /// The error of reading the store.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "history-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum HistoryError {
     /// The file system failed.
     #[error("{} {}: {source}", Records::at(path).noun(), path.display())]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A file is not ours, or damaged.
     #[error("{} {}: {reason}", Records::at(path).noun(), path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
     /// A file has a newer format, or a step that a newer gpuvm has.
     #[error("{} {}: {what}", Records::at(path).noun(), path.display())]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// What is newer.
-        what: String,
-    },
+    Newer { path: PathBuf, what: String },
     /// The definition of a network to be recorded cannot be parsed.
     #[error("cannot parse the definition of network `{name}`: {reason}")]
     #[strum(to_string = "network-definition")]
-    Network {
-        /// The network.
-        name: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Network { name: String, reason: String },
 }
 
 /// The kinds of records, each in a directory of its own.
@@ -117,7 +97,6 @@ impl Records {
         known.next().unwrap_or(Records::Domain)
     }
 
-    /// What its files are called.
     fn noun(self) -> &'static str {
         match self {
             Records::Domain => "history",
@@ -271,7 +250,6 @@ impl History {
         self.entries.iter().filter(spent).map(|entry| self.forget(entry)).collect()
     }
 
-    /// The file of a change.
     fn file(&self, number: u32) -> PathBuf {
         self.directory.join(format!("{number:04}.json"))
     }

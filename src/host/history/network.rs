@@ -9,16 +9,13 @@ use gpuvm_core::network::Network;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The directory of the files.
 pub(super) const DIRECTORY: &str = "networks";
 
 /// The recorded state of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkEntry {
-    /// The version of the file.
     pub(super) format: u32,
-    /// The hypervisor's URI.
     pub(super) uri: String,
     /// The network's name.
     pub name: String,
@@ -37,9 +34,7 @@ pub struct NetworkEntry {
 /// The last change of a network, with its file.
 #[derive(Debug)]
 pub struct LastChange {
-    /// The file.
     path: PathBuf,
-    /// Its text.
     text: String,
     /// Its parsed content.
     pub entry: NetworkEntry,

@@ -16,7 +16,6 @@ pub(super) const FORMAT: u32 = 1;
 /// The part common to all formats.
 #[derive(Deserialize)]
 struct Head {
-    /// Its format.
     format: u32,
 }
 
@@ -78,7 +77,6 @@ pub(super) fn documents(directory: &Path) -> Result<Vec<(PathBuf, String)>, Hist
     Ok(documents)
 }
 
-/// The text of a document.
 pub(super) fn text<D: Serialize>(document: &D) -> String {
     serde_json::to_string_pretty(document).expect("plain values") + "\n"
 }

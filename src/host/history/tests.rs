@@ -150,7 +150,6 @@ fn pages_are_given_back_in_the_boot_that_they_were_reserved_in() {
 /// Records of format 1 by gpuvm: two changes of a domain, two of the host, a deleted network, and a
 /// guest's resources.
 const V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/history/tests/v1");
-/// The domain of it.
 const UUID: &str = "a3541664-cd58-49b8-8bf7-79e345bc15d8";
 
 /// A file of format 1.

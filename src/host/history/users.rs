@@ -50,7 +50,6 @@ pub fn of_users(uuid: &str) -> Vec<UserRecords> {
 struct Asked {
     /// The records, if there are any.
     records: UserRecords,
-    /// Whether there are.
     question: Question,
 }
 

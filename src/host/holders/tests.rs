@@ -46,7 +46,6 @@ fn process(tree: &Path, pid: u32, name: &str, files: &[&str]) {
     }
 }
 
-/// Reads a tree.
 fn seen(tree: &Path, host: &Topology, functions: &[&str]) -> Vec<(UseKind, String)> {
     let functions: Vec<Bdf> = functions.iter().map(|text| bdf(text)).collect();
     let seen = read(&FsRoot::at(tree).unwrap(), host, &functions).unwrap();

@@ -113,7 +113,6 @@ pub fn saved_definition(domain: &Domain) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The stubs and their table.
 #[cfg(lazy_libvirt)]
 mod stubs {
     use std::ffi::{CStr, c_void};
@@ -121,12 +120,10 @@ mod stubs {
 
     /// Functions, in the order of their slots.
     static NAMES: &[&CStr] = &include!(concat!(env!("OUT_DIR"), "/libvirt_names.rs"));
-    /// How many.
     const SLOTS: usize = NAMES.len();
 
     core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/libvirt_stubs.s")));
 
-    /// Where each stub jumps to.
     #[unsafe(no_mangle)]
     #[allow(non_upper_case_globals)]
     static mut gpuvm_libvirt_slots: [*const c_void; SLOTS] = [ptr::null(); SLOTS];

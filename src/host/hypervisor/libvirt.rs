@@ -46,15 +46,12 @@ const ALIVE_COUNT: u32 = 5;
 pub struct Libvirt {
     /// The connection; replaced if it was lost.
     connected: RefCell<Connect>,
-    /// Its URI as requested.
     uri: String,
     /// Why the connection is read-only; none: it is not.
     read_only: Option<HypervisorError>,
     /// Domains as they were last listed, by name.
     seen: RefCell<BTreeMap<String, Domain>>,
-    /// Whether the guests' agents answer.
     agents: address::Agents,
-    /// The machine, once read.
     machine: OnceCell<Machine>,
     /// The guests that it can run, once asked.
     support: OnceCell<Option<GuestSupport>>,
@@ -118,7 +115,6 @@ impl Libvirt {
         Err(denied)
     }
 
-    /// The connection.
     fn connection(&self) -> Connect {
         self.connected.borrow().clone()
     }
@@ -152,7 +148,6 @@ impl Libvirt {
         }
     }
 
-    /// Finds a domain.
     fn find(&self, doing: &str, name: &str) -> Result<Domain, HypervisorError> {
         self.connection().lookup_domain_by_name(name).map_err(|e| match error(doing, &e) {
             missing if missing.kind == HypervisorErrorKind::NoDomain => self.missing(name),
@@ -271,7 +266,6 @@ fn run_event_loop(when: Events) -> Result<(), Error> {
     }
 }
 
-/// Converts an error of libvirt.
 fn error(doing: &str, error: &Error) -> HypervisorError {
     let message = error.message().trim().replace('\n', "; ");
     if message.contains("keepalive") {

@@ -24,7 +24,6 @@ const CONFIGURATION: [&str; 2] = ["/etc/libvirt/libvirtd.conf", "/etc/libvirt/vi
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// The identity of an installed system.
 const MACHINE_ID: &str = "/etc/machine-id";
-/// Where libvirt's own sockets are.
 const SOCKETS: [&str; 2] = ["/run/libvirt/", "/var/run/libvirt/"];
 /// Names of the sockets of the system's libvirt in them.
 const SOCKET_FILES: [&str; 2] = ["virtqemud-sock", "libvirt-sock"];
@@ -35,7 +34,6 @@ const NONE: [&str; 4] = [
     "12345678123456781234567812345678",
     "123456781234567890abcddeefaabbcc",
 ];
-/// Process names of libvirt's daemons.
 const DAEMONS: [&str; 3] = ["libvirtd", "virtqemud", "virtproxyd"];
 
 /// The machine that a connection is of.
@@ -122,7 +120,6 @@ pub struct Uri<'u> {
     pub port: Option<&'u str>,
     /// The path and the rest.
     path: &'u str,
-    /// The parameters.
     query: &'u str,
 }
 
@@ -425,7 +422,6 @@ fn peer(socket: &Path) -> Option<i32> {
     Some(getsockopt(&stream, sockopt::PeerCredentials).ok()?.pid())
 }
 
-/// The directory of a process.
 fn process(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
@@ -471,7 +467,6 @@ fn plain(uuid: &str) -> String {
     uuid.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_ascii_lowercase()
 }
 
-/// Percent-decodes a parameter.
 fn decoded(value: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = value.as_bytes();

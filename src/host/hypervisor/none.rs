@@ -19,7 +19,6 @@ pub const URI: &str = "host:";
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHypervisor;
 
-/// The error of every call.
 fn none<T>(doing: &str) -> Result<T, HypervisorError> {
     Err(HypervisorError {
         kind: HypervisorErrorKind::Other,

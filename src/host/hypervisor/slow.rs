@@ -14,21 +14,16 @@ static TELL: OnceLock<fn(&str)> = OnceLock::new();
 /// The watch of this program, which begins with the first call.
 static WATCH: OnceLock<Watch> = OnceLock::new();
 
-/// A call under way.
 #[derive(Debug, Clone)]
 struct Waiting {
-    /// When it was made.
     since: Instant,
-    /// What is waited for.
     what: String,
-    /// Whether it has been said.
     is_told: bool,
 }
 
 /// A watch over calls, one at a time.
 #[derive(Debug, Clone)]
 pub struct Watch {
-    /// The call under way.
     waiting: Arc<Mutex<Option<Waiting>>>,
 }
 
@@ -38,12 +33,10 @@ pub fn tell_by(tell: fn(&str)) {
     let _ = TELL.set(tell);
 }
 
-/// Whether calls are watched.
 pub(super) fn is_on() -> bool {
     TELL.get().is_some()
 }
 
-/// Watches a call.
 pub(super) fn watched<T>(what: impl FnOnce() -> String, run: impl FnOnce() -> T) -> T {
     match TELL.get() {
         Some(tell) => WATCH.get_or_init(|| Watch::new(LIMIT, STEP, tell)).over(what(), run),
@@ -52,7 +45,6 @@ pub(super) fn watched<T>(what: impl FnOnce() -> String, run: impl FnOnce() -> T)
 }
 
 impl Watch {
-    /// Begins to watch.
     fn new(limit: Duration, step: Duration, tell: impl Fn(&str) + Send + 'static) -> Watch {
         let watch = Watch { waiting: Arc::default() };
         let looks = watch.clone();
@@ -76,7 +68,6 @@ impl Watch {
         done
     }
 
-    /// Notes the call under way.
     fn set(&self, waiting: Option<Waiting>) {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
     }

@@ -44,80 +44,58 @@ pub struct Snapshot {
 /// The document of a snapshot, as far as it is read.
 #[derive(Deserialize)]
 struct Document {
-    /// Its name.
     name: String,
-    /// What its maker said.
     description: Option<String>,
-    /// The state of the guest.
     #[serde(default)]
     state: String,
-    /// When it was made.
     #[serde(rename = "creationTime")]
     made_s: u64,
-    /// Its disks.
     #[serde(default)]
     disks: Disks,
-    /// The definition at that time.
     #[serde(default)]
     domain: Domain,
 }
 
-/// The disks of a snapshot.
 #[derive(Default, Deserialize)]
 struct Disks {
-    /// Each of them.
     #[serde(default)]
     disk: Vec<Disk>,
 }
 
-/// A disk of a snapshot.
 #[derive(Deserialize)]
 struct Disk {
-    /// Its name in the guest.
     #[serde(rename = "@name")]
     name: String,
-    /// Where its state is.
     #[serde(rename = "@snapshot")]
     snapshot: Option<String>,
 }
 
-/// The definition in a snapshot.
 #[derive(Default, Deserialize)]
 struct Domain {
-    /// Its devices.
     #[serde(default)]
     devices: Devices,
 }
 
-/// Devices.
 #[derive(Default, Deserialize)]
 struct Devices {
-    /// The disks.
     #[serde(default)]
     disk: Vec<Defined>,
 }
 
-/// A defined disk.
 #[derive(Deserialize)]
 struct Defined {
-    /// Its source.
     source: Option<Source>,
-    /// Its name in the guest.
     target: Option<Target>,
 }
 
-/// The source of a disk.
 #[derive(Deserialize)]
 struct Source {
-    /// Its file.
     #[serde(rename = "@file")]
     file: Option<String>,
 }
 
-/// The name of a disk.
 #[derive(Deserialize)]
 struct Target {
-    /// The name.
     #[serde(rename = "@dev")]
     dev: String,
 }

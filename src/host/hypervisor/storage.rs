@@ -303,7 +303,6 @@ pub(super) mod xml {
         })
     }
 
-    /// A document as text.
     fn write<T: Serialize>(document: &T) -> String {
         quick_xml::se::to_string(document).expect("plain values with names that XML takes")
     }

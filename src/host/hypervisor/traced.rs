@@ -35,9 +35,7 @@ const LONG: Duration = Duration::from_secs(1);
 /// The duration from which a define took longer than libvirt alone needs.
 const LONG_DEFINE: Duration = Duration::from_secs(2);
 
-/// A hypervisor with traced calls.
 struct Traced {
-    /// The actual hypervisor.
     inner: Rc<dyn Hypervisor>,
 }
 
@@ -67,7 +65,6 @@ pub fn open<H: Hypervisor + 'static>(
     Ok(Rc::new(Traced { inner }))
 }
 
-/// Makes and traces a call.
 fn told<T>(
     call: Call,
     what: fmt::Arguments<'_>,

@@ -140,13 +140,10 @@ pub struct Twice {
 struct Part {
     /// Number of the disk in the definition, from 0.
     nth: usize,
-    /// The file or device.
     path: PathBuf,
     /// Whether the disk lies over it.
     is_below: bool,
-    /// Whether the guest writes it.
     writes: bool,
-    /// Whether the disk allows others.
     shares: bool,
 }
 
@@ -166,13 +163,11 @@ pub struct Absent {
 struct Identity {
     /// The name, as it is used.
     named: PathBuf,
-    /// The name without links.
     real: Option<PathBuf>,
     /// File system and inode of a file.
     inode: Option<(u64, u64)>,
     /// The same in the directory of an overlay file system that it comes from.
     layer: Option<(u64, u64)>,
-    /// Number of a device.
     device: Option<u64>,
 }
 
@@ -207,20 +202,17 @@ impl Identity {
             || (self.device.is_some() && self.device == other.device)
     }
 
-    /// Its file systems and inodes.
     fn inodes(&self) -> impl Iterator<Item = (u64, u64)> {
         self.inode.into_iter().chain(self.layer)
     }
 }
 
-/// A file in use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     /// The file; none: a volume of an inactive pool.
     file: Option<Identity>,
     /// The volume that a definition names.
     volume: Option<(String, String)>,
-    /// How it is used.
     used: Use,
 }
 
@@ -229,7 +221,6 @@ struct Entry {
 pub struct Uses {
     /// Whether the hypervisor is on this machine.
     here: bool,
-    /// Every use of a file.
     entries: BTreeSet<Entry>,
     /// Uses by images with unknown backing files.
     untold: BTreeSet<Use>,

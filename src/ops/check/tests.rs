@@ -31,7 +31,6 @@ fn named(source: Source) -> Check {
     Check { source, taken: Taken::default() }
 }
 
-/// Whether something was not checked.
 fn is_unseen(checked: &Checked, what: &str) -> bool {
     checked.not_checked.iter().any(|text| text.starts_with(what))
 }

@@ -32,7 +32,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// The UUID of the clone.
 const OTHER: &str = "33333333-2222-4333-8444-555555555555";
 
 /// A stage with guest `a` of this many GPUs of a DGX-2.
@@ -42,7 +41,6 @@ fn stage(gpus: u32, runs: bool) -> Stage {
     stage
 }
 
-/// A stage without guests.
 fn bare() -> Stage {
     let mut stage = Stage::who_says(Answer::Yes);
     let host = from_json(include_str!("../../../topologies/dgx-2.json")).unwrap();
@@ -83,12 +81,10 @@ fn wanted() -> CloneRequest {
     }
 }
 
-/// Makes it.
 fn run(stage: &Stage, wanted: &CloneRequest) -> Result<Done<ClonedGuest>> {
     Session::begin(&stage.world, manner(Confirm::Ask))?.run(|world| clone(world, wanted))
 }
 
-/// The definition of a domain.
 fn definition(stage: &Stage, name: &str) -> DomainXml {
     DomainXml::parse(&stage.fake.definition(name)).unwrap()
 }
@@ -259,7 +255,6 @@ fn a_clone_killed_at_any_call_is_gone_or_whole() {
     }
 }
 
-/// The pool of guests' disks.
 const POOL: &str = "p";
 
 /// A stage with guest `a` that is off, with a disk that gpuvm made in a pool.
@@ -325,7 +320,6 @@ fn undo_of(stage: &Stage, name: &str, force: bool) -> Result<()> {
     undo::run(&mut session, &stage.world, &undo).map(drop)
 }
 
-/// Deletes a domain.
 fn remove(stage: &Stage, name: &str) -> Vec<String> {
     let wanted = Delete { name: name.into(), keep_data: false };
     let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();

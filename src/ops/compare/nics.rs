@@ -10,14 +10,11 @@ use crate::topology::Topology;
 use gpuvm_core::guest::{Found, Opt};
 use std::collections::BTreeSet;
 
-/// A NIC.
 #[derive(Debug, Clone)]
 struct Nic {
-    /// What it is connected to.
     source: String,
     /// Whether that is a network of libvirt.
     is_network: bool,
-    /// What is set on it.
     settings: NicSettings,
     /// Whether what the guest sees was named, so that `set` changes it.
     names_model: bool,

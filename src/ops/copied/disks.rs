@@ -50,7 +50,6 @@ pub(crate) struct Copies {
     pub disks: Vec<Copied>,
 }
 
-/// A disk that is copied.
 pub(crate) struct Old<'a> {
     /// The domain's name.
     pub name: &'a str,
@@ -64,7 +63,6 @@ pub(crate) struct Old<'a> {
     pub role: Role,
 }
 
-/// Plans the copies.
 pub(crate) fn copies(
     xml: &DomainXml,
     wanted: &CloneRequest,

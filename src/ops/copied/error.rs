@@ -5,83 +5,53 @@ use crate::error::Coded;
 /// The reason a guest is not cloned.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "clone-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum CloneError {
     /// The guest runs.
     #[error("domain `{name}` is not off; its disks can only be copied while nobody writes to them")]
-    Active {
-        /// Its name.
-        name: String,
-    },
+    Active { name: String },
     /// The domain has no definition.
     #[error("domain `{name}` has no persistent definition to copy")]
-    NoDefinition {
-        /// Its name.
-        name: String,
-    },
+    NoDefinition { name: String },
     /// libvirt keeps a saved state or snapshots, which the copy would not have.
     #[error("domain `{name}` has {what}, which cannot be cloned")]
-    Kept {
-        /// Its name.
-        name: String,
-        /// What there is.
-        what: String,
-    },
+    Kept { name: String, what: String },
     /// gpuvm did not create it.
     #[error("gpuvm did not create domain `{name}`, so what a clone needs is not recorded")]
-    NotOurs {
-        /// Its name.
-        name: String,
-    },
+    NotOurs { name: String },
     /// It has a device that only one guest can have.
     #[error("domain `{name}` has {device} of the host, which a second guest cannot have")]
-    Device {
-        /// Its name.
-        name: String,
-        /// The device.
-        device: String,
-    },
+    Device { name: String, device: String },
     /// A disk is not copied.
     #[error("disk `{target}` of domain `{name}` is not copied: {why}")]
     Disk {
-        /// The domain.
         name: String,
         /// The disk, by its name in the guest.
         target: String,
-        /// Why not.
         why: String,
     },
     /// An image cannot lie below the disks of two guests.
     #[error("disk `{target}` of domain `{name}` cannot lie below a clone's: {why}")]
     Overlay {
-        /// The domain.
         name: String,
         /// The disk, by its name in the guest.
         target: String,
-        /// Why not.
         why: String,
     },
     /// It has no disk that could.
     #[error("domain `{name}` has no disk that could lie below a clone's")]
-    NoOverlay {
-        /// Its name.
-        name: String,
-    },
+    NoOverlay { name: String },
     /// There is no place for it.
     #[error("no place for a clone of domain `{name}` with {}: {why}", crate::words::count(*gpus as usize, "GPU"))]
     NoPlace {
-        /// The guest.
         name: String,
         /// How many GPUs it would have.
         gpus: u32,
-        /// Why not.
         why: String,
     },
     /// The clone would share an NVLink fabric with other guests.
     #[error("{why}")]
-    SharedFabric {
-        /// Why.
-        why: String,
-    },
+    SharedFabric { why: String },
 }
 
 impl Coded for CloneError {}

@@ -43,33 +43,23 @@ pub(crate) struct Overlays {
     pub disks: Vec<Copied>,
 }
 
-/// What is planned so far.
 struct Plan<'a> {
-    /// The request.
     wanted: &'a CloneRequest,
-    /// What uses which file.
     uses: &'a Uses,
-    /// The hypervisor.
     hypervisor: &'a dyn Hypervisor,
     /// The directory with the records of disks.
     state: PathBuf,
     /// What was made for the first guest.
     recorded: Vec<Made>,
-    /// The clone's images.
     copies: Copies,
     /// The images of the first guest: the steps, what they make, and the changes of its disks.
     steps: Vec<Step>,
-    /// What is recorded for it.
     made: Vec<Made>,
-    /// Its disks.
     tuned: Vec<DiskTuning>,
-    /// Its new images.
     disks: Vec<Copied>,
-    /// New volumes.
     taken: Vec<VolumeRef>,
 }
 
-/// Plans the images.
 pub(crate) fn overlays(
     xml: &DomainXml,
     wanted: &CloneRequest,

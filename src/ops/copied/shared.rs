@@ -12,7 +12,6 @@ enum Outcome {
     BothUse,
 }
 
-/// Warns of what both have.
 pub(super) fn warnings(source: &DomainXml, clone: &DomainXml) -> Vec<String> {
     let of_source = parts(source);
     let both = parts(clone).into_iter().filter(|part| of_source.contains(part));

@@ -135,9 +135,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
 
 /// A guest that nothing stops, as far as place, disks and networks go.
 struct Possible {
-    /// Its place.
     planned: Planned,
-    /// Its disks.
     disks: Disks,
     /// Its networks; none: of a recorded host.
     networks: Option<Beside>,
@@ -247,7 +245,6 @@ fn machine_of_guests(world: &World, hypervisor: Option<&dyn Hypervisor>) -> Resu
     Ok(if is_here && world.settings.host.is_none() { Some(FsRoot::live()?) } else { None })
 }
 
-/// A guest's networks.
 struct Beside {
     /// Those that hand out virtual functions.
     vf_pools: Vec<String>,

@@ -65,7 +65,6 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
     }
 }
 
-/// The network of the template.
 const DEFAULT: &str = "<network><name>default</name><bridge name='virbr0'/></network>";
 
 /// A machine with a disk file, whose network `default` is up.
@@ -95,7 +94,6 @@ fn with_disk(name: &str, disk: &Path) -> String {
     )
 }
 
-/// Makes the guest.
 fn make(stage: &Stage, wanted: &CreateRequest) -> Result<Created> {
     let mut session = Session::begin(&stage.world, manner(Confirm::IfNeeded))?;
     run(&mut session, &stage.world, wanted, Waits { address_s: 0, seed_s: None })
@@ -110,7 +108,6 @@ fn refused(stage: &Stage, wanted: &CreateRequest) -> Error {
     error
 }
 
-/// The code of a refusal.
 fn refusal_code(error: &Error) -> Option<&'static str> {
     error.refusal().map(|refusal| refusal.code)
 }
@@ -305,7 +302,6 @@ fn what_is_only_shown_asks_and_makes_nothing() {
     assert_eq!(done.change.about.uuid(), None, "a dry run prints the same each time");
 }
 
-/// Adds networks for guests.
 fn with_networks(stage: &Stage, names: &[&str]) {
     for name in names {
         let xml = format!("<network><name>{name}</name><bridge name='{name}'/></network>");

@@ -22,7 +22,6 @@ impl NamedDisk {
     /// Options that name such disks.
     pub const OPTIONS: [&str; 4] = ["disk", "add-disk", "drive", "partition"];
 
-    /// The file or device.
     fn path(&self) -> PathBuf {
         let path = match self.option.as_str() {
             "drive" => Path::new("/dev/disk/by-id").join(&self.value),

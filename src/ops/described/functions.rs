@@ -10,7 +10,6 @@ use gpuvm_core::guest::{GuestDifference, Opt};
 use gpuvm_core::tune::Item;
 use gpuvm_core::tune::items::OtherFunctions;
 
-/// Their options.
 const OPTIONS: [Opt; 3] = [Opt::Nic, Opt::Vf, Opt::Nvme];
 
 /// The functions that a guest of this request gets, of the kinds that differ.

@@ -131,7 +131,6 @@ fn told_fields(told: &Told, fields: &mut Vec<Field>) {
     }
 }
 
-/// An option as a field.
 fn field((opt, mut values): (Opt, Vec<String>)) -> Field {
     let number = |text: &str| text.parse::<u64>().map_or_else(|_| text.into(), Value::from);
     let value = match (opt.shape(), &mut values[..]) {

@@ -11,7 +11,6 @@ use crate::topology::Topology;
 use crate::world::World;
 use gpuvm_core::guest::{GuestDifference, Opt};
 
-/// The name of the difference.
 pub(super) const OPTION: Opt = Opt::Network;
 
 /// The change of a guest's NICs; none: it has those that it is to have.

@@ -20,7 +20,6 @@ use crate::tune::subjects::{self, Subjects};
 use crate::world::World;
 use gpuvm_core::tune::several::{NoSeveral, Resized, Several, Turn, several};
 
-/// One change of a guest.
 #[derive(Debug, Clone)]
 pub(super) struct SizeTurn {
     /// Its number in the file.
@@ -35,7 +34,6 @@ pub(super) struct SizeTurn {
     pub losses: Vec<String>,
 }
 
-/// A plan of all.
 pub(super) struct Together {
     /// Changes, in the order in which each has a place.
     pub turns: Vec<SizeTurn>,
@@ -120,7 +118,6 @@ fn read(world: &World, changing: &[(usize, SetRequest)]) -> Result<Subjects> {
     subjects::read(world, &Tune { sources, ..Tune::default() })
 }
 
-/// Plans all.
 fn plan(
     held: &Occupancy,
     (subjects, changing): (&Subjects, &[(usize, SetRequest)]),

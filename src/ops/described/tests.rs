@@ -40,7 +40,6 @@ fn dgx2() -> Stage {
     stage
 }
 
-/// A guest with these GPUs.
 fn asked(name: &str, gpus: GpuWish) -> DescribedGuest {
     let name = DomainName::new(name).unwrap();
     let memory_kib = Some(crate::memsize::MemSize::from_gib(16));
@@ -70,7 +69,6 @@ fn asked(name: &str, gpus: GpuWish) -> DescribedGuest {
     DescribedGuest { name, create, autostart: None, may_restart: false, disks: Vec::new() }
 }
 
-/// Puts a guest there.
 fn put(stage: &Stage, (name, uuid): (&str, &str), gpus: u32, runs: bool) {
     let wanted = asked(name, GpuWish::Count(gpus)).create.guest;
     let planned = resolve(&stage.world, &wanted, None).unwrap();
@@ -79,14 +77,12 @@ fn put(stage: &Stage, (name, uuid): (&str, &str), gpus: u32, runs: bool) {
     stage.fake.put_xml(xml.text(), runs);
 }
 
-/// A file of these guests.
 fn file(guests: Vec<DescribedGuest>) -> ApplyRequest {
     let (path, program) = (PathBuf::from("guests.yaml"), String::new());
     let (set, prune, yes, accept_data_loss) = (None, false, true, false);
     ApplyRequest { path, guests, set, prune, yes, accept_data_loss, program }
 }
 
-/// Applies it.
 fn run(stage: &Stage, wanted: &ApplyRequest) -> Result<Drift> {
     let mut session = Session::begin(&stage.world, manner(Confirm::Given))?;
     apply(&mut session, &stage.world, wanted)

@@ -12,7 +12,6 @@ use gpuvm_core::domain::claims::Claims;
 use gpuvm_core::guest::{GuestDifference, Opt};
 use gpuvm_core::tune::Item;
 
-/// The option of vCPUs.
 const OPTION: Opt = Opt::Vcpus;
 
 /// Whether all that differs of a running guest is that it gets more vCPUs, and it can at once.

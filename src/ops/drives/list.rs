@@ -154,7 +154,6 @@ fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>, Vec<String
     }
 }
 
-/// One drive.
 fn row(state: &State, drive: &Drive) -> ListedDrive {
     let topology = &state.topology;
     let used_by = state.of_drive(drive);

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 /// A GPU of it, and its UUID.
 const GPU: &str = "0000:34:00.0";
-/// The UUID of another.
 const UUID: &str = "GPU-8b1c1a7d-0000-1111-2222-333333333333";
 
 /// The NVIDIA driver's report of the other GPU.
@@ -30,7 +29,6 @@ fn file(stage: &Stage) -> PathBuf {
     stage.dir.path().join("etc/gpuvm/excluded.json")
 }
 
-/// Changes the list.
 fn run(stage: &Stage, wanted: &ExclusionChange, manner: Manner) -> Result<Excluded> {
     let root = FsRoot::at(stage.dir.path()).unwrap();
     let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies/dgx-2.json");
@@ -42,20 +40,17 @@ fn run(stage: &Stage, wanted: &ExclusionChange, manner: Manner) -> Result<Exclud
     })
 }
 
-/// Excludes a function.
 fn out(stage: &Stage, device: &str, reason: Option<&str>) -> Result<Excluded> {
     let (device, reason) = (device.parse().unwrap(), reason.map(str::to_owned));
     run(stage, &ExclusionChange::Exclude { device, reason }, manner(Confirm::Given))
 }
 
-/// Includes one.
 fn back(stage: &Stage, device: &str) -> Result<Excluded> {
     let device = device.parse().unwrap();
     let wanted = ExclusionChange::Include { device, despite_health: false };
     run(stage, &wanted, manner(Confirm::Given))
 }
 
-/// The code of the refusal.
 fn code(result: Result<Excluded>) -> &'static str {
     let error = result.unwrap_err();
     error.refusal().unwrap_or_else(|| panic!("{error:?}")).code

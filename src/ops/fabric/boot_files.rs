@@ -31,28 +31,20 @@ const MARK: &str = "# Made by gpuvm: ";
 /// The reason a file is not installed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum BootFileError {
     /// A file of that name belongs to somebody else, or was changed.
     #[error("{path} was not made by gpuvm, or was changed since, so it is left as it is")]
     #[strum(to_string = "not-ours")]
-    NotOurs {
-        /// The file.
-        path: String,
-    },
+    NotOurs { path: String },
     /// The hook would never be called.
     #[error("libvirt {found} does not read {HOOK}: this needs version {HOOK_SINCE} or later")]
     #[strum(to_string = "old-libvirt")]
-    OldLibvirt {
-        /// Its version.
-        found: Version,
-    },
+    OldLibvirt { found: Version },
     /// Fabric Manager's configuration does not exist.
     #[error("{path} does not exist")]
     #[strum(to_string = "no-config")]
-    NoConfig {
-        /// The file.
-        path: String,
-    },
+    NoConfig { path: String },
 }
 
 impl Coded for BootFileError {}

@@ -24,7 +24,6 @@ use std::time::Duration;
 
 /// How long to wait for another process that changes partitions: libvirt's start waits meanwhile.
 const LOCK: Duration = Duration::from_secs(90);
-/// PCI vendor of NVIDIA.
 const NVIDIA: u32 = 0x10de;
 /// PCI base class of display controllers.
 const DISPLAY: u32 = 0x03;

@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 /// How long to wait for a starting Fabric Manager at boot: it waits 60 s for the list, from its own
 /// start.
 const BOOT: Duration = Duration::from_secs(45);
-/// Pause between attempts.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long to wait for another process that changes partitions.
 const LOCK: Duration = Duration::from_secs(10);

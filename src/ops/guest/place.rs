@@ -11,9 +11,7 @@ use crate::topology::{DeviceKind, Topology};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// The format of a plan.
 const FORMAT: &str = "gpuvm-plan";
-/// Its version.
 const VERSION: u32 = 1;
 /// The largest plan, in bytes.
 const MOST: u64 = 16 << 20;
@@ -23,7 +21,6 @@ const HINT: &str = "plan again: `gpuvm plan --json`, with the options of this pl
 /// A plan that was made before.
 #[derive(Debug, Clone)]
 pub struct PlannedPlace {
-    /// Where it was read.
     path: PathBuf,
     /// The guest's name.
     pub name: DomainName,
@@ -31,17 +28,14 @@ pub struct PlannedPlace {
     pub request: Request,
     /// The template that was named for it.
     pub template: Option<PathBuf>,
-    /// The place.
     placement: Placement,
 }
 
 /// What every document of gpuvm begins with.
 #[derive(Deserialize)]
 struct Head {
-    /// What it is.
     #[serde(default)]
     format: String,
-    /// In which version.
     #[serde(default)]
     version: u32,
 }
@@ -49,14 +43,11 @@ struct Head {
 /// A plan as it is written.
 #[derive(Deserialize)]
 struct Document {
-    /// The guest's name.
     name: DomainName,
-    /// What was asked for.
     request: Request,
     /// The template that was named for it.
     #[serde(default)]
     template: Option<PathBuf>,
-    /// The place.
     placement: Placement,
 }
 

@@ -17,6 +17,7 @@ use std::path::Path;
 /// The reason a definition cannot be written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum RenderError {
     /// A NIC has more queues than its guest can use.
     #[error("{why}")]
@@ -29,26 +30,13 @@ pub enum RenderError {
     NoHotplug,
     /// The machine type is of another architecture than the template.
     #[error("machine `{machine}` is not one of a guest of `{architecture}`")]
-    Machine {
-        /// The machine type.
-        machine: String,
-        /// The architecture.
-        architecture: &'static str,
-    },
+    Machine { machine: String, architecture: &'static str },
     /// libvirt's QEMU does not have the machine type.
     #[error("this host's QEMU does not have machine `{machine}`: {why}")]
-    NoMachine {
-        /// The machine type.
-        machine: String,
-        /// What libvirt says.
-        why: String,
-    },
+    NoMachine { machine: String, why: String },
     /// A path is not plain UTF-8 text.
     #[error("path {path} cannot be written in XML")]
-    Path {
-        /// The path.
-        path: String,
-    },
+    Path { path: String },
 }
 
 impl Coded for RenderError {}

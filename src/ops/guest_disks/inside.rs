@@ -214,7 +214,6 @@ mod tests {
         planned(&json!({ "blockdevices": [small, disk] }), 8 << 30, &BTreeSet::new())
     }
 
-    /// Commands, as they are typed.
     fn lines(plan: &Plan) -> Vec<String> {
         let Plan::Run(commands) = plan else { panic!("{plan:?}") };
         commands.iter().map(|command| command.join(" ")).collect()

@@ -96,13 +96,9 @@ pub struct ListedDisk {
 
 /// The facts that disks are judged by.
 struct Ground<'a> {
-    /// The hypervisor.
     hypervisor: &'a dyn Hypervisor,
-    /// The users of disks.
     uses: Uses,
-    /// The domain's name.
     name: String,
-    /// Its UUID.
     uuid: String,
 }
 
@@ -144,7 +140,6 @@ fn is_same(one: Element<'_>, other: Element<'_>) -> bool {
     target_of(one) == target_of(other) && path_of(one) == path_of(other)
 }
 
-/// An attribute of an element.
 fn text(element: Option<Element<'_>>, name: &str) -> Option<String> {
     element.and_then(|element| element.attr(name)).map(|text| text.into_owned())
 }
@@ -159,7 +154,6 @@ impl Ground<'_> {
         own.map(|made| made.path).collect()
     }
 
-    /// Describes one disk.
     fn listed(&self, disk: Element<'_>, when: DiskWhen, made: &[String]) -> ListedDisk {
         let target = target_of(disk).unwrap_or_default();
         let source = disk.child("source");

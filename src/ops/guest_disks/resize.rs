@@ -54,19 +54,13 @@ pub struct ResizedDisk {
     pub guest: Option<InGuest>,
 }
 
-/// A disk to be grown.
 struct Grown<'a> {
-    /// The domain.
     subject: &'a Subject,
-    /// Where it is.
     hypervisor: &'a dyn Hypervisor,
-    /// Who uses what.
     uses: Uses,
-    /// The disk's name.
     target: &'a str,
     /// The file that it is on.
     path: String,
-    /// Its format in the definition.
     format: String,
     /// Its size afterwards, in bytes.
     bytes: u64,
@@ -182,7 +176,6 @@ fn fit(disk: Element<'_>, target: &str) -> Result<String> {
 }
 
 impl Grown<'_> {
-    /// How large it is.
     fn size(&self) -> Result<DiskSize> {
         if !can_be_opened(Path::new(&self.path), self.hypervisor) {
             let why = format!("{} is neither a file nor a block device", self.path);

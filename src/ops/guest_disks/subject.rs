@@ -10,7 +10,6 @@ use crate::shell::word;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// The domain.
 pub(super) struct Subject {
     /// Its name.
     pub name: String,

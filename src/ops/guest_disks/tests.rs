@@ -65,7 +65,6 @@ fn blank() -> NewDisk {
     NewDisk::Blank { bytes: BYTES, dir: None, pool: "p".into(), preallocate: Preallocate::None }
 }
 
-/// Adds a disk.
 fn run_add(stage: &Stage, wanted: &AddDisk) -> Result<super::add::ChangedDisk> {
     let mut session = Session::begin(&stage.world, manner(Confirm::Ask)).unwrap();
     Ok(session.run(|world| add(world, wanted))?.change.about)
@@ -104,7 +103,6 @@ fn kept(stage: &Stage) -> usize {
     stage.world.history(UUID).unwrap().entries.len()
 }
 
-/// The code of an error.
 fn code<T>(done: Result<T>) -> &'static str {
     let Err(error) = done else { panic!("it was done") };
     error.refusal().map_or("none", |refusal| refusal.code)

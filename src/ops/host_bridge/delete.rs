@@ -27,7 +27,6 @@ pub struct DeleteHostBridge {
 
 /// The current files of a bridge.
 pub(super) struct Files {
-    /// The permanent one.
     pub(super) kept: Option<String>,
     /// The one that is lost at the next boot.
     pub(super) tried: Option<String>,

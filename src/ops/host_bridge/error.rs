@@ -5,6 +5,7 @@ use crate::error::Coded;
 /// The reason a bridge of the host is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-bridge-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum HostBridgeError {
     /// netplan no longer configures the host.
     #[error("netplan no longer configures this host")]
@@ -14,46 +15,28 @@ pub enum HostBridgeError {
         "the network of this host is configured by {manager}, which gpuvm does not change: nothing \
          was changed"
     )]
-    OtherManager {
-        /// What configures it.
-        manager: String,
-    },
+    OtherManager { manager: String },
     /// gpuvm manages no such bridge.
     #[error("gpuvm has no bridge {name}: {path} does not exist")]
-    NotOurs {
-        /// Its name.
-        name: String,
-        /// The path.
-        path: String,
-    },
+    NotOurs { name: String, path: String },
     /// The file of the bridge was edited.
     #[error("{path} was edited: its first line no longer names gpuvm")]
-    Edited {
-        /// The path.
-        path: String,
-    },
+    Edited { path: String },
     /// The process that makes the change was killed.
     #[error("the process that makes the change was killed ({status})")]
-    GuardKilled {
-        /// How it ended.
-        status: String,
-    },
+    GuardKilled { status: String },
     /// The terminal has closed while the change goes on.
     #[error("the terminal is gone")]
     NoTerminal,
     /// The bridge does not wait to be confirmed.
     #[error("{name} is not waiting for confirmation")]
-    NotWaiting {
-        /// Its name.
-        name: String,
-    },
+    NotWaiting { name: String },
     /// No bridge waits to be confirmed.
     #[error("nothing is waiting for confirmation")]
     NoneWaiting,
     /// The confirmed bridge was not kept in time.
     #[error("{bridge} is not kept after {seconds} s")]
     NotKept {
-        /// The bridge.
         bridge: String,
         /// Seconds.
         seconds: String,

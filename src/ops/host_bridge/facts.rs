@@ -74,7 +74,6 @@ fn names(host: &HostNetwork) -> Vec<String> {
     names
 }
 
-/// One bridge.
 fn row(name: String, host: &HostNetwork, waits: &[Waiting]) -> HostBridgeRow {
     let (kept, tried) = paths(&name);
     let file = [&kept, &tried].into_iter().find(|path| path.exists()).cloned();
@@ -94,7 +93,6 @@ fn row(name: String, host: &HostNetwork, waits: &[Waiting]) -> HostBridgeRow {
     }
 }
 
-/// The ports of a bridge.
 pub(super) fn ports(host: &HostNetwork, bridge: &str) -> Vec<BridgePort> {
     let of = |master: &str| {
         let ports = host.links.iter().filter(|link| link.master.as_deref() == Some(master));

@@ -68,7 +68,6 @@ pub(super) fn follow(world: &World, question: Option<Question>, guarded: &Guarde
         .hint("what it had begun is undone; `gpuvm network host-bridge show` shows what is there"))
 }
 
-/// Starts the guard.
 fn start(words: &[OsString]) -> std::io::Result<(Child, Running)> {
     let program = std::env::current_exe()?;
     let scoped = Path::new(SYSTEMD).is_dir() && {

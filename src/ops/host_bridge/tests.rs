@@ -11,7 +11,6 @@ use crate::hostnet::netplan::{self, NOTHING};
 use crate::hostnet::{self, Addressing, HostBridge, HostIp, Request};
 use crate::network::host::{HostAddress, HostNetwork, Link, Route};
 
-/// A link of a host.
 fn link(name: &str, kind: Option<&str>, master: Option<&str>) -> Link {
     Link {
         index: 1,
@@ -76,7 +75,6 @@ fn delete(files: Files, history: &History) -> Result<crate::change::Change> {
     plan(&wanted, files, &bridged(), history)
 }
 
-/// A history without changes.
 fn empty() -> (tempfile::TempDir, History) {
     let dir = tempfile::tempdir().unwrap();
     let history = History::of_host(Some(dir.path())).unwrap();

@@ -34,7 +34,6 @@ pub fn remove(world: &World, wanted: &RemoveImage) -> Result<Change> {
     Ok(Change { question: Some(question), again, ..change })
 }
 
-/// The steps of a deletion.
 fn steps(hypervisor: &dyn Hypervisor, wanted: &RemoveImage) -> Result<Vec<Step>> {
     let RemoveImage { name, pool } = wanted;
     let storage = hypervisor.storage();

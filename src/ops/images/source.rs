@@ -72,7 +72,6 @@ pub enum Word {
 pub struct Source {
     /// The path, with links resolved.
     pub path: PathBuf,
-    /// The open file.
     file: File,
     /// Its size.
     pub bytes: u64,
@@ -80,7 +79,6 @@ pub struct Source {
     pub content: Content,
     /// The name of the image.
     pub name: ImageName,
-    /// The expected checksum.
     expected: Option<Sum>,
     /// The source of the expected checksum.
     pub word: Word,
@@ -117,7 +115,6 @@ impl Source {
         Source::at((&fetched.part.path, url.clone()), name, (expected, word), Some(url))
     }
 
-    /// Opens a file.
     fn at(
         (given, shown): (&Path, String),
         name: ImageName,
@@ -254,7 +251,6 @@ fn listed(given: &Path, real: &Path) -> Result<(Option<Sum>, Word)> {
     Ok((None, Word::None))
 }
 
-/// Reads a list of checksums.
 fn read_sums(list: &Path) -> Result<Sums> {
     Ok(Sums::parse(&input::text(list, MOST_SUMS)?)?)
 }

@@ -24,7 +24,6 @@ const HOSTS: [&str; 2] = [
     include_str!("../../../topologies/dgx-a100.json"),
 ];
 
-/// A host of this record.
 fn host(record: &str) -> Stage {
     let mut stage = Stage::who_says(Answer::Yes);
     stage.world = stage.world.with_topology(from_json(record).unwrap());
@@ -60,7 +59,6 @@ fn bundle_of(gpus: u32, edit: impl Fn(String) -> String) -> (tempfile::TempDir, 
     (dir, bundle)
 }
 
-/// What is asked for.
 fn wanted(bundle: &Bundle) -> ImportRequest {
     ImportRequest {
         path: bundle.path.clone(),
@@ -74,7 +72,6 @@ fn wanted(bundle: &Bundle) -> ImportRequest {
     }
 }
 
-/// Imports it.
 fn run(stage: &Stage, wanted: &ImportRequest, bundle: &Bundle) -> Result<Done<ImportedGuest>> {
     Session::begin(&stage.world, manner(Confirm::Ask))?.run(|world| import(world, wanted, bundle))
 }
@@ -115,7 +112,6 @@ fn a_guest_is_planned_for_the_gpus_of_its_new_host() {
     }
 }
 
-/// The code of a refusal.
 fn code<T: std::fmt::Debug>(refused: Result<T>) -> &'static str {
     let error = refused.unwrap_err();
     error.refusal().unwrap_or_else(|| panic!("{error}")).code

@@ -31,11 +31,8 @@ use crate::world::World;
 use gpuvm_core::guest::gpus_of;
 use gpuvm_core::tune::Tuned;
 
-/// A guest that is moved.
 struct Moving<'a> {
-    /// It.
     subject: &'a Subject,
-    /// It at its new place.
     tuned: Tuned,
     /// The functions that come and go.
     moves: Moves,

@@ -17,7 +17,6 @@ use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
 /// The most guests of which every set is tried.
 const MOST: usize = 8;
 
-/// A search for pins.
 pub(super) struct Live<'a> {
     /// The host.
     pub topology: &'a Topology,
@@ -130,7 +129,6 @@ fn is_of(held: &Held, set: &[&Subject]) -> bool {
     set.iter().any(|subject| subject.name == held.domain)
 }
 
-/// The same without its pins.
 fn floating(held: &Held) -> Held {
     let (vcpu_pins, iothread_pins) = (Vec::new(), Vec::new());
     Held { vcpu_pins, emulator_pin: None, iothread_pins, ..held.clone() }

@@ -44,7 +44,6 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// Reads it.
     fn read(world: &World, wanted: &RoomRequest) -> Result<Ground> {
         let mut ground = Ground::without_guests(world, wanted)?;
         ground.all = eligible(world, &wanted.allow_stop)?;
@@ -189,7 +188,6 @@ fn command(options: &str, names: &[String]) -> String {
     format!("gpuvm make-room {options}{}", allow.collect::<String>())
 }
 
-/// The guests of a plan.
 fn listed(found: &RoomPlan) -> String {
     let names: Vec<String> = found.moves.iter().map(|one| format!("`{}`", one.domain)).collect();
     names.join(", ")
@@ -206,7 +204,6 @@ fn refuse_too_large(topology: &Topology, held: &Occupancy, request: &Request) ->
 
 /// A guest that could be moved.
 struct Eligible {
-    /// It.
     row: DomainSummary,
     /// Whether it is marked as movable.
     is_movable: bool,
@@ -241,17 +238,12 @@ fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     Ok(all)
 }
 
-/// A search for moves.
 struct Search<'a> {
-    /// The world.
     world: &'a World,
-    /// The host.
     topology: &'a Topology,
-    /// What domains hold.
     held: &'a Occupancy,
     /// The request that needs a place.
     request: &'a Request,
-    /// How it is asked for.
     wanted: &'a RoomRequest,
 }
 

@@ -137,7 +137,6 @@ pub(super) fn accepted(wanted: &RoomRequest) -> SetRequest {
     SetRequest { accept_shared_fabric, ..SetRequest::default() }
 }
 
-/// The GPUs among functions.
 pub(super) fn of_kind(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
     let kind = |bdf: &Bdf| topology.device(*bdf).map(|device| device.kind());
     devices.iter().copied().filter(|bdf| kind(bdf) == Some(DeviceKind::Gpu)).collect()

@@ -40,7 +40,6 @@ fn asked(name: &str, gpus: GpuWish, movable: bool) -> GuestRequest {
     }
 }
 
-/// The UUID of a guest.
 fn uuid(number: u32) -> String {
     format!("{}{number:03}", &UUID[..UUID.len() - 3])
 }
@@ -55,7 +54,6 @@ fn put(stage: &Stage, (name, number): (&str, u32), gpus: &[u32], (runs, movable)
     stage.fake.put_xml(xml.text(), runs);
 }
 
-/// A guest of eight GPUs.
 fn eight() -> RoomRequest {
     let (max_stops, max_moves, allow_stop, wait_s) = (None, None, Vec::new(), 0);
     let guest = asked("new", GpuWish::Count(8), false);
@@ -72,7 +70,6 @@ fn halves(answer: Answer, runs: bool) -> Stage {
     stage
 }
 
-/// Makes room.
 fn run(stage: &Stage, wanted: &RoomRequest, yes: bool) -> Result<RoomPlan> {
     let mut session = Session::begin(&stage.world, manner(Confirm::Given))?;
     make_room(&mut session, &stage.world, (wanted, yes))

@@ -15,49 +15,26 @@ use std::time::Duration;
 /// The reason a file is not written or read in a guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "nccl-install-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum InstallError {
     /// The guest is off.
     #[error("`{name}` is off, and its agent writes the file")]
-    Off {
-        /// Its name.
-        name: String,
-    },
+    Off { name: String },
     /// No agent in the guest answers.
     #[error("no guest agent answers in `{name}`")]
-    NoAgent {
-        /// Its name.
-        name: String,
-    },
+    NoAgent { name: String },
     /// The guest's distribution forbids a command to its agent.
     #[error("the agent of `{name}` may not {what}")]
-    Forbidden {
-        /// Its name.
-        name: String,
-        /// The command.
-        what: &'static str,
-    },
+    Forbidden { name: String, what: &'static str },
     /// The guest does not run Linux, for which NCCL's paths are known.
     #[error("`{name}` does not run Linux")]
-    NotLinux {
-        /// Its name.
-        name: String,
-    },
+    NotLinux { name: String },
     /// The agent refuses a command, or its answer is invalid.
     #[error("the agent of `{name}` failed to {what}")]
-    Failed {
-        /// Its name.
-        name: String,
-        /// What failed.
-        what: String,
-    },
+    Failed { name: String, what: String },
     /// Somebody else has written a file since it was read.
     #[error("{path} of `{name}` has changed since it was read; it is left as it is")]
-    Changed {
-        /// Its name.
-        name: String,
-        /// The file.
-        path: String,
-    },
+    Changed { name: String, path: String },
 }
 
 impl Coded for InstallError {}
@@ -116,9 +93,7 @@ const UNLINK: &str = r#"if [ "$(readlink "$1")" = "$2" ]; then rm -f "$1"; fi"#;
 
 /// A guest whose agent answers and that runs Linux.
 pub(super) struct Inside<'a> {
-    /// Its agent.
     agent: Agent<'a>,
-    /// Its name.
     name: &'a str,
 }
 

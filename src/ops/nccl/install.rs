@@ -146,11 +146,9 @@ pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Install
 
 /// A file with its wanted content.
 struct Wanted {
-    /// The state before.
     placed: Placed,
     /// Its content before; none: it did not exist.
     was: Option<String>,
-    /// Its wanted content.
     text: String,
     /// Whether the old file has to be renamed to its backup name.
     is_new_name: bool,
@@ -165,7 +163,6 @@ impl Wanted {
 
 /// What to do in a guest.
 struct Plan {
-    /// The files, the topology's first.
     files: Vec<Wanted>,
     /// The setting that names another file, and that file.
     overruled: Option<(String, String)>,

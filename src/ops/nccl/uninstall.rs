@@ -80,18 +80,15 @@ pub fn uninstall(world: &World, source: &Source, is_dry: bool) -> Result<Uninsta
 
 /// A file with what happens to it.
 struct Going {
-    /// Its report.
     told: RemovedFile,
     /// Its path.
     at: String,
-    /// Its content.
     text: String,
     /// Its content afterwards; none: it is removed.
     after: Option<String>,
 }
 
 impl Going {
-    /// A file that stays.
     fn stays(path: &'static str, state: Removal) -> Going {
         let told = RemovedFile { path, state, back: None };
         Going { told, at: path.to_owned(), text: String::new(), after: None }

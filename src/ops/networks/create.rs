@@ -156,7 +156,6 @@ pub(super) fn new_steps(name: &str, xml: &str) -> Vec<NetworkStep> {
     ]
 }
 
-/// The kind of a network.
 fn kind(wanted: &NewNetwork) -> Result<Kind> {
     let Some(kind) = wanted.kind.or_else(|| known(&wanted.name)) else {
         let message = format!("the kind of network `{}` is not given", wanted.name);

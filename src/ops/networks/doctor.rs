@@ -84,7 +84,6 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
 
 /// What is known about the guest.
 struct Seen<'a> {
-    /// Whether it runs.
     running: bool,
     /// Whether it has the channel of an agent.
     has_channel: bool,
@@ -96,7 +95,6 @@ struct Seen<'a> {
 
 /// The guest's own view of its NICs.
 struct Inner<'a> {
-    /// Its agent.
     agent: &'a Agent<'a>,
     /// Names and MAC addresses of its NICs, in its order; none: it does not report them.
     nics: Option<Vec<(String, String)>>,
@@ -134,7 +132,6 @@ impl<'a> Inner<'a> {
     }
 }
 
-/// Diagnoses one NIC.
 fn look(
     (guest, uuid): (&str, &str),
     mut nic: Nic,

@@ -84,7 +84,6 @@ fn made(stage: &Stage, range: &str) -> Result<Done<NetworkPlan>> {
     run(stage, |world| create(world, &lab(range)), |_| {})
 }
 
-/// The code of a refusal.
 fn code(error: &Error) -> Option<&'static str> {
     error.refusal().map(|refusal| refusal.code)
 }

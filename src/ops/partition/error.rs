@@ -9,6 +9,7 @@ use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 /// The reason partitions are not as wanted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum FabricError {
     /// This host does not share NVSwitches between guests.
     #[error("Fabric Manager manages no partitions here: this host's NVSwitches are not shared")]
@@ -20,48 +21,28 @@ pub enum FabricError {
          partition {partition} is not known"
     )]
     #[strum(to_string = "fabric-virtual")]
-    Virtual {
-        /// The partition.
-        partition: u32,
-    },
+    Virtual { partition: u32 },
     /// Fabric Manager does not answer, so that the guest would have no working CUDA.
     #[error(
         "NVLink partition {partition} cannot be activated for domain `{domain}`, which has no \
          working CUDA without it: {why}"
     )]
     #[strum(to_string = "partition-unreachable")]
-    Unreachable {
-        /// The partition.
-        partition: u32,
-        /// The domain.
-        domain: String,
-        /// The reason.
-        why: ManagerRefusal,
-    },
+    Unreachable { partition: u32, domain: String, why: ManagerRefusal },
     /// The versions of Fabric Manager and of the host's driver differ.
     #[error(
         "Fabric Manager has version {manager}, and the driver of this host has {driver}: guests \
          get NVLink only if they match"
     )]
     #[strum(to_string = "fabric-versions")]
-    Versions {
-        /// Fabric Manager's version.
-        manager: String,
-        /// The driver's version.
-        driver: String,
-    },
+    Versions { manager: String, driver: String },
     /// The versions of Fabric Manager and its client library differ.
     #[error(
         "Fabric Manager has version {manager}, and its client library libnvfm has {library}: they \
          must match"
     )]
     #[strum(to_string = "fabric-library-version")]
-    LibraryVersion {
-        /// Fabric Manager's.
-        manager: String,
-        /// The library's.
-        library: String,
-    },
+    LibraryVersion { manager: String, library: String },
     /// A guest has, or may have, a GPU that may belong to it.
     #[error(
         "NVLink partition {partition}: which GPUs {} are is not known, and not all that may be are \
@@ -70,7 +51,6 @@ pub enum FabricError {
     )]
     #[strum(to_string = "fabric-unknown-modules")]
     UnknownModules {
-        /// The partition.
         partition: u32,
         /// The modules whose GPU is unknown.
         modules: Modules,
@@ -83,41 +63,25 @@ pub enum FabricError {
         "NVLink partition {partition}: which modules the GPUs of domain `{domain}` are is not known"
     )]
     #[strum(to_string = "partition-modules-unknown")]
-    UnknownGpus {
-        /// The partition.
-        partition: u32,
-        /// The domain.
-        domain: String,
-    },
+    UnknownGpus { partition: u32, domain: String },
     /// A domain that is started by others has GPUs that form no partition.
     #[error("domain `{domain}` would have no working CUDA: {why}")]
     #[strum(to_string = "fabric-no-partition")]
-    NoPartition {
-        /// The domain.
-        domain: String,
-        /// The reason.
-        why: NeedRefusal,
-    },
+    NoPartition { domain: String, why: NeedRefusal },
     /// Fabric Manager accepted a partition as active, and lists it as inactive.
     #[error(
         "Fabric Manager accepted the list of active partitions but lists partition {partition} as \
          inactive"
     )]
     #[strum(to_string = "fabric-not-told")]
-    NotTold {
-        /// The partition.
-        partition: u32,
-    },
+    NotTold { partition: u32 },
     /// Fabric Manager lists a partition that was deactivated as active, with other GPUs than
     /// before.
     #[error(
         "NVLink partition {partition} is active: Fabric Manager's list has changed since the plan"
     )]
     #[strum(to_string = "fabric-changed-since")]
-    ChangedSince {
-        /// The partition.
-        partition: u32,
-    },
+    ChangedSince { partition: u32 },
     /// No partition can be activated for a domain's GPUs.
     #[error("{0}")]
     #[strum(transparent, to_string = "-")]

@@ -29,18 +29,14 @@ use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// UUID of the guest.
 const OWN: &str = "11111111-2222-4333-8444-555555555555";
-/// UUID of another guest.
 const OTHER: &str = "22222222-2222-4333-8444-555555555555";
 /// The partitions of an HGX H100 that matter here.
 const SETS: [(u32, &[u32]); 4] =
     [(0, &[1, 2, 3, 4, 5, 6, 7, 8]), (3, &[1, 3]), (4, &[2, 4]), (7, &[1])];
 
-/// A Fabric Manager in memory.
 #[derive(Default)]
 struct Fm {
-    /// Partitions that are active.
     active: RefCell<BTreeSet<u32>>,
     /// The code that every call returns.
     code: Cell<Option<i32>>,
@@ -49,7 +45,6 @@ struct Fm {
 }
 
 impl Fm {
-    /// The result of a call.
     fn call(&self, call: &str) -> Result<(), ManagerRefusal> {
         let call = call.to_owned();
         let refused = |code| Err(ManagerRefusal::Call { call, code: Code(code) });
@@ -85,9 +80,7 @@ impl Partitions for Fm {
 
 /// A machine of a test with such a Fabric Manager.
 struct Place {
-    /// The machine.
     stage: Stage,
-    /// Its Fabric Manager.
     fm: Rc<Fm>,
     /// Its GPUs, by module id from 1.
     gpus: Vec<Bdf>,
@@ -148,7 +141,6 @@ impl Place {
         self
     }
 
-    /// GPUs of these modules.
     fn of(&self, modules: &[u32]) -> Vec<Bdf> {
         modules.iter().map(|module| self.gpus[*module as usize - 1]).collect()
     }
@@ -180,7 +172,6 @@ impl Place {
         self.fm.active.borrow_mut().insert(id);
     }
 
-    /// The file of active partitions.
     fn file(&self) -> PathBuf {
         self.stage.dir.path().join("fabric.json")
     }
@@ -221,7 +212,6 @@ impl Place {
     }
 }
 
-/// Steps as they are shown.
 fn shown(steps: &[Step]) -> Vec<String> {
     steps.iter().map(Step::to_string).collect()
 }

@@ -24,7 +24,6 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// The recorded hosts.
 static HOSTS: LazyLock<Vec<Topology>> = LazyLock::new(|| {
     let files = [
         include_str!("../../../topologies/dgx-1.json"),
@@ -49,14 +48,11 @@ const TEMPLATE: &str = "<domain type='kvm'>\n  <name>t</name>\n  <memory>1</memo
     <driver name='qemu' iothread='3'/>\n      <source file='/own.raw'/>\n      <target dev='vdq' \
     bus='virtio'/>\n    </disk>\n  </devices>\n</domain>\n";
 
-/// A request and its host.
 #[derive(Debug, Clone)]
 struct Case {
     /// The index of the host, modulo their number.
     host: usize,
-    /// The guest.
     request: Request,
-    /// The virtualization type.
     virt: VirtType,
     /// None: the host is a recorded one; otherwise whether its hypervisor can map queues of a disk
     /// to I/O threads.
@@ -96,7 +92,6 @@ fn request() -> impl Strategy<Value = Request> {
     )
 }
 
-/// Cases.
 fn case() -> impl Strategy<Value = Case> {
     let virt = prop_oneof![2 => Just(VirtType::Kvm), 1 => Just(VirtType::Qemu)];
     let maps_queues = prop_oneof![2 => Just(None), 1 => any::<bool>().prop_map(Some)];
@@ -156,7 +151,6 @@ impl Numbers {
         }
     }
 
-    /// The numbers of a definition.
     fn defined(xml: &DomainXml) -> Numbers {
         let claims = Claims::read(xml);
         assert!(claims.faults.is_empty(), "{:?}", claims.faults);

@@ -35,17 +35,14 @@ fn killed_after(at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Recovers with this request.
 fn run(stage: &Stage, wanted: &Recover, manner: Manner) -> Result<Outcome> {
     recover(&mut Session::begin(&stage.world, manner).unwrap(), wanted)
 }
 
-/// Recovers with the default request.
 fn plain(stage: &Stage) -> Outcome {
     run(stage, &Recover::default(), manner(Confirm::Ask)).unwrap()
 }
 
-/// The directory of the journals.
 fn directory(stage: &Stage) -> PathBuf {
     stage.dir.path().join("journal")
 }

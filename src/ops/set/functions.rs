@@ -31,14 +31,11 @@ use std::collections::BTreeSet;
 
 /// The functions that a definition gets, and those that it loses.
 pub(crate) struct Moves {
-    /// Those that it gets.
     pub(crate) comes: Vec<Bdf>,
-    /// Those that it loses.
     pub(crate) gone: Vec<Bdf>,
 }
 
 impl Moves {
-    /// Compares two definitions.
     pub(crate) fn between(before: &DomainXml, after: &DomainXml) -> Result<Moves> {
         let (had, has) = (before.held(false)?.devices, after.held(false)?.devices);
         let less = |all: &[Bdf], some: &[Bdf]| -> Vec<Bdf> {

@@ -16,7 +16,6 @@ use gpuvm_core::guest::{Opt, gpus_of};
 use gpuvm_core::tune::together::without;
 use gpuvm_core::tune::{Item, candidates};
 
-/// How many GPUs it has.
 pub(super) fn number(subject: &Subject, subjects: &Subjects) -> Option<u32> {
     u32::try_from(gpus_of(&subject.xml, subjects.topology()).len()).ok()
 }
@@ -80,7 +79,6 @@ pub(crate) fn refuse_shared(
     allowed((subjects, &subjects.all[at]), placement, wanted, world)
 }
 
-/// The same for a guest.
 pub(crate) fn allowed(
     (subjects, subject): (&Subjects, &Subject),
     placement: Option<&Placement>,

@@ -20,7 +20,6 @@ use crate::undo::{self, Undo};
 use gpuvm_core::topology::file::from_json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A definition.
 fn floating(pins: &str) -> String {
     format!(
         "<domain type='kvm'>\n  <name>a</name>\n  <uuid>{UUID}</uuid>\n  <memory \
@@ -43,7 +42,6 @@ fn stage(answer: Answer, pins: &str, runs: bool) -> Stage {
     stage
 }
 
-/// This size.
 fn size(vcpus: u32, gib: u64) -> SetRequest {
     SetRequest {
         name: "a".into(),
@@ -53,7 +51,6 @@ fn size(vcpus: u32, gib: u64) -> SetRequest {
     }
 }
 
-/// Sets it.
 fn run(stage: &Stage, wanted: &SetRequest) -> Result<Done<Tuning>> {
     Session::begin(&stage.world, manner(Confirm::Ask))?.run(|world| set(world, wanted))
 }
@@ -181,7 +178,6 @@ fn with_gpus(gpus: u32, runs: bool) -> Stage {
     stage
 }
 
-/// The definition of a guest.
 fn defined(stage: &Stage, (name, uuid): (&str, &str), request: Request, taken: Taken) -> String {
     let request = GuestRequest {
         request,
@@ -198,7 +194,6 @@ fn defined(stage: &Stage, (name, uuid): (&str, &str), request: Request, taken: T
     xml.text().to_owned()
 }
 
-/// This number of GPUs.
 fn gpus(count: u32) -> SetRequest {
     SetRequest { vcpus: None, memory: None, gpus: Some(count), ..size(1, 1) }
 }

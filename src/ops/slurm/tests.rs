@@ -15,11 +15,9 @@ use crate::taken::Taken;
 use gpuvm_core::topology::file::from_json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// UUIDs of other domains.
 const OTHER: &str = "22222222-2222-4333-8444-555555555555";
 const THIRD: &str = "33333333-2222-4333-8444-555555555555";
 
-/// A job of this cluster.
 fn job(id: u32) -> SlurmJob {
     SlurmJob { cluster: "c".into(), id, node: "n".into(), submitted_s: 100 }
 }
@@ -75,13 +73,11 @@ fn record(stage: &Stage, (name, uuid): (&str, &str), job: SlurmJob) {
     std::fs::write(path, text).unwrap();
 }
 
-/// Runs an epilog.
 fn end(stage: &Stage, id: u32) -> Result<Vec<String>> {
     let mut session = Session::begin(&stage.world, manner(Confirm::Given))?;
     epilog(&mut session, &stage.world, ("c", id))
 }
 
-/// Reconciles with these jobs.
 fn compare(stage: &Stage, jobs: &[NodeJob]) -> Result<Reconciled> {
     let mut session = Session::begin(&stage.world, manner(Confirm::Given))?;
     reconcile(&mut session, &stage.world, "c", |node| {
@@ -252,7 +248,6 @@ fn wanted(stage: &Stage) -> CreateRequest {
     }
 }
 
-/// Runs a prolog.
 fn begin(stage: &Stage, wanted: &CreateRequest) -> Result<Begun> {
     let mut session = Session::begin(&stage.world, manner(Confirm::IfNeeded))?;
     let waits = Waits { address_s: 0, seed_s: None };

@@ -47,7 +47,6 @@ fn set(stage: &Stage, count: u32, between: impl Fn(&Fake)) -> Result<Done<Bdf>> 
     })
 }
 
-/// The code of a refusal.
 fn code(error: &Error) -> Option<&'static str> {
     error.refusal().map(|refusal| refusal.code)
 }

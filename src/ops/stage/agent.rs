@@ -135,7 +135,6 @@ impl FakeAgent {
         Ok(json!({ "return": answer }).to_string())
     }
 
-    /// Opens a file.
     fn opened(&self, given: &Value) -> Result<Value, HypervisorError> {
         let name = given["path"].as_str().unwrap();
         let path = self.path(name);
@@ -153,14 +152,12 @@ impl FakeAgent {
         Ok(json!(handle))
     }
 
-    /// Reads all the rest.
     fn read(&self, given: &Value) -> Value {
         let mut open = self.open.borrow_mut();
         let bytes = std::mem::take(&mut open.get_mut(&handle(given)).unwrap().1);
         json!({ "buf-b64": BASE64.encode(&bytes), "count": bytes.len(), "eof": true })
     }
 
-    /// Stores what is written.
     fn written(&self, given: &Value) -> Value {
         let bytes = BASE64.decode(given["buf-b64"].as_str().unwrap()).unwrap();
         self.open.borrow_mut().get_mut(&handle(given)).unwrap().1.extend(&bytes);

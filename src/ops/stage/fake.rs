@@ -96,7 +96,6 @@ impl Fake {
         if self.gone.get() { Err(failed(doing, HypervisorErrorKind::NoConnection)) } else { Ok(()) }
     }
 
-    /// Changes a domain.
     fn with(
         &self,
         name: &str,

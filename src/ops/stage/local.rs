@@ -21,7 +21,6 @@ pub struct LocalAgent {
     forbids: &'static str,
     /// Programs, by the number of their process.
     programs: RefCell<BTreeMap<u64, Program>>,
-    /// Open files by handle.
     files: RefCell<BTreeMap<u64, File>>,
 }
 
@@ -61,7 +60,6 @@ impl LocalAgent {
         Ok(json!({ "return": answer }).to_string())
     }
 
-    /// Starts a program.
     fn exec(&self, given: &Value) -> u64 {
         let words = given["arg"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
         let mut command = Command::new(given["path"].as_str().unwrap());
@@ -105,7 +103,6 @@ impl LocalAgent {
         json!({ "exited": true, "exitcode": code, "out-data": out, "err-data": err })
     }
 
-    /// Opens a file.
     fn open(&self, given: &Value) -> Result<Value, HypervisorError> {
         let path = given["path"].as_str().unwrap();
         let file = match given["mode"].as_str().unwrap_or("r") {
@@ -119,7 +116,6 @@ impl LocalAgent {
         Ok(handle.into())
     }
 
-    /// Reads a file.
     fn read(&self, given: &Value) -> Value {
         let mut files = self.files.borrow_mut();
         let file = files.get_mut(&given["handle"].as_u64().unwrap()).unwrap();
@@ -128,7 +124,6 @@ impl LocalAgent {
         json!({ "count": got, "buf-b64": BASE64.encode(&bytes[..got]), "eof": got == 0 })
     }
 
-    /// Writes a file.
     fn write(&self, given: &Value) -> Value {
         let mut files = self.files.borrow_mut();
         let file = files.get_mut(&given["handle"].as_u64().unwrap()).unwrap();

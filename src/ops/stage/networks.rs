@@ -7,7 +7,6 @@ use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::network::Network;
 
 impl Fake {
-    /// Adds a network.
     pub(crate) fn put_network(&self, xml: &str, active: bool) {
         let name = Network::read(xml).unwrap().name;
         let live_xml = active.then(|| xml.to_owned());
@@ -22,7 +21,6 @@ impl Fake {
         self.networks.borrow().get(name).cloned()
     }
 
-    /// Changes a network.
     fn with_network(
         &self,
         doing: &str,

@@ -63,7 +63,6 @@ impl Fake {
         self.volumes(pool).unwrap().into_iter().map(|volume| volume.name).collect()
     }
 
-    /// Adds an existing pool.
     pub(crate) fn put_pool(&self, name: &str) {
         self.pools.borrow_mut().insert(name.to_owned(), tempfile::tempdir().unwrap());
     }

@@ -35,7 +35,6 @@ fn is_crashed(fake: &Fake) -> bool {
     fake.runs("a") == Some(true) && fake.crashed.borrow().contains("a")
 }
 
-/// Runs a plan.
 fn run<T>(stage: &Stage, plan: impl Fn(&World) -> Result<Change<T>>) -> Result<Done<T>> {
     Session::begin(&stage.world, manner(Confirm::Ask))?.run(plan)
 }

@@ -75,7 +75,6 @@ pub fn another(
     Ok(disks)
 }
 
-/// Adds an existing volume.
 fn existing_volume(
     volume: &VolumeRef,
     hypervisor: &dyn Hypervisor,

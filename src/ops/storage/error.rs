@@ -5,13 +5,13 @@ use crate::error::Coded;
 /// The reason a disk is not created or passed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "storage-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum StorageError {
     /// Nothing lets anybody log in to the guest.
     #[error(
         "nobody could log in to `{name}`: no --ssh-key, --password-hash or --user-data, {looked}"
     )]
     NoLogin {
-        /// The guest.
         name: String,
         /// Where a key was looked for.
         looked: String,
@@ -27,74 +27,36 @@ pub enum StorageError {
     Elsewhere,
     /// The file system does not report its size.
     #[error("cannot tell the size of the file system of {path}")]
-    NoSpaceTold {
-        /// The path.
-        path: String,
-    },
+    NoSpaceTold { path: String },
     /// The directory of the data disk does not exist.
     #[error("cannot make a disk in {dir}: it is not a directory")]
-    NoDirectory {
-        /// The directory.
-        dir: String,
-    },
+    NoDirectory { dir: String },
     /// No file system is mounted for data disks.
     #[error("cannot make a data disk: {array} is not a mounted file system")]
-    NotMounted {
-        /// The array.
-        array: String,
-    },
+    NotMounted { array: String },
     /// The data disk does not fit into its file system.
     #[error("{what}, and {free} of its {size} are free")]
-    NoRoom {
-        /// The disk.
-        what: String,
-        /// The free space.
-        free: String,
-        /// The space it needs.
-        size: String,
-    },
+    NoRoom { what: String, free: String, size: String },
     /// The disk cannot be opened.
     #[error("cannot open disk `{at}`: {error}")]
-    Unreadable {
-        /// The path.
-        at: String,
-        /// The system's error.
-        error: String,
-    },
+    Unreadable { at: String, error: String },
     /// The disk or its server does not answer.
     #[error("cannot open disk `{at}`: {why}")]
-    Silent {
-        /// The path.
-        at: String,
-        /// The reason.
-        why: String,
-    },
+    Silent { at: String, why: String },
     /// The disk is neither a file nor a block device.
     #[error("disk `{at}` is neither a file nor a block device")]
-    Kind {
-        /// The path.
-        at: String,
-    },
+    Kind { at: String },
     /// The host needs the file.
     #[error("disk `{at}` cannot be given to the guest: {why}")]
-    OfHost {
-        /// The path.
-        at: String,
-        /// The reason.
-        why: String,
-    },
+    OfHost { at: String, why: String },
     /// A block device contains a qcow2 image.
     #[error("device `{at}` contains a qcow2 image, but guests get a device as a raw disk")]
-    Qcow2OnDevice {
-        /// The path.
-        at: String,
-    },
+    Qcow2OnDevice { at: String },
     /// The size of a raw disk is not a multiple of the sector size.
     #[error(
         "disk `{at}` has {bytes} bytes; a raw disk has one or more whole sectors of {sector} bytes"
     )]
     Sectors {
-        /// The path.
         at: String,
         /// Its size in bytes.
         bytes: String,
@@ -103,38 +65,16 @@ pub enum StorageError {
     },
     /// The disk has another format than its name suggests.
     #[error("disk `{at}` is {name} by its name and {is} by its content")]
-    OtherFormat {
-        /// The path.
-        at: String,
-        /// Its name.
-        name: String,
-        /// Its format.
-        is: String,
-    },
+    OtherFormat { at: String, name: String, is: String },
     /// The disk is a path, and the guest is on another machine.
     #[error("{disk} is not a libvirt volume, and the guest is on machine `{host}`")]
-    NoVolume {
-        /// The disk.
-        disk: String,
-        /// The machine.
-        host: String,
-    },
+    NoVolume { disk: String, host: String },
     /// The pool has no directory.
     #[error("pool `{name}` has no directory")]
-    PoolWithoutDirectory {
-        /// Its name.
-        name: String,
-    },
+    PoolWithoutDirectory { name: String },
     /// The boot disk is smaller than its image.
     #[error("a boot disk of {wanted} is smaller than image `{image}`, which is of {size}")]
-    SmallerThanImage {
-        /// The requested size.
-        wanted: String,
-        /// The image.
-        image: String,
-        /// The size of the image.
-        size: String,
-    },
+    SmallerThanImage { wanted: String, image: String, size: String },
     /// A drive is given twice.
     #[error("drive {text} is given twice")]
     DriveTwice {
@@ -146,7 +86,6 @@ pub enum StorageError {
     EfiPartition {
         /// The partition, as it was given.
         text: String,
-        /// Its name.
         name: String,
     },
     /// A partition is given twice, alone or with its drive.
@@ -154,7 +93,6 @@ pub enum StorageError {
     PartitionTwice {
         /// The partition, as it was given.
         text: String,
-        /// The drive.
         drive: String,
     },
     /// The partition has no PARTUUID.
@@ -165,38 +103,21 @@ pub enum StorageError {
     },
     /// The guest gets the PCI function of the drive as well.
     #[error("{drive} is already passed to the guest as PCI function {bdf}")]
-    FunctionToo {
-        /// The drive.
-        drive: String,
-        /// Its PCI address.
-        bdf: String,
-    },
+    FunctionToo { drive: String, bdf: String },
     /// Two partitions have the same PARTUUID.
     #[error("{first} and {second} both have the PARTUUID {text}")]
     PartuuidTwice {
-        /// One of them.
         first: String,
-        /// The other.
         second: String,
         /// The PARTUUID, as it was given.
         text: String,
     },
     /// The drive has no name in /dev/disk/by-id.
     #[error("drive {name} has no name in /dev/disk/by-id, and {name} may change")]
-    NoStableName {
-        /// Its name.
-        name: String,
-    },
+    NoStableName { name: String },
     /// The pool has a volume of this name.
     #[error("pool `{pool}` already has a volume `{name}`: {user}")]
-    VolumeExists {
-        /// The pool.
-        pool: String,
-        /// Its name.
-        name: String,
-        /// Who uses it, in words.
-        user: String,
-    },
+    VolumeExists { pool: String, name: String, user: String },
 }
 
 impl Coded for StorageError {}

@@ -47,7 +47,6 @@ use std::path::{Path, PathBuf};
 
 /// The pool of the guests' boot disks and seeds, which is created with the first guest.
 pub const POOL: &str = "gpuvm-guests";
-/// Its directory.
 const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-guests";
 
 /// A notice to the admin about a guest's disks.
@@ -106,7 +105,6 @@ impl Disks {
         self.made.push(made);
     }
 
-    /// Adds a warning.
     fn warn(&mut self, text: String) {
         self.notices.push(Notice::Warning(text));
     }
@@ -266,11 +264,9 @@ fn refuse_elsewhere(elsewhere: Option<&str>, disk: &str) -> Result<()> {
 
 /// The input for planning a guest's disks.
 struct Place<'a> {
-    /// The request.
     wanted: &'a StorageRequest,
     /// The request for the seed; none if only the definition is wanted.
     seed: Option<&'a SeedRequest>,
-    /// The guest.
     planned: &'a Planned,
     /// The hypervisor it is created on; none if that is not asked.
     hypervisor: Option<&'a dyn Hypervisor>,
@@ -278,7 +274,6 @@ struct Place<'a> {
     recorded: bool,
     /// The machine that the guest is created on, if it is another one.
     elsewhere: Option<&'a str>,
-    /// The directory of gpuvm's records.
     state: &'a Path,
 }
 

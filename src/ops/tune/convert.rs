@@ -46,7 +46,6 @@ pub struct Conversion {
     pub converted: Converted,
     /// The steps that create and compare the copy.
     pub steps: [Step; 2],
-    /// The volume of the file.
     old: VolumeRef,
 }
 
@@ -66,13 +65,9 @@ impl Conversion {
 /// The storage on which disks are converted: every pool with its volumes, their users, and the
 /// remaining space of each pool.
 pub struct Ground<'h> {
-    /// The hypervisor.
     hypervisor: &'h dyn Hypervisor,
-    /// Its active pools.
     pools: Vec<Pool>,
-    /// Their volumes.
     volumes: Vec<Volume>,
-    /// Their users.
     uses: Uses,
     /// Names of new volumes, with their pools.
     taken: BTreeSet<(String, String)>,
@@ -162,7 +157,6 @@ impl<'h> Ground<'h> {
         }
     }
 
-    /// One disk.
     fn one(&mut self, subject: &Subject, disk: Element<'_>, format: &str) -> Result<Conversion> {
         let name = target(disk);
         let path = file_of(disk, &name)?;
@@ -220,7 +214,6 @@ impl<'h> Ground<'h> {
         Ok(volume)
     }
 
-    /// The pool of a volume.
     fn pool(&self, volume: &Volume) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == volume.pool)
     }

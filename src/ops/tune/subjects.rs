@@ -33,13 +33,11 @@ use std::path::PathBuf;
 /// The reason a domain is not tuned.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "tuned-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum TunedError {
     /// The domain has no definition that could be changed.
     #[error("domain `{name}` has no persistent definition to change")]
-    NoDefinition {
-        /// Its name.
-        name: String,
-    },
+    NoDefinition { name: String },
 }
 
 impl Coded for TunedError {}
@@ -49,17 +47,14 @@ impl Coded for TunedError {}
 pub struct Subjects {
     /// The domains.
     pub all: Vec<Subject>,
-    /// The host.
     topology: Topology,
     /// What all domains hold, theirs included.
     occupancy: Occupancy,
     /// The best I/O settings of their disks.
     disks: BTreeMap<String, DiskIo>,
-    /// The features of the hypervisor.
     abilities: Abilities,
     /// Where it keeps logs of guests; none: they are not tuned on it, or it keeps none here.
     log_dir: Option<PathBuf>,
-    /// The versions of the hypervisor.
     versions: Versions,
     /// The converted disks of each, or the reason they are not converted.
     conversions: Vec<Result<Vec<Conversion>, TuneError>>,
@@ -252,7 +247,6 @@ fn conversions(
     Ok(conversions)
 }
 
-/// The domains of files.
 fn of_files(wanted: &Tune) -> Result<Vec<Subject>> {
     let mut files: Vec<String> =
         wanted.sources.iter().map(|source| source.named().to_owned()).collect();

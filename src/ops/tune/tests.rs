@@ -14,10 +14,8 @@ use gpuvm_core::topology::file::from_json;
 use gpuvm_core::tune::Item;
 use std::cell::Cell;
 
-/// UUID of a second domain.
 const OTHER: &str = "11111111-2222-4333-8444-666666666666";
 
-/// A definition that pins nothing.
 fn floating(name: &str, uuid: &str) -> String {
     format!(
         "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <memory \
@@ -60,7 +58,6 @@ fn kept(stage: &Stage, uuid: &str) -> usize {
     stage.world.history(uuid).unwrap().entries.len()
 }
 
-/// Whether a definition has pins.
 fn is_pinned(xml: &str) -> bool {
     xml.contains("<vcpupin ")
 }

@@ -42,11 +42,8 @@ pub(super) fn unwritten(world: &World, name: &str, entry: &Entry, now: &str) -> 
 
 /// A guest and the change that made it.
 struct Of<'a> {
-    /// The change.
     entry: &'a Entry,
-    /// The guest.
     name: &'a str,
-    /// Its definition.
     xml: &'a DomainXml,
 }
 

@@ -7,7 +7,6 @@ use crate::reporter::Answer;
 use crate::stage::{Stage, UUID};
 use watch::Rounds;
 
-/// UUID of a second domain.
 const OTHER: &str = "11111111-2222-4333-8444-666666666666";
 
 /// A definition with an agent that listens.
@@ -28,7 +27,6 @@ fn stage() -> Stage {
     stage
 }
 
-/// The results, domain by domain.
 fn verify(world: &World, wanted: &Verify) -> Result<Vec<Verified>> {
     compare(world, wanted).map(|compared| compared.all)
 }
@@ -41,7 +39,6 @@ fn wanted(name: Option<&str>, seconds: u64) -> Verify {
     }
 }
 
-/// The names of compared domains.
 fn compared(all: &[Verified]) -> Vec<&str> {
     all.iter().filter(|one| one.is_compared()).map(|one| one.domain.as_str()).collect()
 }

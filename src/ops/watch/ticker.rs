@@ -10,7 +10,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Interval between two reports.
 const STEP: Duration = Duration::from_millis(500);
 /// The shortest duration that is announced.
 const LONG: Duration = Duration::from_secs(10);
@@ -19,9 +18,7 @@ const LONG: Duration = Duration::from_secs(10);
 pub struct Ticker {
     /// Whether to end, and the condition to wake it.
     ends: Arc<(Mutex<bool>, Condvar)>,
-    /// The thread.
     thread: Option<JoinHandle<()>>,
-    /// The reporter.
     reporter: Arc<dyn Reporter>,
 }
 

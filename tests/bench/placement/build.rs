@@ -145,7 +145,6 @@ impl HostSpec {
         parts.devices.sort_by_key(|device| device.bdf);
     }
 
-    /// The partitions, or the links.
     fn fabric(&self, devices: &[PciDevice]) -> Fabric {
         let is_gpu = |device: &&PciDevice| device.class == NVIDIA_GPU.2;
         let gpus: Vec<Bdf> = devices.iter().filter(is_gpu).map(|gpu| gpu.bdf).collect();

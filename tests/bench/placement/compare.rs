@@ -31,7 +31,6 @@ pub struct Tally {
     pub cases: Vec<String>,
 }
 
-/// Cases that are kept.
 const CASES_KEPT: usize = 3;
 
 /// Whether `a` is more than `b`, beyond rounding.

@@ -23,7 +23,6 @@ type Way = (usize, State);
 
 /// What can happen in each state of a block.
 struct Level {
-    /// GPUs.
     gpus: usize,
     /// Ways to place a guest of each class.
     ways: Vec<[Vec<Way>; 5]>,
@@ -94,7 +93,6 @@ pub fn arrivals(gpus: usize, mix: [f64; 5], load: f64) -> [f64; 5] {
 
 /// A board of 1, 2, 4, 8 or 16 GPUs with every state that it can be in.
 pub struct Board {
-    /// The states.
     level: Level,
     /// Shares of the classes in percent.
     mix: [f64; 5],

@@ -10,7 +10,6 @@ use gpuvm_core::topology::file;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Loads of the published figures.
 const LOADS: [f64; 4] = [0.5, 0.7, 0.9, 1.2];
 
 /// The load that the planner's table is made for.
@@ -19,7 +18,6 @@ const TABLE_LOAD: f64 = 0.9;
 /// Parts of one GPU in the planner's table.
 const UNIT: f64 = 4096.0;
 
-/// The project's root.
 fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

@@ -45,7 +45,6 @@ fn switch(gpus: u8, nics: u8, nvmes: u8) -> SwitchSpec {
     SwitchSpec { gpus, nics, nvmes }
 }
 
-/// A node of a package.
 fn node(package: u32, cores: u32, memory_gib: u64, switches: &[SwitchSpec]) -> NodeSpec {
     NodeSpec { package, cores, memory_gib, switches: switches.to_vec() }
 }

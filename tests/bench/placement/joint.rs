@@ -10,9 +10,7 @@ use gpuvm_core::request::{DeviceWish, Near, PinPolicy, Request};
 use gpuvm_core::topology::{DeviceKind, Topology};
 use std::fmt::Write as _;
 
-/// The hosts of the comparison.
 const HOSTS: [&str; 5] = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "epyc-nps4"];
-/// Seed of the sets.
 const SEED: u64 = 20_261_123;
 
 /// What came of the sets on one host.

@@ -33,7 +33,6 @@ const MOST_LINKED: usize = 16;
 
 /// Judges places on one host.
 pub struct Judge<'a> {
-    /// The host.
     topology: &'a Topology,
     /// The sizes of guests on this host.
     pub sizes: Sizes,

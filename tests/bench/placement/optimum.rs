@@ -32,7 +32,6 @@ pub struct Key {
     pub set: Vec<usize>,
 }
 
-/// The nearest whole number.
 #[allow(clippy::cast_possible_truncation)]
 fn whole(value: f64) -> i64 {
     value.round() as i64
@@ -40,17 +39,14 @@ fn whole(value: f64) -> i64 {
 
 /// A host with what is taken, for guests of default size.
 pub struct Board<'a> {
-    /// The host.
     topology: &'a Topology,
     /// GPUs by index.
     pub gpus: Vec<Bdf>,
-    /// Home of each.
     homes: Vec<NodeId>,
     /// Indexes of the free GPUs.
     pub free: Vec<usize>,
     /// Whole free cores of each node.
     cores: BTreeMap<NodeId, usize>,
-    /// Indexes of each guest's GPUs.
     guests: Vec<Vec<usize>>,
     /// Free NICs and free drives, with how many of them are wanted.
     wishes: [(Vec<Bdf>, usize); 2],
@@ -169,7 +165,6 @@ impl<'a> Board<'a> {
         allowed && self.far(set).is_some() && self.by_node(set).iter().all(fits)
     }
 
-    /// NVLinks between two GPUs.
     fn links(&self, a: usize, b: usize) -> u64 {
         let ends = (self.gpus[a].min(self.gpus[b]), self.gpus[a].max(self.gpus[b]));
         let links = self.topology.fabric().links.iter().filter(|link| (link.a, link.b) == ends);

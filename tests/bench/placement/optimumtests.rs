@@ -72,7 +72,6 @@ fn ours(host: &Topology, guests: &[Place], want: Want) -> Option<Vec<Bdf>> {
     Some(placement.devices.iter().filter(is_gpu).copied().collect())
 }
 
-/// Occupancies of each host.
 const CASES: u64 = 25;
 
 /// Compares our planner with the optimum on a host: every size of guest, on random occupancies,

@@ -7,11 +7,9 @@ use std::fmt::Write;
 
 /// Width of a host's panel, in pixels.
 const WIDTH: f64 = 460.0;
-/// Height of a host's panel.
 const HEIGHT: f64 = 300.0;
 /// Space around the lines of a panel.
 const MARGIN: f64 = 46.0;
-/// Panels side by side.
 const COLUMNS: usize = 3;
 /// Height of a line of the legend.
 const LINE: f64 = 18.0;
@@ -20,9 +18,7 @@ const LEGEND_COLUMNS: usize = 4;
 
 /// One planner's curve on one host: load and share.
 struct Curve {
-    /// The planner.
     name: String,
-    /// Its points, by load.
     points: Vec<(f64, f64)>,
     /// Whether all its guests had full quality.
     full: bool,

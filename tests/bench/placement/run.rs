@@ -67,7 +67,6 @@ impl Outcome {
         Some(*entered as f64 / (*came).max(1) as f64)
     }
 
-    /// Adds a guest.
     fn add(&mut self, gpus: u32, quality: &Quality) {
         self.guests += 1;
         self.gpus += u64::from(gpus);
@@ -85,7 +84,6 @@ impl Outcome {
 pub struct State {
     /// Their placements.
     pub guests: Vec<Place>,
-    /// When each leaves.
     leaves: Vec<f64>,
 }
 

@@ -93,11 +93,8 @@ impl Random {
 pub struct Sizes {
     /// GPUs of each node, the largest number first.
     by_node: Vec<u32>,
-    /// Cores for each GPU.
     cores: u32,
-    /// Threads of a core.
     threads: u32,
-    /// Memory for each GPU.
     memory: MemSize,
     /// GPUs.
     pub gpus: u32,

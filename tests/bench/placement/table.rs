@@ -21,7 +21,6 @@ pub struct Sheet {
     pub limits: Vec<(String, Vec<(u32, f64)>)>,
 }
 
-/// The sizes in the table.
 const SIZES: [u32; 5] = [1, 2, 4, 8, 16];
 
 /// A share with three digits; a dash for none.

@@ -21,12 +21,10 @@ fn bdfs(first: u8) -> impl Strategy<Value = Vec<Bdf>> {
     })
 }
 
-/// How many or which devices.
 fn devices(first: u8) -> impl Strategy<Value = DeviceWish> {
     prop_oneof![(0_u32..5).prop_map(DeviceWish::Count), bdfs(first).prop_map(DeviceWish::Exact)]
 }
 
-/// GPUs.
 fn gpus() -> impl Strategy<Value = GpuWish> {
     prop_oneof![
         (0_u32..17).prop_map(GpuWish::Count),
@@ -36,7 +34,6 @@ fn gpus() -> impl Strategy<Value = GpuWish> {
     ]
 }
 
-/// Settings of a virtual function.
 fn settings() -> impl Strategy<Value = VfSettings> {
     let guard = (option::of(any::<bool>()), option::of(any::<bool>()));
     (option::of(1_u16..4095), guard).prop_map(|(vlan, (trust, spoof))| VfSettings {
@@ -46,7 +43,6 @@ fn settings() -> impl Strategy<Value = VfSettings> {
     })
 }
 
-/// NICs, virtual functions and drives.
 fn extras() -> impl Strategy<Value = Extras> {
     let near = (select(Near::all()), select(Near::all()));
     let all = (devices(0x30), devices(0x50), devices(0x70), near, settings());
@@ -58,7 +54,6 @@ fn extras() -> impl Strategy<Value = Extras> {
     })
 }
 
-/// Sizes of a request.
 fn sizes() -> impl Strategy<Value = Request> {
     let pages = (select(HugePages::all()), option::of(1_u32..9));
     let memory = option::of((1_u64 << 10)..(1 << 32));
@@ -75,7 +70,6 @@ fn sizes() -> impl Strategy<Value = Request> {
     )
 }
 
-/// How a request is placed.
 fn place() -> impl Strategy<Value = Request> {
     let words = (
         select(Policy::all()),

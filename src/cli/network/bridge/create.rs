@@ -88,7 +88,6 @@ fn login() -> Option<Ipv4Addr> {
     std::env::var("SSH_CONNECTION").ok()?.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// Prints what would be done.
 fn preview(planned: &Planned, made: &MadeBridge, cx: &Context<'_>) -> anyhow::Result<u8> {
     let MadeBridge { text, steps } = made;
     if cx.output.json {

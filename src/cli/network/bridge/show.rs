@@ -27,7 +27,6 @@ pub fn print(name: Option<&str>, cx: &Context<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rows for people.
 fn table(rows: &[HostBridgeRow]) -> Table {
     let head = ["NAME", "STATE", "PORTS", "MTU", "ADDRESSES", "FILE"];
     let mut cells = vec![head.map(str::to_owned).to_vec()];

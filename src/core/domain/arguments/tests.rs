@@ -291,7 +291,6 @@ fn paths_are_found_in_any_option() {
     assert_eq!(found, wanted.map(|(path, is_image)| (path.to_owned(), is_image)));
 }
 
-/// A domain with these arguments.
 fn with(arguments: &[&str]) -> DomainXml {
     let space = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'";
     let quoted = |text: &&str| text.replace('\'', "&apos;").replace('"', "&quot;");

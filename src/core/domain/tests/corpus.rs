@@ -92,7 +92,6 @@ fn piece() -> impl Strategy<Value = String> {
     })
 }
 
-/// A document of such pieces.
 fn document() -> impl Strategy<Value = String> {
     prop::collection::vec(piece(), 0..8)
         .prop_map(|pieces| format!("<domain xmlns:x='urn:x'>{}</domain>", pieces.concat()))

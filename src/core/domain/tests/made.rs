@@ -12,9 +12,7 @@ use crate::topology::Topology;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// A guest of a test.
 struct Made {
-    /// Host, request and template.
     what: String,
     topology: Topology,
     place: Placement,

@@ -18,7 +18,6 @@ use crate::request::Request;
 use serde_json::json;
 use std::fmt::Write;
 
-/// A document of every oddity.
 pub(crate) const ODD: &str = include_str!("odd.xml");
 /// A guest without findings of the checker.
 const GOOD: &str = include_str!("../../../../tests/golden/check/good.xml");

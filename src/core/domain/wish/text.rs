@@ -63,7 +63,6 @@ impl FromStr for NicWish {
 }
 
 impl std::fmt::Display for NicWish {
-    /// As options take it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{}", self.network, self.settings.keys())
     }
@@ -81,7 +80,6 @@ fn rate(text: &str) -> Result<Rate, String> {
     Rate::read(text, ':').ok_or_else(wrong)
 }
 
-/// Reads a model.
 fn model(text: &str) -> Result<NicModel, String> {
     let found = NicModel::ALL.into_iter().find(|model| model.word() == text);
     let known = || NicModel::ALL.map(NicModel::word).join(", ");

@@ -6,7 +6,6 @@ use crate::network::AddressSource;
 use crate::shell::word;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Judges it.
 pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
     if !case.running {
         return hops.unchecked("address", "the guest is off");

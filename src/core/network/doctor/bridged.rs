@@ -68,7 +68,6 @@ fn mtu_at_tap(case: &Case<'_>, host: &HostSide) -> Option<u32> {
     mtu::wanted(case, case.nic.device.as_deref().and_then(|name| host.device(name)))
 }
 
-/// The tap.
 fn tap(case: &Case<'_>, host: &HostSide, bridge: &str, hops: &mut Hops) {
     let Some(name) = case.nic.device.as_deref().filter(|_| case.running) else {
         return hops.unchecked("tap", "the guest is off, so it has none");

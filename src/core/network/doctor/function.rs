@@ -72,7 +72,6 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bdf: &str, hops: &mut Hops
     wires::down(host, card, (None, false), None, 0, hops);
 }
 
-/// Formats a VLAN.
 fn vlan_word(vlan: u32) -> String {
     if vlan == 0 { "none".to_owned() } else { vlan.to_string() }
 }

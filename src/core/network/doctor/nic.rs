@@ -52,7 +52,6 @@ impl Nic {
         nics.enumerate().map(|(nth, nic)| Nic::read(nth + 1, nic)).collect()
     }
 
-    /// Reads one.
     fn read(number: usize, nic: Element<'_>) -> Nic {
         let attr = |path: &str, name: &str| Some(nic.find(path)?.attr(name)?.into_owned());
         let kind = nic.attr("type").unwrap_or_default().into_owned();

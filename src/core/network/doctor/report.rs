@@ -123,29 +123,24 @@ impl Hops {
         self.add(name, Verdict::NotChecked, why.to_owned());
     }
 
-    /// Adds a hop.
     fn add(&mut self, name: &str, verdict: Verdict, says: String) -> &mut Hop {
         let at = self.0.len();
         self.0.push(Hop { name: name.to_owned(), verdict, says, findings: Vec::new() });
         &mut self.0[at]
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Those from a number on.
     pub(super) fn since(&mut self, first: usize) -> &mut [Hop] {
         self.0.get_mut(first..).unwrap_or_default()
     }
 
-    /// The last one.
     pub(super) fn last(&mut self) -> Option<&mut Hop> {
         self.0.last_mut()
     }
 
-    /// The hops.
     pub(super) fn finish(self) -> Vec<Hop> {
         self.0
     }

@@ -90,7 +90,6 @@ const NAT: &[Break] = &[
     ),
 ];
 
-/// Breaks of the others.
 const OTHERS: &[Break] = &[
     (bridged, |p| p.device(TAP).link.mtu = 1500, "tap vnet0", "mtu-smaller"),
     (bridged, |p| p.device("br0").link.mtu = 1500, "bridge br0", "bridge-mtu"),

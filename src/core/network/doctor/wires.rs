@@ -8,7 +8,6 @@ use crate::shell::word as pasted;
 /// The most devices stacked on each other.
 const DEEPEST: usize = 6;
 
-/// Whether a device carries packets.
 pub(super) fn up(device: &Device) -> bool {
     device.link.up && device.carrier
 }

@@ -43,7 +43,6 @@ fn word<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
 }
 
-/// A rule.
 fn rule(chain: &str, rule: &Value) -> Rule {
     let (mut conditions, mut action) = (Vec::new(), Action::Next);
     for part in rule["expr"].as_array().into_iter().flatten() {

@@ -14,7 +14,6 @@ const OUT: Packet<'static> = Packet {
     state: "new",
 };
 
-/// A table of iptables.
 fn iptables(text: &str) -> Ruleset {
     read_iptables(text, "iptables filter")
 }

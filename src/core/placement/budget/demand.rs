@@ -15,7 +15,6 @@ fn default_vcpus(threads: u32) -> u32 {
 }
 
 impl Budget {
-    /// GPUs of the guest.
     fn gpus_of(out: &Solution) -> u32 {
         out.homes.iter().map(|(_, gpus)| gpus).sum()
     }

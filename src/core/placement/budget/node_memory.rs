@@ -74,7 +74,6 @@ fn total<'p>(pools: impl Iterator<Item = &'p HugePagePool>) -> MemSize {
 
 /// What GPUs share of a pool of huge pages.
 struct PoolShare {
-    /// How much.
     memory: MemSize,
     /// By how many GPUs it is divided.
     gpus: u32,

@@ -7,7 +7,6 @@ use crate::placement::tests::dgx2;
 use crate::placement::tests::testhost::{HostSpec, NodeSpec, device};
 use crate::request::PinPolicy;
 
-/// Requests as guests.
 fn named(requests: &[Request]) -> Vec<Wanted<'_>> {
     requests.iter().map(|request| Wanted { name: "a", request, sets: &[] }).collect()
 }
@@ -45,7 +44,6 @@ fn host(random: &mut Random) -> Topology {
     Topology::new(parts).unwrap()
 }
 
-/// A small random guest.
 fn guest(random: &mut Random) -> Request {
     let mut request = Request::for_gpus([0, 1, 1, 2, 2, 3][random.below(6) as usize]);
     request.vcpus = Some(2 + 2 * random.below(5) as u32);

@@ -46,7 +46,6 @@ impl GpuList {
         self.indexes.len() + self.displays.len()
     }
 
-    /// Formats those with an index.
     fn counted(&self) -> String {
         match (&self.indexes[..], self.only) {
             ([only], Some(bdf)) => format!("GPU {only} ({bdf})"),
@@ -87,7 +86,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its noun.
     fn noun(self) -> &'static str {
         match self {
             Unit::Switch => "PCIe switch",
@@ -134,7 +132,6 @@ pub enum Criterion {
 }
 
 impl Criterion {
-    /// Its noun.
     fn noun(self) -> &'static str {
         match self {
             Criterion::Remote => "core off the GPUs' node",

@@ -32,7 +32,6 @@ fn put(topology: &Topology, held: &mut Occupancy, name: &str, on: &[usize], runs
     held.domains.push(Held { active: runs, ..placement.held(name) });
 }
 
-/// All guests of a host.
 fn all(topology: &Topology, held: &Occupancy) -> Vec<Mover> {
     Mover::all(topology, held, |_| true)
 }

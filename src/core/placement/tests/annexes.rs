@@ -13,7 +13,6 @@ fn dgx_a100() -> Topology {
     crate::topology::file::from_json(text).unwrap()
 }
 
-/// A request under a profile.
 fn by(profile: Profile, gpus: u32) -> Request {
     Request { profile, ..Request::for_gpus(gpus) }
 }

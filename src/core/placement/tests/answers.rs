@@ -75,7 +75,6 @@ const ASKED: &[&str] = &[
     r#"{"gpus":{"count":1},"gpu_model":"H100"}"#,
 ];
 
-/// A request of these fields.
 fn request(fields: &Value) -> Request {
     let mut request = serde_json::to_value(Request::for_gpus(0)).unwrap();
     for (name, value) in fields.as_object().unwrap() {
@@ -92,7 +91,6 @@ fn fields(request: &Request) -> Value {
     fields
 }
 
-/// Items in one line.
 fn row<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
     items
         .into_iter()
@@ -102,7 +100,6 @@ fn row<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
         .replace("0000:", "")
 }
 
-/// A place as lines.
 fn placed(host: &Topology, held: &Occupancy, place: &Placement) -> String {
     let mut text = String::new();
     let partition = place.partition.map_or(String::new(), |id| format!("{id} of "));
@@ -188,7 +185,6 @@ fn occupied(host: &Topology) -> Vec<(&'static str, Occupancy)> {
     vec![("empty", Occupancy::default()), ("few guests", few), ("in pieces", pieces)]
 }
 
-/// All results on a host.
 fn answers(host: &Topology) -> String {
     let mut text = String::new();
     for (name, held) in occupied(host) {

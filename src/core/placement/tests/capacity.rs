@@ -33,7 +33,6 @@ fn rows(capacity: &Capacity) -> Vec<(u32, u32, u32)> {
 /// GPUs, GPUs restarted.
 type Answer = (u32, Vec<usize>, Vec<(String, Option<Vec<usize>>)>, usize);
 
-/// The advice in short.
 fn answer(capacity: &Capacity) -> Answer {
     let next = capacity.next.as_ref().expect("a size does not fit");
     let advice = next.advice.as_ref().expect("something would free it");
@@ -153,7 +152,6 @@ fn a_size_or_a_shape_that_is_asked_for_is_counted_alone() {
     assert!(why.contains("no partition of this board has 3 GPUs"), "{why}");
 }
 
-/// Hosts with and without partitions.
 fn hosts() -> Vec<Topology> {
     let json = |text| crate::topology::file::from_json(text).unwrap();
     vec![

@@ -18,17 +18,13 @@ type Port = (usize, usize, bool);
 struct Case {
     /// Nodes; two make a package.
     nodes: usize,
-    /// The ports of the GPUs.
     ports: Vec<Port>,
-    /// NVLinks between GPUs, by index.
     links: Vec<(usize, usize, u32)>,
     /// Two GPUs of one IOMMU group.
     twins: Option<(usize, usize)>,
     /// The guest that holds each GPU, of three; 0: none.
     owners: Vec<usize>,
-    /// Requested number of GPUs.
     number: usize,
-    /// Whether neighbours are avoided.
     spread: bool,
     /// The model of each GPU, of three.
     models: Vec<u16>,
@@ -36,7 +32,6 @@ struct Case {
     model: Option<u16>,
     /// Requested number of NICs; there is one below every second port that is a switch.
     nics: usize,
-    /// What counts first.
     prefer: Prefer,
 }
 
@@ -44,7 +39,6 @@ struct Case {
 const MODELS: [u16; 3] = [0x20b0, 0x2684, 0x2b85];
 
 impl Case {
-    /// Ports with a NIC.
     fn nic_ports(&self) -> Vec<usize> {
         let switches = self.ports.iter().enumerate().filter(|(_, port)| port.2);
         switches.map(|(at, _)| at).step_by(2).collect()
@@ -76,7 +70,6 @@ impl Case {
         }
     }
 
-    /// The port of each GPU.
     fn gpus(&self) -> Vec<usize> {
         let all = self.ports.iter().enumerate().flat_map(|(at, port)| vec![at; port.1]);
         all.take(8).collect()
@@ -92,7 +85,6 @@ impl Case {
         format!("pci0000:{:02x}", 0x10 * self.ports[port].0 + port % 2)
     }
 
-    /// The host.
     fn host(&self) -> Topology {
         let mut parts = HostSpec::even(self.nodes, 8, 64, 0).parts();
         let mut add = |bus: usize, class, parent: Option<Bdf>, port: usize| {
@@ -158,7 +150,6 @@ impl Case {
         (1..=3).map(domain).collect()
     }
 
-    /// Available GPUs.
     fn free(&self) -> Vec<usize> {
         let twin = |gpu: usize| match self.twins() {
             Some((a, b)) if a == gpu => b,
@@ -251,7 +242,6 @@ impl Case {
         sum
     }
 
-    /// Every legal set.
     fn sets(&self) -> Vec<BTreeSet<usize>> {
         let free = self.free();
         let whole = |set: &BTreeSet<usize>| {
@@ -267,7 +257,6 @@ impl Case {
     }
 }
 
-/// Hosts with what is taken.
 fn case() -> impl Strategy<Value = Case> {
     let ports =
         |nodes: usize| proptest::collection::vec((0..nodes, 1..=4usize, any::<bool>()), 1..5);

@@ -13,14 +13,12 @@ use crate::request::{DeviceWish, GpuWish, Near};
 use crate::topology::{DeviceKind, Parts, PciDevice, Proximity, Sriov, file};
 use proptest::prelude::*;
 
-/// A recorded host.
 #[allow(clippy::disallowed_methods)] // A file of the project.
 fn host(name: &str) -> Topology {
     let path = format!("{}/../../topologies/{name}.json", env!("CARGO_MANIFEST_DIR"));
     file::from_json(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// All recorded hosts.
 #[allow(clippy::disallowed_methods)] // Files of the project.
 fn recorded() -> Vec<(String, Topology)> {
     let dir = format!("{}/../../topologies", env!("CARGO_MANIFEST_DIR"));

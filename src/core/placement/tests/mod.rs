@@ -40,7 +40,6 @@ pub(super) fn run(count: u32, first: u32) -> Request {
     Request { gpus: GpuWish::Run { first, count }, ..Request::for_gpus(0) }
 }
 
-/// Pins as numbers.
 pub(super) fn pins(placement: &Placement) -> Vec<u32> {
     placement.vcpu_pins.iter().map(|pin| pin.first().unwrap().0).collect()
 }

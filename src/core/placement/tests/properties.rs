@@ -55,7 +55,6 @@ pub(crate) fn host() -> impl Strategy<Value = Topology> {
         .prop_filter_map("a host has an online pcpu", |spec| Topology::new(spec.parts()).ok())
 }
 
-/// Which GPUs, sensible and not.
 fn gpu_wish() -> impl Strategy<Value = GpuWish> {
     let run = |first, count| GpuWish::Run { first, count };
     let bdf = |bus| Bdf::new(0, bus, 0, 0).unwrap();
@@ -69,7 +68,6 @@ fn gpu_wish() -> impl Strategy<Value = GpuWish> {
     ]
 }
 
-/// Requests, sensible and not.
 fn request() -> impl Strategy<Value = Request> {
     let vcpus = prop_oneof![
         8 => Just(None),
@@ -126,7 +124,6 @@ fn request() -> impl Strategy<Value = Request> {
     )
 }
 
-/// Streams of requests with departures.
 fn stream() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![4 => request().prop_map(|request| Event::Ask(Box::new(request))), 1 => (0..32usize).prop_map(Event::Depart)];
     proptest::collection::vec(event, 1..14)

@@ -7,7 +7,6 @@ fn laptop() -> Topology {
     HostSpec::even(1, 4, 16, 0).build()
 }
 
-/// A guest without GPUs.
 fn guest(vcpus: u32, gib: u64, pins: PinPolicy) -> Request {
     let memory_kib = Some(MemSize::from_gib(gib));
     Request { vcpus: Some(vcpus), memory_kib, pins, ..Request::for_gpus(0) }
@@ -18,7 +17,6 @@ fn off(name: &str, placement: &Placement) -> Held {
     Held { autostart: false, ..placement.held(name) }
 }
 
-/// Pcpus of all pins.
 fn pcpus(placement: &Placement) -> CpuSet {
     placement.vcpu_pins.iter().fold(placement.emulator_pin.clone(), |all, pin| all.or(pin))
 }

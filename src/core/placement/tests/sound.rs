@@ -11,13 +11,9 @@ use std::collections::BTreeSet;
 
 /// A plan with what it was made from.
 pub(super) struct Case<'a> {
-    /// The host.
     pub(super) topology: &'a Topology,
-    /// The other guests.
     pub(super) held: &'a Occupancy,
-    /// What was asked.
     pub(super) request: &'a Request,
-    /// The answer.
     pub(super) plan: &'a Placement,
 }
 
@@ -75,12 +71,10 @@ impl Case<'_> {
         }
     }
 
-    /// The core of a pcpu.
     fn core(&self, pcpu: PcpuId) -> &Core {
         self.topology.core_of(pcpu).unwrap()
     }
 
-    /// The core of a vCPU.
     fn of(&self, pin: &CpuSet) -> &Core {
         self.core(pin.first().unwrap())
     }

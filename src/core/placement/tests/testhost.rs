@@ -9,19 +9,15 @@ use crate::topology::{
     PciDevice, Topology,
 };
 
-/// One node of a host.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeSpec {
-    /// Cores.
     pub(crate) cores: u32,
-    /// Memory.
     pub(crate) memory_mib: u64,
 }
 
 /// A host in a few numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct HostSpec {
-    /// Nodes.
     pub(crate) nodes: Vec<NodeSpec>,
     /// Threads of a core; the kernel numbers first threads first, as on a DGX-2.
     pub(crate) threads: u32,
@@ -37,7 +33,6 @@ pub(crate) struct HostSpec {
     pub(crate) gpus: Vec<Option<usize>>,
     /// Whether an NVSwitch board makes partitions: all, halves, and so on down to one.
     pub(crate) partitions: bool,
-    /// NVSwitches of the board.
     pub(crate) switches: u32,
     /// Pools of 2 MiB pages: pages of each node; none: the record has no pools.
     pub(crate) pages: Option<u64>,
@@ -144,7 +139,6 @@ impl HostSpec {
         fabric
     }
 
-    /// The host.
     pub(crate) fn build(&self) -> Topology {
         Topology::new(self.parts()).unwrap()
     }

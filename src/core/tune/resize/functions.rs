@@ -38,7 +38,6 @@ fn made_beside(
     tune(xml, &given)
 }
 
-/// The same alone.
 fn made(xml: &DomainXml, topology: &Topology, items: &Items) -> Result<Tuned, TuneError> {
     made_beside(xml, topology, items, &Occupancy::default())
 }
@@ -54,13 +53,11 @@ fn count(nics: Option<u32>, nvmes: Option<u32>) -> OtherFunctions {
     OtherFunctions { nics, nvmes, ..OtherFunctions::default() }
 }
 
-/// A guest of ours.
 fn ours(topology: &Topology, request: &Request) -> DomainXml {
     let place = plan(topology, &Occupancy::default(), request).unwrap();
     render(TEMPLATES[0].1, &guest("a", VirtType::Kvm, request), &place, topology)
 }
 
-/// A request for these.
 fn request(gpus: u32, nics: u32, nvmes: u32) -> Request {
     let extras = Extras {
         nics: DeviceWish::Count(nics),

@@ -12,7 +12,6 @@ use crate::topology::{DeviceKind, Topology};
 use crate::versions::Versions;
 use std::collections::BTreeMap;
 
-/// A guest with these settings.
 fn made(xml: &DomainXml, topology: &Topology, items: &Items) -> Result<Tuned, TuneError> {
     let (others, versions) = (Occupancy::default(), Versions::default());
     let given = Given {
@@ -34,7 +33,6 @@ fn ours(topology: &Topology, gpus: u32) -> DomainXml {
     render(TEMPLATES[0].1, &guest("a", VirtType::Kvm, &request), &place, topology)
 }
 
-/// The GPUs of a definition.
 fn gpus(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
     let mut all = xml.held(false).unwrap().devices;
     all.retain(|bdf| topology.device(*bdf).unwrap().kind() == DeviceKind::Gpu);

@@ -10,18 +10,13 @@ use crate::placement::plan;
 use crate::versions::Versions;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A host with guests.
 struct House {
-    /// The host.
     topology: Topology,
-    /// What they hold.
     held: Occupancy,
-    /// Their definitions.
     guests: Vec<DomainXml>,
 }
 
 impl House {
-    /// A host without guests.
     fn new(name: &str) -> House {
         House { topology: host(name), held: Occupancy::default(), guests: Vec::new() }
     }
@@ -60,7 +55,6 @@ impl House {
         Resized { xml, items, gpus: Some(gpus), allow_remote: false, is_off: true }
     }
 
-    /// The GPUs of a guest.
     fn gpus_of(&self, guest: usize) -> Vec<Bdf> {
         gpus_of(&self.guests[guest], &self.topology)
     }
@@ -92,7 +86,6 @@ impl House {
     }
 }
 
-/// A guest of this size.
 fn sized(gpus: u32, gib: u64) -> Request {
     let memory_kib = Some(MemSize::from_gib(gib));
     Request { vcpus: Some(4), memory_kib, ..Request::for_gpus(gpus) }

@@ -21,7 +21,6 @@ fn replace(case: &mut Case, from: &str, to: &str) {
     }
 }
 
-/// Removes the huge pages.
 fn small_pages(case: &mut Case) {
     let pages =
         "<memoryBacking><hugepages>\n<page size='1' unit='GiB'/></hugepages></memoryBacking>";

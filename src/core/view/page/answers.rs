@@ -26,7 +26,6 @@ pub(super) fn runs(numbers: &[usize]) -> String {
 pub(super) struct Standing {
     /// Whether it is; none: not known.
     pub(super) isolated: Option<bool>,
-    /// In words.
     pub(super) words: String,
 }
 
@@ -37,7 +36,6 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// Of these guests.
     pub(super) fn of(guests: &[Guest<'_>]) -> Others {
         let lean = |guest: &Guest<'_>| Held {
             domain: guest.name.to_owned(),
@@ -48,7 +46,6 @@ impl Others {
         Others { all: guests.iter().map(lean).collect() }
     }
 
-    /// Whether a guest is isolated.
     pub(super) fn standing(&self, topology: &Topology, guest: &Guest<'_>) -> Standing {
         let devices = guest.devices();
         if devices.is_empty() {
@@ -157,7 +154,6 @@ pub(super) fn memory(guest: &Guest<'_>) -> String {
 }
 
 impl Writer<'_, '_> {
-    /// The answers.
     pub(super) fn answers(&mut self) {
         let (topology, guests) = (self.page.subject.topology, &self.scene.guests);
         let planned: Vec<&Guest<'_>> = guests.iter().filter(|guest| guest.planned).collect();
@@ -207,7 +203,6 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// GPUs that are free.
     fn free_gpus(&self) -> Option<String> {
         let topology = self.page.subject.topology;
         let all: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
@@ -234,7 +229,6 @@ impl Writer<'_, '_> {
         capacity.in_a_line().into_iter().chain(open).collect()
     }
 
-    /// What changes, a line each.
     fn told_changes(&self) -> Vec<String> {
         let page = self.page;
         if !page.changed.is_empty() {

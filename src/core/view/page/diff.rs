@@ -31,7 +31,6 @@ impl Line {
 }
 
 impl Changed {
-    /// What changes, in a sentence.
     pub(super) fn summary(&self) -> String {
         let lines = || self.hunks.iter().flatten().filter(|line| !line.stays());
         let gone = lines().filter(|line| line.old.is_some()).count();
@@ -49,7 +48,6 @@ impl Changed {
 }
 
 impl Writer<'_, '_> {
-    /// The changed definitions.
     pub(super) fn changes(&mut self) {
         if self.page.changed.is_empty() {
             return;
@@ -88,7 +86,6 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// A line of a hunk.
     fn diff_line(&mut self, line: &Line) {
         let stays = line.stays();
         self.out.open("tr", &[]);

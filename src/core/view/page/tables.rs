@@ -19,7 +19,6 @@ const MOST_NEAR: usize = 64;
 const MOST_KEPT: usize = 20;
 
 impl Writer<'_, '_> {
-    /// The guests.
     pub(super) fn guests(&mut self) {
         let scene = self.scene;
         if scene.guests.is_empty() {
@@ -72,7 +71,6 @@ impl Writer<'_, '_> {
         self.end_table();
     }
 
-    /// The devices.
     pub(super) fn devices(&mut self) {
         let (topology, scene) = (self.page.subject.topology, self.scene);
         let devices = scene.devices();
@@ -156,7 +154,6 @@ impl Writer<'_, '_> {
         all.into_iter().map(|(bdf, ids)| (bdf, ids.join(", "))).collect()
     }
 
-    /// The distances.
     pub(super) fn matrix(&mut self) {
         let topology = self.page.subject.topology;
         let near = topology.gpus().count();
@@ -299,7 +296,6 @@ impl Writer<'_, '_> {
     }
 }
 
-/// The class of a distance.
 fn class(near: Proximity) -> &'static str {
     match near {
         Proximity::NvLink(_) => "NV",

@@ -8,11 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The most cores that are drawn; above, there is one bar for each L3 cache.
 pub(super) const MOST_CORES: usize = 512;
-/// Width of a pcpu.
 const THREAD: u32 = 24;
-/// Height of a core.
 const HEIGHT: u32 = 40;
-/// Space between cores.
 const GAP: u32 = 3;
 /// Height of a bar in place of cores.
 const BAR: u32 = 18;
@@ -176,7 +173,6 @@ pub(super) fn offline(topology: &Topology) -> BTreeMap<Option<PcpuId>, Vec<PcpuI
     found
 }
 
-/// The pcpus of cores.
 fn all(cores: &[&Core]) -> CpuSet {
     cores.iter().flat_map(|core| core.pcpus.iter()).collect()
 }

@@ -6,11 +6,8 @@ use crate::view::guests::{Guest, Role};
 use crate::view::markup::cut;
 use crate::words::count;
 
-/// Height of an entry.
 const ROW: u32 = 22;
-/// Columns.
 const COLUMNS: u32 = 4;
-/// Characters that fit a column.
 const MOST: usize = 40;
 
 /// What an entry explains.

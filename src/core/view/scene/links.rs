@@ -8,7 +8,6 @@ use crate::view::guests::Guest;
 use crate::words::count;
 use std::collections::BTreeMap;
 
-/// Height of a partition's row.
 const ROW: u32 = 22;
 /// Height of the links between GPUs and NVSwitches.
 const SPOKE: u32 = 20;
@@ -97,16 +96,12 @@ pub struct Arc {
     pub links: u32,
 }
 
-/// All of it.
 #[derive(Default)]
 pub(super) struct Links {
     /// Area and title; none: the host has no NVLinks.
     pub(super) title: Option<(Area, String)>,
-    /// Partitions in use.
     pub(super) partitions: Vec<PartitionRow>,
-    /// The mesh.
     pub(super) mesh: Option<Mesh>,
-    /// The board.
     pub(super) board: Option<Board>,
 }
 
@@ -125,7 +120,6 @@ impl Links {
     }
 }
 
-/// The guest of each GPU.
 fn holders(topology: &Topology, guests: &[Guest<'_>]) -> BTreeMap<Bdf, usize> {
     let mut holders = BTreeMap::new();
     for (place, guest) in guests.iter().enumerate().rev() {
@@ -134,7 +128,6 @@ fn holders(topology: &Topology, guests: &[Guest<'_>]) -> BTreeMap<Bdf, usize> {
     holders
 }
 
-/// The rows of partitions.
 fn partitions(topology: &Topology, guests: &[Guest<'_>], top: u32) -> Links {
     let all: Vec<(usize, Bdf)> = topology.gpus().map(|gpu| gpu.bdf).enumerate().collect();
     let mut used: Vec<(PartitionId, Option<usize>)> = Vec::new();

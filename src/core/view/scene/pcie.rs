@@ -9,13 +9,10 @@ use crate::view::devices::{Device, short};
 use crate::words::count;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Size of a tile.
 const TILE: (u32, u32) = (105, 50);
 /// Size of a virtual function beside its card.
 const VF: (u32, u32) = (68, 23);
-/// Height of a bridge's title.
 const TITLE: u32 = 15;
-/// Space between boxes.
 const GAP: u32 = 4;
 /// The most switches in each other that are drawn; hosts have at most three, a forged record may
 /// have more, whose devices are drawn in the last one.
@@ -70,9 +67,7 @@ pub struct Tile {
 
 /// A host bridge with its tree, not placed yet.
 pub(super) struct Root {
-    /// Its name.
     name: String,
-    /// What is below it.
     twigs: Vec<Twig>,
 }
 
@@ -95,7 +90,6 @@ impl Item {
         }
     }
 
-    /// Adds the devices in it.
     pub(super) fn collect<'s>(&'s self, tiles: &mut Vec<&'s Tile>) {
         match self {
             Item::Bridge(bridge) => bridge.items.iter().for_each(|item| item.collect(tiles)),
@@ -103,7 +97,6 @@ impl Item {
         }
     }
 
-    /// Moves it right and down.
     fn shift(&mut self, right: u32, down: u32) {
         match self {
             Item::Bridge(bridge) => {
@@ -137,13 +130,11 @@ pub(super) fn trees(
 
 /// The tree without bridges that lead to a single box.
 struct Grown<'a> {
-    /// The host.
     topology: &'a Topology,
     /// Drawn devices but for those of `vfs`.
     devices: BTreeMap<Bdf, &'a Device>,
     /// Drawn virtual functions of each drawn card.
     vfs: BTreeMap<Bdf, Vec<&'a Device>>,
-    /// Boxes right below each switch.
     below: BTreeMap<Bdf, Vec<Bdf>>,
     /// Boxes right below a host bridge.
     tops: Vec<Bdf>,

@@ -58,7 +58,6 @@ pub(super) fn unmount(mounting: &Mounting) -> Result<(), ArrayError> {
     Ok(())
 }
 
-/// Mounts, unless it is mounted.
 pub(super) fn mount(mounting: &Mounting) -> Result<(), ArrayError> {
     let Mounting { device, at, kind, options } = mounting;
     if !is_mounted(mounting) {
@@ -263,7 +262,6 @@ fn settle() {
     let _ = output(&["udevadm", "settle", "--timeout=30"], 60);
 }
 
-/// Describes a file system.
 pub(super) fn words(file_system: &FileSystem) -> String {
     match &file_system.uuid {
         Some(uuid) => format!("{} {uuid}", file_system.kind),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 /// The error of a step on an array.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "array-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum ArrayError {
     /// A command failed.
     #[error("{0}")]
@@ -14,40 +15,21 @@ pub enum ArrayError {
     Command(#[from] CommandError),
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A file is not what it was when the change was planned.
     #[error("{} was changed by someone else in the meantime", path.display())]
     #[strum(to_string = "file-changed")]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
     /// A device has other content than expected.
     #[error("{device} holds {found}, not {wanted}")]
-    OtherContent {
-        /// The device.
-        device: String,
-        /// What it holds.
-        found: String,
-        /// What it has to hold.
-        wanted: String,
-    },
+    OtherContent { device: String, found: String, wanted: String },
     /// A drive has content that it did not have when the change was planned.
     #[error("{found}; this was not so when it was planned")]
     #[strum(to_string = "drive-changed")]
-    Become {
-        /// What is seen.
-        found: String,
-    },
+    Become { found: String },
     /// Another array has the name by now.
     #[error("{device} is now a different array: {seen}")]
     OtherArray {
-        /// The device.
         device: String,
         /// Its UUID, and that of the intended array.
         seen: String,
@@ -55,10 +37,7 @@ pub enum ArrayError {
     /// A journal of an older version does not identify the array, and array names are reassigned.
     #[error("cannot tell whether {device} is the intended array: its UUID was not recorded")]
     #[strum(to_string = "uuid-unknown")]
-    Unproven {
-        /// The device.
-        device: String,
-    },
+    Unproven { device: String },
     /// An array that it builds on was left as it is.
     #[error("an earlier step was skipped")]
     #[strum(to_string = "skipped")]
@@ -68,15 +47,9 @@ pub enum ArrayError {
         "an initramfs may have copies of files that are undone; renew the initramfs: `{command}`"
     )]
     #[strum(to_string = "initramfs-older")]
-    InitramfsOlder {
-        /// The command that renews it.
-        command: &'static str,
-    },
+    InitramfsOlder { command: &'static str },
     /// A file system type that gpuvm does not make.
     #[error("file systems of type `{kind}` cannot be made here")]
     #[strum(to_string = "file-system-type")]
-    UnknownKind {
-        /// The kind.
-        kind: String,
-    },
+    UnknownKind { kind: String },
 }

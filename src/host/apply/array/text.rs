@@ -189,7 +189,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The array of the tests.
     fn names() -> Names {
         let set = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect();
         Names {

@@ -69,7 +69,6 @@ fn word((bdf, identity): (Bdf, Option<&DeviceIdentity>)) -> String {
     }
 }
 
-/// Reads that word.
 fn read_word(word: &str) -> Option<(Bdf, Option<DeviceIdentity>)> {
     match word.split_once('=') {
         None => Some((word.parse().ok()?, None)),

@@ -8,18 +8,15 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The function of these tests.
 const BDF: &str = "0000:34:00.0";
 
 /// A fake kernel on a tree.
 struct Played {
-    /// The tree.
     dir: tempfile::TempDir,
     /// Drivers that take an unreserved function, in this order.
     natural: Vec<&'static str>,
     /// Whether vfio-pci has its ids by its options, and so gets it before these.
     by_id: Cell<bool>,
-    /// Drivers that take nothing.
     refusing: Vec<&'static str>,
     /// Drivers that never release a function.
     stuck: Vec<&'static str>,
@@ -27,9 +24,7 @@ struct Played {
     fails: Option<usize>,
     /// Whether all writes after that fail, too: as if the run was killed there.
     all: bool,
-    /// Writes so far.
     writes: Cell<usize>,
-    /// What was written and loaded.
     log: RefCell<Vec<String>>,
 }
 
@@ -66,18 +61,15 @@ impl Played {
         played
     }
 
-    /// The function's directory.
     fn function(&self) -> PathBuf {
         self.dir.path().join("sys/bus/pci/devices").join(BDF)
     }
 
-    /// Binds it.
     fn link(&self, driver: &str) {
         symlink(format!("../../../bus/pci/drivers/{driver}"), self.function().join("driver"))
             .unwrap();
     }
 
-    /// What is seen of it.
     fn seen(&self) -> Binding {
         let root = FsRoot::at(self.dir.path()).unwrap();
         binding(&root, BDF.parse().unwrap()).unwrap().unwrap()
@@ -163,13 +155,11 @@ impl Kernel for Played {
     }
 }
 
-/// A binding.
 fn bound(driver: Option<&str>, reserved: Option<&str>) -> Binding {
     let own = |text: Option<&str>| text.map(str::to_owned);
     Binding { driver: own(driver), driver_override: own(reserved) }
 }
 
-/// Bindings that hosts have.
 fn bindings() -> Vec<Binding> {
     let names = [None, Some("nvidia"), Some("vfio-pci"), Some("nouveau")];
     let all = names.iter().flat_map(|driver| names.iter().map(|other| bound(*driver, *other)));
@@ -330,7 +320,6 @@ fn what_was_bound_otherwise_meanwhile_is_refused() {
 
 /// An owner that appears after this many queries.
 struct Comes {
-    /// Remaining queries.
     after: Cell<usize>,
 }
 

@@ -12,7 +12,6 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(250);
 /// A port on which nothing answers (RFC 863): a packet there makes the kernel ask for the MAC
 /// address.
@@ -59,7 +58,6 @@ impl fmt::Display for Wanted {
 }
 
 impl Wanted {
-    /// Waits until the check passes.
     pub(super) fn wait(&self, observer: &mut dyn Observer) -> Result<(), StepError> {
         let until = Instant::now() + Duration::from_secs(self.wait_s);
         loop {
@@ -78,7 +76,6 @@ impl Wanted {
         }
     }
 
-    /// Returns what is missing now.
     fn missing(&self) -> io::Result<Vec<String>> {
         let host = network()?;
         let mut missing = Vec::new();

@@ -9,15 +9,11 @@ use std::path::PathBuf;
 /// The error of a change of the host's network.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-network-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum HostNetError {
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A file could not be written.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
@@ -25,10 +21,7 @@ pub enum HostNetError {
     /// A file is not what it was when the change was planned.
     #[error("{} was changed by someone else in the meantime", path.display())]
     #[strum(to_string = "file-changed")]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
     /// netplan failed.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
@@ -45,7 +38,6 @@ pub enum HostNetError {
     #[error("after {waited_s} s {}", missing.join(", and "))]
     #[strum(to_string = "not-up")]
     NotSo {
-        /// What is missing.
         missing: Vec<String>,
         /// How long it waited, in seconds.
         waited_s: u64,

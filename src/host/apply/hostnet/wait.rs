@@ -56,7 +56,6 @@ impl Answer {
     }
 }
 
-/// The directory of these files.
 fn directory() -> PathBuf {
     state_directory("host-bridge")
 }

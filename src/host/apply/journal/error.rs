@@ -6,29 +6,22 @@ use std::path::PathBuf;
 /// The error of a journal.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "journal-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum JournalError {
     /// The file system failed.
     #[error("journal {}: {source}", path.display())]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A line cannot be read.
     #[error("journal {}: line {line}: {reason}", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
         reason: String,
     },
     /// A line is of a newer version, whose `recover` can finish the change.
     #[error("journal {}: line {line}: {what} of a newer gpuvm", path.display())]
     Newer {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,

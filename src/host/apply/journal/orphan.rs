@@ -20,7 +20,6 @@ const PUT_AWAY: &str = "damaged";
 /// A journal whose run is gone.
 #[derive(Debug)]
 pub struct Orphan {
-    /// Its file, locked.
     journal: Journal,
     /// Its content; none: its run was killed before anything was planned.
     pub story: Option<Story>,

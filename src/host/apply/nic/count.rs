@@ -32,18 +32,15 @@ pub(super) struct Functions<'a> {
     pub pause: Duration,
 }
 
-/// The directory of a function.
 fn path(pf: Bdf) -> String {
     format!("sys/bus/pci/devices/{pf}")
 }
 
 impl Functions<'_> {
-    /// The directory of a PF.
     fn dir(&self, pf: Bdf) -> Result<Dir<'_>, NicError> {
         self.root.dir(&path(pf))?.ok_or(NicError::Absent { pf })
     }
 
-    /// How many there are.
     fn now(&self, pf: Bdf) -> Result<u32, NicError> {
         self.dir(pf)?.number("sriov_numvfs")?.ok_or(NicError::Absent { pf })
     }

@@ -14,42 +14,22 @@ use std::io;
 /// The error of reading or setting a network device.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "link-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum LinkError {
     /// There is no such network device.
     #[error("network device {netdev} does not exist")]
-    Absent {
-        /// Its name.
-        netdev: String,
-    },
+    Absent { netdev: String },
     /// The kernel refuses.
     #[error("{netdev}: cannot {doing}: {source}")]
-    Refused {
-        /// Its name.
-        netdev: String,
-        /// The operation.
-        doing: String,
-        /// What the system says.
-        source: io::Error,
-    },
+    Refused { netdev: String, doing: String, source: io::Error },
     /// The kernel accepted a setting but reports another one.
     #[error("virtual function {vf} of {netdev}: set {wanted}, got {now}")]
-    NotSet {
-        /// The PF's name.
-        netdev: String,
-        /// The virtual function's number.
-        vf: u32,
-        /// What was set.
-        wanted: Guard,
-        /// What is reported.
-        now: Guard,
-    },
+    NotSet { netdev: String, vf: u32, wanted: Guard, now: Guard },
 }
 
 /// A request to the kernel about a network device, by name.
 struct Asked<'a> {
-    /// The network device.
     netdev: &'a str,
-    /// The operation, for messages.
     doing: String,
 }
 

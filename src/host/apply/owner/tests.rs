@@ -12,11 +12,8 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::fs::symlink;
 
-/// The function of these tests.
 const GPU: &str = "0000:34:00.0";
-/// Another of its IOMMU group.
 const MATE: &str = "0000:34:00.1";
-/// One of another group.
 const OTHER: &str = "0000:36:00.0";
 
 /// A hypervisor whose domains hold functions.
@@ -25,7 +22,6 @@ struct Fake {
     /// Name, state and functions of each domain; a text that is not an address makes its definition
     /// unreadable.
     domains: Vec<(&'static str, DomainState, Vec<&'static str>)>,
-    /// Whether it does not answer.
     away: bool,
     /// How often its domains were listed.
     asked: Cell<usize>,
@@ -130,16 +126,13 @@ impl Hypervisor for Fake {
 
 /// A host with two functions in one IOMMU group on vfio-pci, and a GPU bound to NVIDIA's driver.
 struct Host {
-    /// Its tree.
     dir: tempfile::TempDir,
     /// The result of opening a VFIO group.
     opens: Result<(), Errno>,
-    /// Groups that were opened.
     opened: RefCell<Vec<String>>,
 }
 
 impl Host {
-    /// Makes it.
     fn new() -> Host {
         let host =
             Host { dir: tempfile::tempdir().unwrap(), opens: Ok(()), opened: RefCell::default() };
@@ -160,7 +153,6 @@ impl Host {
         host
     }
 
-    /// Writes a file of it.
     fn put(&self, path: &str, text: &str) {
         let path = self.dir.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -195,7 +187,6 @@ impl Host {
     }
 }
 
-/// Domains with what they have.
 fn with(domains: &[(&'static str, DomainState, &[&'static str])]) -> Fake {
     let domains = domains.iter().map(|(name, state, has)| (*name, *state, has.to_vec()));
     Fake { domains: domains.collect(), ..Fake::default() }

@@ -13,9 +13,7 @@ use gpuvm_core::cpuset::NodeId;
 use gpuvm_core::memsize::MemSize;
 use std::collections::BTreeMap;
 
-/// The file.
 const FILE: &str = "etc/tmpfiles.d/gpuvm-pages.conf";
-/// Its first lines.
 const HEAD: &str = "# Made by `gpuvm host pages --at-boot`, which takes a line back with --count \
                     0: huge pages of each node.\n";
 
@@ -27,7 +25,6 @@ pub fn numbers(root: &FsRoot) -> Result<Numbers, FsError> {
     Ok(lines(root, FILE, "a line for the pages of a node", entry)?.into_iter().collect())
 }
 
-/// Reads a line.
 fn entry(line: &str) -> Option<((NodeId, MemSize), u64)> {
     let (path, count) = read_written(line)?;
     let path = path.strip_prefix("/sys/devices/system/node/node")?;

@@ -6,20 +6,16 @@ use std::fs;
 
 /// Pages of 2 MiB.
 const PAGE: MemSize = MemSize::from_kib(2048);
-/// The directory of the pool.
 const POOL: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB";
 
 /// A fake kernel on a tree with the nodes 0 and 1.
 struct Played {
-    /// The tree.
     dir: tempfile::TempDir,
     /// How many pages node 1 can have.
     most: Cell<u64>,
     /// How many it can have after compaction.
     compacted: u64,
-    /// Whether it refuses writes.
     read_only: bool,
-    /// What was written.
     log: RefCell<Vec<String>>,
 }
 
@@ -47,13 +43,11 @@ impl Played {
         fs::write(dir.join("surplus_hugepages"), "0\n").unwrap();
     }
 
-    /// Works on it.
     fn on<T>(&self, work: impl FnOnce(&Pages<'_>) -> T) -> T {
         let root = FsRoot::at(self.dir.path()).unwrap();
         work(&Pages { root: &root, kernel: self, pause: Duration::ZERO })
     }
 
-    /// The number of pages.
     fn total(&self) -> u64 {
         self.on(|pages| pages.pool(NodeId(1), PAGE)).unwrap().total
     }

@@ -9,9 +9,7 @@ use std::collections::BTreeSet;
 /// A Fabric Manager with partition 1 of modules 1 to 4, and 3 and 4 of two of them each.
 #[derive(Default)]
 struct Fake {
-    /// Active partitions.
     active: RefCell<BTreeSet<u32>>,
-    /// The calls it received.
     calls: RefCell<Vec<String>>,
     /// What calls return, by number: a code, and whether the change is made anyway.
     codes: Vec<(usize, i32, bool)>,
@@ -76,9 +74,7 @@ impl Partitions for Fake {
 /// An observer with an optional signal.
 #[derive(Default)]
 struct Watch {
-    /// What was told.
     notes: Vec<String>,
-    /// Whether a signal came.
     signal: bool,
 }
 
@@ -99,19 +95,14 @@ fn step() -> PartitionStep {
     PartitionStep::new(3, vec![gpu(1, 0x9d), gpu(3, 0xc3)], "u".into())
 }
 
-/// The result of one step.
 struct End {
-    /// Whether it was done.
     result: Result<(), PartitionError>,
     /// Whether it was written down as begun.
     begun: bool,
-    /// What was told.
     notes: Vec<String>,
-    /// Partitions of the file afterwards.
     file: Vec<u32>,
 }
 
-/// A directory with the file.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -127,12 +118,10 @@ impl Place {
         place
     }
 
-    /// The file.
     fn path(&self) -> std::path::PathBuf {
         self.0.path().join("fabric.json")
     }
 
-    /// What it holds.
     fn list(&self) -> RestoreList {
         RestoreFile::read(&self.path()).unwrap()
     }

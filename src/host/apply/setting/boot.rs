@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 
 /// Our own file for systemd-sysctl. Its name sorts after those starting with a number.
 const SYSCTL: &str = "etc/sysctl.d/gpuvm.conf";
-/// Our own file for systemd-tmpfiles.
 const TMPFILES: &str = "etc/tmpfiles.d/gpuvm-tuning.conf";
-/// The first line of both.
 const HEAD: &str = "# Made by `gpuvm host tuning --at-boot`; `gpuvm host undo` takes it back.\n";
 /// Prefix of the settings of systemd-sysctl.
 const PROC: &str = "proc/sys/";

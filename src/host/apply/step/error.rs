@@ -23,6 +23,7 @@ use std::path::PathBuf;
 /// The error of a step or of its undo.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "step-")]
+#[allow(missing_docs)] // The messages say what the fields are.
 pub enum StepError {
     /// The hypervisor failed.
     #[error("{0}")]
@@ -41,24 +42,17 @@ pub enum StepError {
     InUse {
         /// What it is: the address of a function.
         what: String,
-        /// Who has it.
         by: String,
     },
     /// A file that was moved is open, so it is not moved back.
     #[error("{} is open by {by}", path.display())]
-    FileOpen {
-        /// The file.
-        path: PathBuf,
-        /// Who has it.
-        by: String,
-    },
+    FileOpen { path: PathBuf, by: String },
     /// A disk of a domain to be defined or started is in use.
     #[error("its disk {} is no longer free: {by}", path.display())]
     #[strum(to_string = "disk-in-use")]
     Taken {
         /// The disk, or its backing file.
         path: PathBuf,
-        /// Who has it.
         by: String,
     },
     /// It is unknown whether what was to be taken, reset or released is in use, so it is left as it
@@ -68,7 +62,6 @@ pub enum StepError {
     Untold {
         /// What it is: the address of a function.
         what: String,
-        /// Why not.
         why: String,
     },
     /// A drive is in use, or could not be erased.
@@ -110,7 +103,6 @@ pub enum StepError {
     /// The guest did not shut down in time.
     #[error("domain `{name}` still runs after {wait_s} s")]
     StillRuns {
-        /// Its name.
         name: String,
         /// How long it waited, in seconds.
         wait_s: u64,
@@ -118,69 +110,42 @@ pub enum StepError {
     /// The guest did not release a disk in time.
     #[error("guest `{name}` did not release disk {path} within {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     HoldsDisk {
-        /// The domain's name.
         name: String,
         /// The disk's path on the host.
         path: String,
         /// How long it waited, in seconds.
         wait_s: u64,
-        /// The hypervisor's refusal, if any.
         why: Option<Box<HypervisorError>>,
     },
     /// The guest did not release a NIC or a passed-through function in time.
     #[error("guest `{name}` did not release {device} within {wait_s} s{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     HoldsDevice {
-        /// The domain's name.
         name: String,
-        /// The device.
         device: Plugged,
         /// How long it waited, in seconds.
         wait_s: u64,
-        /// The hypervisor's refusal, if any.
         why: Option<Box<HypervisorError>>,
     },
     /// The running guest does not give back vCPUs.
     #[error("domain `{name}` is emulated, and QEMU takes no vCPUs from emulated guests")]
-    KeepsVcpus {
-        /// The domain's name.
-        name: String,
-    },
+    KeepsVcpus { name: String },
     /// The running guest has a device of this identity already.
     #[error("running domain `{name}` already has {device}")]
-    Plugged {
-        /// The domain's name.
-        name: String,
-        /// The device.
-        device: Plugged,
-    },
+    Plugged { name: String, device: Plugged },
     /// A file has changed since the plan.
     #[error("{} changed while it was copied: {what}", path.display())]
     #[strum(to_string = "file-changed")]
-    Changed {
-        /// The file.
-        path: PathBuf,
-        /// What was different.
-        what: String,
-    },
+    Changed { path: PathBuf, what: String },
     /// A definition has changed since the plan.
     #[error("the definition of domain `{name}` was changed by someone else in the meantime")]
     #[strum(to_string = "domain-edited")]
-    Edited {
-        /// The domain's name.
-        name: String,
-    },
+    Edited { name: String },
     /// The guest has written on a disk that only the new definition has, so that stays.
     #[error("domain `{name}` keeps disk {}, on which it has written since", path.display())]
-    WrittenSince {
-        /// The domain's name.
-        name: String,
-        /// The disk.
-        path: PathBuf,
-    },
+    WrittenSince { name: String, path: PathBuf },
     /// Another domain has the name by now.
     #[error("domain `{name}` is now a different one: its UUID is {theirs}, not {uuid}")]
     OtherDomain {
-        /// Its name.
         name: String,
         /// The UUID of the intended domain.
         uuid: String,
@@ -190,12 +155,7 @@ pub enum StepError {
     /// Something of the name exists, but it is not what the step made.
     #[error("{what} is not the one that was made: {why}")]
     #[strum(to_string = "not-made-here")]
-    NotOurs {
-        /// What is there.
-        what: String,
-        /// How that is known.
-        why: String,
-    },
+    NotOurs { what: String, why: String },
     /// NVRAM that may be older than the definition that is removed.
     #[error(
         "NVRAM {} stays: it may be older than the domain, or another domain has it; where nobody \
@@ -204,10 +164,7 @@ pub enum StepError {
         word(&path.to_string_lossy())
     )]
     #[strum(to_string = "nvram-stays")]
-    NvramStays {
-        /// The file.
-        path: PathBuf,
-    },
+    NvramStays { path: PathBuf },
     /// Another change of the host is in progress, and a guest started now could take the same
     /// resources.
     #[error("{0}")]
@@ -215,39 +172,22 @@ pub enum StepError {
     Lock(#[from] LockError),
     /// A guest runs that this run has not started.
     #[error("domain `{name}` is running, and was not started by this change")]
-    StartedSince {
-        /// Its name.
-        name: String,
-    },
+    StartedSince { name: String },
     /// A guest runs, and nobody has confirmed that it may be ended.
     #[error("domain `{name}` is running, and ending it was not confirmed")]
-    NotConfirmed {
-        /// Its name.
-        name: String,
-    },
+    NotConfirmed { name: String },
     /// A step was not tried, because one that may need it could not be undone.
     #[error("the step after it is not undone")]
     NotReached,
     /// A network's definition has changed since the plan.
     #[error("the definition of network `{name}` was changed by someone else in the meantime")]
-    NetworkEdited {
-        /// The network's name.
-        name: String,
-    },
+    NetworkEdited { name: String },
     /// A network is not what was planned.
     #[error("network `{name}` is not what was planned: {seen}")]
-    OtherNetwork {
-        /// Its name.
-        name: String,
-        /// What is seen of it.
-        seen: String,
-    },
+    OtherNetwork { name: String, seen: String },
     /// A volume is not as expected.
     #[error("{seen}")]
-    OtherVolume {
-        /// What is seen of it.
-        seen: String,
-    },
+    OtherVolume { seen: String },
     /// Two disks could not be compared.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -255,16 +195,10 @@ pub enum StepError {
     /// It is about the machine of the hypervisor's domains, which is another one.
     #[error("it is on machine `{host}`, and gpuvm runs on another")]
     #[strum(to_string = "other-machine")]
-    Elsewhere {
-        /// That machine.
-        host: String,
-    },
+    Elsewhere { host: String },
     /// A signal came while waiting.
     #[error("received {signal}")]
-    Signal {
-        /// The signal's name.
-        signal: String,
-    },
+    Signal { signal: String },
 }
 
 impl From<BindError> for StepError {

@@ -10,7 +10,6 @@ pub fn unknown_step(text: &str) -> Option<String> {
     unknown(&serde_json::from_str(text).ok()?).map(str::to_owned)
 }
 
-/// The same for a value.
 fn unknown(value: &Value) -> Option<&str> {
     match value {
         Value::Array(all) => all.iter().find_map(unknown),

@@ -8,17 +8,14 @@ use gpuvm_core::network::{Kind, Network};
 /// A hypervisor's networks in memory.
 #[derive(Default)]
 pub struct FakeNetworks {
-    /// Networks by name.
     all: RefCell<BTreeMap<String, NetworkState>>,
     /// Calls that change something, so far.
     calls: Cell<usize>,
-    /// The calls that fail.
     fails: Vec<usize>,
     /// Whether it stores another MTU than given.
     lies: bool,
 }
 
-/// An error of the fake's.
 fn failed(kind: HypervisorErrorKind, message: &str) -> HypervisorError {
     HypervisorError { kind, doing: "network".into(), message: message.into() }
 }
@@ -99,17 +96,14 @@ fn xml(mtu: u32) -> String {
     Network { mtu: Some(mtu), ..Network::bare("n", Kind::Isolated) }.xml()
 }
 
-/// Steps on the network.
 fn steps(steps: impl IntoIterator<Item = NetworkStep>) -> Vec<Step> {
     steps.into_iter().map(Step::Network).collect()
 }
 
-/// The name of the network.
 fn n() -> String {
     "n".into()
 }
 
-/// The steps that make it.
 fn make() -> Vec<Step> {
     steps([
         NetworkStep::Define { name: n(), xml: xml(9000) },
@@ -129,7 +123,6 @@ fn change() -> Vec<Step> {
     ])
 }
 
-/// The steps that delete it.
 fn delete() -> Vec<Step> {
     steps([
         NetworkStep::Autostart { name: n(), on: false },

@@ -7,7 +7,6 @@ use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{Fabric, FabricModel, Parts};
 use std::collections::BTreeSet;
 
-/// PCI vendor of Mellanox.
 const MELLANOX: u16 = 0x15b3;
 /// The mark in the VPD of a function in front of NVSwitches.
 const MARK: &[u8] = b"SW_MNG";

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Every NVIDIA part on the bus.
 pub struct Census<'a> {
-    /// The host.
     parts: &'a Parts,
     /// Functions by address.
     index: BTreeMap<Bdf, &'a PciDevice>,

@@ -14,10 +14,8 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
-/// NVML's name.
 const NVML: &str = "libnvidia-ml.so.1";
 
-/// Where it comes from.
 const PACKAGES: &str = "the packages of NVIDIA's driver have it (libnvidia-ml1 of Debian, \
                         libnvidia-compute of Ubuntu)";
 
@@ -41,15 +39,10 @@ type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 struct PciInfo {
     /// The address with a segment of 16 bits.
     legacy: [u8; 16],
-    /// The segment.
     segment: c_uint,
-    /// The bus.
     bus: c_uint,
-    /// The device.
     device: c_uint,
-    /// Device and vendor id.
     ids: c_uint,
-    /// Those of the subsystem.
     subsystem: c_uint,
     /// The address with a segment of 32 bits.
     address: [u8; 32],
@@ -64,16 +57,13 @@ const PROCESSOR: c_uint = 1;
 /// NVML's "invalid argument" and "not supported": this GPU has no such link.
 const NO_SUCH_LINK: [c_int; 2] = [2, 3];
 
-/// NVML, opened.
 struct Nvml<'l> {
     /// Handles by address.
     handle_of: Symbol<'l, GetHandle>,
-    /// Texts for codes.
     words: Symbol<'l, ErrorString>,
 }
 
 impl<'l> Nvml<'l> {
-    /// Opens it.
     fn open(library: &'l Library) -> Result<Nvml<'l>, String> {
         /// No GPU needs to exist, and none is attached before it is queried.
         const LAZY: c_uint = 1 | 2;
@@ -105,7 +95,6 @@ impl<'l> Nvml<'l> {
         format!("{} ({code})", text.to_string_lossy())
     }
 
-    /// A GPU's handle.
     fn handle(&self, gpu: Bdf) -> Result<*mut c_void, c_int> {
         let address = CString::new(gpu.to_string()).expect("an address has no zero byte");
         let mut handle = ptr::null_mut();
@@ -132,7 +121,6 @@ pub fn gpus(modules: &[Bdf], links: &[Bdf]) -> Result<NvmlAnswer, String> {
     Ok(answer)
 }
 
-/// Asks for module ids.
 fn module_ids(
     library: &Library,
     nvml: &Nvml<'_>,

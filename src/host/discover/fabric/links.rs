@@ -25,7 +25,6 @@ const FORMAT: &str = "gpuvm-nvlinks";
 const VERSION: u32 = 1;
 /// The most NVLinks of a GPU; a larger number is an error or forged.
 pub const MOST_LINKS: u32 = 72;
-/// The id of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// One GPU of the stored file.
@@ -33,19 +32,15 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 struct Kept {
     /// Vendor and device id, to detect another card in its place.
     ids: (u16, u16),
-    /// Its links.
     #[serde(flatten)]
     links: GpuLinks,
     /// The boot in which they were read.
     boot: Option<String>,
 }
 
-/// The stored file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct File {
-    /// Always the same.
     format: String,
-    /// The file's version.
     version: u32,
     /// GPUs by address.
     gpus: Vec<Kept>,
@@ -134,7 +129,6 @@ fn unread(root: &FsRoot, why: &str) -> String {
     )
 }
 
-/// This boot's id.
 fn boot(root: &FsRoot) -> Result<Option<String>, FsError> {
     Ok(root.read(BOOT)?.map(|text| text.trim().to_owned()))
 }
@@ -153,13 +147,11 @@ fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsEr
 
 /// A query in progress.
 pub struct Begun {
-    /// Stored entries.
     kept: Vec<Kept>,
     /// Why the stored file is not used, with what helps.
     unread: Option<String>,
     /// GPUs to query from NVML.
     pub unknown: Vec<Bdf>,
-    /// All NVIDIA GPUs.
     all: Vec<Bdf>,
 }
 
@@ -358,7 +350,6 @@ mod tests {
         GpuLinks { bdf: bdf(bus), direct, switched }
     }
 
-    /// A table's links.
     fn table(links: &[(u8, u8, u32)]) -> Fabric {
         let links = links.iter().map(|&(a, b, links)| NvLink { a: bdf(a), b: bdf(b), links });
         Fabric { links: links.collect(), ..Fabric::default() }

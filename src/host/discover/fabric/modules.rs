@@ -161,7 +161,6 @@ struct FileIds(BTreeMap<Bdf, u32>);
 
 impl<'de> Deserialize<'de> for FileIds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FileIds, D::Error> {
-        /// Reads entry by entry.
         struct Entries;
         impl<'de> Visitor<'de> for Entries {
             type Value = FileIds;
@@ -183,9 +182,7 @@ impl<'de> Deserialize<'de> for FileIds {
 
 /// Reads one id; errors are found here, where the parser still knows the line.
 struct FileId<'a> {
-    /// The GPU.
     bdf: Bdf,
-    /// The entries before.
     before: &'a BTreeMap<Bdf, u32>,
 }
 

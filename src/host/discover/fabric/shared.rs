@@ -12,9 +12,7 @@ use gpuvm_core::topology::{Fabric, NvLink, Partition, PartitionId};
 use gpuvm_core::words::{are, count};
 use std::collections::BTreeMap;
 
-/// Lookup of a partition's GPUs.
 struct Places<'a> {
-    /// The board and its parts.
     found: &'a Found<'a>,
     /// Addresses by module id.
     by_id: BTreeMap<u32, Bdf>,

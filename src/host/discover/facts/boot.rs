@@ -7,9 +7,7 @@ use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::Topology;
 use gpuvm_core::topology::facts::{BootDrivers, BootLoader, GivenIds, InitramfsTool};
 
-/// Lists of modules.
 const LISTS: [&str; 2] = ["etc/modules", "etc/initramfs-tools/modules"];
-/// Directories of such.
 const LIST_DIRS: [&str; 2] = ["etc/modules-load.d", "etc/dracut.conf.d"];
 /// Where initramfs-tools has the scripts that run before udev.
 pub const SCRIPTS: &str = "etc/initramfs-tools/scripts/init-top";

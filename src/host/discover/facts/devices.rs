@@ -57,7 +57,6 @@ pub(super) fn framebuffer_devices(root: &FsRoot) -> Result<Option<Vec<String>>, 
     Ok(Some(root.names(dir)?.into_iter().filter(is_picture).collect()))
 }
 
-/// Reads GPUs.
 pub(super) fn functions(reader: &mut Reader<'_>, topology: &Topology) -> Vec<FunctionFacts> {
     let shows_resets = topology.devices().iter().any(|device| device.reset_methods.is_some());
     let gpus = topology.of_kind(DeviceKind::Gpu);
@@ -72,7 +71,6 @@ pub(super) fn functions(reader: &mut Reader<'_>, topology: &Topology) -> Vec<Fun
     .collect()
 }
 
-/// Reads one function.
 fn function(reader: &mut Reader<'_>, device: &PciDevice) -> FunctionFacts {
     let at = format!("sys/bus/pci/devices/{}", device.bdf);
     let file = |name: &str| format!("{at}/{name}");

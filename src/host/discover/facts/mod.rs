@@ -61,7 +61,6 @@ pub fn read_needs(root: &FsRoot) -> Facts {
     facts
 }
 
-/// Reads what every guest needs.
 fn needs(reader: &mut Reader<'_>) -> Facts {
     let mut facts = Facts {
         platform: reader.keep("proc/cpuinfo", software::platform),
@@ -74,7 +73,6 @@ fn needs(reader: &mut Reader<'_>) -> Facts {
 
 /// A host whose unreadable files are remembered.
 struct Reader<'r> {
-    /// The host.
     root: &'r FsRoot,
     /// What could not be read, with the reason.
     unread: BTreeMap<String, String>,
@@ -208,7 +206,6 @@ fn free_blocks(root: &FsRoot, topology: &Topology) -> Result<Option<Vec<FreeBloc
     Ok(Some(nodes.into_iter().map(blocks).collect()))
 }
 
-/// Reads kernel settings.
 fn kernel(reader: &mut Reader<'_>) -> KernelSettings {
     let module = |name: &str| format!("sys/module/{name}");
     let transparent = tuning::TRANSPARENT;

@@ -9,7 +9,6 @@ use gpuvm_core::topology::facts::{
 
 /// Length of a process' name, as the kernel shows it.
 const COMM: usize = 15;
-/// Daemons that start QEMU.
 const DAEMONS: [&str; 2] = ["libvirtd.service", "virtqemud.service"];
 /// Where units are, the last one first.
 const UNITS: [&str; 3] = ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];

@@ -8,9 +8,7 @@ use std::os::unix::fs::FileTypeExt as _;
 
 /// The device of the kernel's KVM.
 const KVM: &str = "dev/kvm";
-/// Files of container managers.
 const CONTAINER: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
-/// Directories of programs.
 const PROGRAMS: [&str; 5] =
     ["usr/bin", "usr/sbin", "usr/libexec", "usr/local/bin", "usr/local/sbin"];
 /// Where descriptors of firmware are, as libvirt looks for them (QEMU, docs/interop/firmware.json).
@@ -23,9 +21,7 @@ struct Descriptor {
     /// `uefi`, `bios`.
     #[serde(default)]
     interface_types: Vec<String>,
-    /// Where its files are.
     mapping: Mapping,
-    /// For what machines it is.
     #[serde(default)]
     targets: Vec<Target>,
 }
@@ -33,13 +29,10 @@ struct Descriptor {
 /// The files of firmware: in flash the executable one, otherwise the only one.
 #[derive(Debug, Deserialize)]
 struct Mapping {
-    /// The executable one.
     executable: Option<Executable>,
-    /// The only one.
     filename: Option<String>,
 }
 
-/// An executable file of firmware.
 #[derive(Debug, Deserialize)]
 struct Executable {
     /// Its path.
@@ -49,7 +42,6 @@ struct Executable {
 /// The machines that firmware is for.
 #[derive(Debug, Deserialize)]
 struct Target {
-    /// As QEMU names it.
     architecture: String,
 }
 
@@ -146,7 +138,6 @@ fn has_firmware(root: &FsRoot, architecture: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A host of these files.
     fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, FsRoot) {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {

@@ -14,12 +14,10 @@ fn facts(files: &[(&str, &str)]) -> Facts {
     read(&FsRoot::at(dir.path()).unwrap(), &host())
 }
 
-/// A recorded host.
 fn host() -> Topology {
     from_json(include_str!("../../../../topologies/dual-socket.json")).unwrap()
 }
 
-/// Writes a file.
 fn write(dir: &Path, path: &str, text: &str) {
     let path = dir.join(path);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -101,7 +99,6 @@ fn capabilities_and_limits_of_units_are_read_as_systemd_does() {
     assert!(damaged.unread["etc/systemd/system"].contains("`much` is not a limit"), "{damaged:?}");
 }
 
-/// Both capabilities.
 const NEEDED_NAMES: [&str; 2] = ["CAP_SYS_RESOURCE", "CAP_IPC_LOCK"];
 
 #[test]

@@ -35,15 +35,12 @@ impl Filling {
 /// A memory object of QEMU's command line.
 #[derive(Debug, Deserialize)]
 struct Object {
-    /// Its type.
     #[serde(rename = "qom-type")]
     kind: String,
     /// Its size in bytes.
     size: Option<u64>,
-    /// Whether it is preallocated.
     #[serde(default)]
     prealloc: bool,
-    /// The file that it maps.
     #[serde(rename = "mem-path")]
     path: Option<String>,
     /// Whether it is of huge pages without a file (memfd).

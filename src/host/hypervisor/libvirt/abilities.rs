@@ -9,7 +9,6 @@ use virt::connect::Connect;
 /// The feature of a probed disk: an attribute, elements.
 type Wish = (&'static str, &'static str);
 
-/// io_uring.
 const IO_URING: Wish = ("io='io_uring'", "");
 /// Two I/O threads for two queues.
 const QUEUE_MAPPING: Wish = (

@@ -28,7 +28,6 @@ const AGENT_WAIT: Duration = Duration::from_secs(6);
 /// would make each address lookup take seconds.
 const AGENT_REST: Duration = Duration::from_secs(30);
 
-/// The state of asking agents.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     /// The time of the last timeout.
@@ -124,11 +123,8 @@ fn is_since(age: Duration, ago: Duration) -> bool {
     ago <= age + BLUR
 }
 
-/// A guest since its start.
 struct Run<'a> {
-    /// Its libvirt.
     libvirt: &'a Libvirt,
-    /// The guest.
     domain: &'a Domain,
     /// How long it has been running; none: unknown, or it was restored or migrated.
     age: OnceCell<Option<Duration>>,
@@ -200,7 +196,6 @@ impl Run<'_> {
         process::age(&root, *process::all(&root).ok()?.get(&uuid)?)
     }
 
-    /// The networks of its interfaces.
     fn read_networks(&self) -> Vec<Network> {
         let Ok(xml) = self.domain.xml_desc(0) else { return Vec::new() };
         let Ok(xml) = DomainXml::parse(&xml) else { return Vec::new() };

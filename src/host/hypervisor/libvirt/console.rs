@@ -8,11 +8,9 @@ use virt::sys;
 /// A stream's return value if it would block.
 const WOULD_WAIT: isize = -2;
 
-/// An attached console.
 struct Attached {
     /// The stream; none once it is closed.
     stream: Option<Stream>,
-    /// The operation, for errors.
     doing: String,
 }
 

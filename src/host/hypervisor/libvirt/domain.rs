@@ -488,7 +488,6 @@ impl Libvirt {
         (is_system && self.has_guests_here()).then(|| PathBuf::from(SYSTEM_LOGS))
     }
 
-    /// Removes a definition.
     fn undefine_with(&self, name: &str, keep: Keep) -> Result<(), HypervisorError> {
         let doing = format!("undefine domain `{name}`");
         let domain = self.find_to_change(&doing, name)?;
@@ -519,14 +518,11 @@ impl Libvirt {
 /// What is read of all active domains at once, by UUID.
 #[derive(Default)]
 struct Known {
-    /// Running domains.
     running: BTreeSet<String>,
-    /// Persistent domains.
     persistent: BTreeSet<String>,
 }
 
 impl Known {
-    /// One row of the list.
     fn summary(&self, domain: &Domain) -> Result<DomainSummary, Error> {
         let (name, uuid) = (domain.name()?, domain.uuid_string()?);
         let state = match (domain.id().is_some(), self.running.contains(&uuid)) {
@@ -544,7 +540,6 @@ impl Known {
     }
 }
 
-/// Summarizes one domain.
 fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
     let (name, uuid) = (domain.name()?, domain.uuid_string()?);
     let (state, persistent) = (state(domain)?, domain.is_persistent()?);

@@ -70,38 +70,29 @@ struct Ip {
 /// The addresses of a network's DHCP server.
 #[derive(Debug, Deserialize)]
 struct Dhcp {
-    /// Dynamic ranges.
     #[serde(default)]
     range: Vec<Range>,
-    /// Static leases.
     #[serde(default)]
     host: Vec<Host>,
 }
 
-/// A dynamic range.
 #[derive(Debug, Deserialize)]
 struct Range {
-    /// The first.
     #[serde(rename = "@start")]
     start: Option<IpAddr>,
-    /// The last.
     #[serde(rename = "@end")]
     end: Option<IpAddr>,
-    /// The lease time.
     lease: Option<Term>,
 }
 
-/// A static lease.
 #[derive(Debug, Deserialize)]
 struct Host {
     /// The address.
     #[serde(rename = "@ip")]
     ip: Option<IpAddr>,
-    /// The lease time.
     lease: Option<Term>,
 }
 
-/// A lease time.
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Term {
     /// Its number; 0: infinite.

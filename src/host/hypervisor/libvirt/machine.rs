@@ -11,14 +11,11 @@ const IN_PROCESS: &str = "test:///default";
 /// libvirt's host capabilities, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
-    /// The host.
     host: Host,
 }
 
-/// The host of them.
 #[derive(Debug, Deserialize)]
 struct Host {
-    /// Its UUID.
     uuid: Option<String>,
 }
 

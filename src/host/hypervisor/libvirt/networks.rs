@@ -8,7 +8,6 @@ use virt::network::Network;
 use virt::sys;
 
 impl Libvirt {
-    /// Finds a network.
     fn find_network(&self, doing: &str, name: &str) -> Result<Network, HypervisorError> {
         self.connection().lookup_network_by_name(name).map_err(|e| error(doing, &e))
     }
@@ -88,7 +87,6 @@ impl Networks for Libvirt {
     }
 }
 
-/// Reads one network.
 fn state(network: &Network) -> Result<NetworkState, Error> {
     let persistent = network.is_persistent()?;
     let active = network.is_active()?;

@@ -18,7 +18,6 @@ pub(super) fn pin(domain: &Domain, thread: GuestThread, pcpus: &CpuSet) -> Resul
     }
 }
 
-/// Pins an I/O thread.
 fn pin_iothread(domain: &Domain, number: u32, map: &[u8]) -> Result<(), Error> {
     let length = i32::try_from(map.len()).unwrap_or(i32::MAX);
     // libvirt only reads the map.

@@ -34,9 +34,7 @@ fn read(text: &str) -> Option<VfPool> {
 /// A network's definition, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Document {
-    /// Its name.
     name: String,
-    /// How its packets are forwarded.
     forward: Option<Forward>,
 }
 
@@ -54,16 +52,12 @@ struct Forward {
 /// The address of a function.
 #[derive(Debug, Deserialize)]
 struct Address {
-    /// Segment.
     #[serde(rename = "@domain")]
     domain: String,
-    /// Bus.
     #[serde(rename = "@bus")]
     bus: String,
-    /// Device.
     #[serde(rename = "@slot")]
     slot: String,
-    /// Function.
     #[serde(rename = "@function")]
     function: String,
 }

@@ -23,12 +23,10 @@ const STILL_IN_USE: Duration = Duration::from_secs(10);
 const CHUNK: usize = 256 << 10;
 
 impl Libvirt {
-    /// Finds a pool.
     fn pool(&self, doing: &str, name: &str) -> Result<StoragePool, HypervisorError> {
         self.connection().lookup_storage_pool_by_name(name).map_err(|e| error(doing, &e))
     }
 
-    /// Finds a volume.
     fn volume(&self, doing: &str, pool: &str, name: &str) -> Result<StorageVol, HypervisorError> {
         let pool = self.pool(doing, pool)?;
         pool.lookup_storage_vol_by_name(name).map_err(|e| error(doing, &e))
@@ -339,7 +337,6 @@ fn broken(doing: &str, message: String) -> HypervisorError {
     HypervisorError { kind: HypervisorErrorKind::Other, doing: doing.to_owned(), message }
 }
 
-/// Reads one pool.
 fn summary(pool: &StoragePool, doing: &str) -> Result<Pool, HypervisorError> {
     let failed = |e: virt::error::Error| error(doing, &e);
     let text = pool.xml_desc(0).map_err(failed)?;
@@ -355,7 +352,6 @@ fn summary(pool: &StoragePool, doing: &str) -> Result<Pool, HypervisorError> {
     })
 }
 
-/// Reads one volume.
 fn volume_of(pool: &str, volume: &StorageVol, doing: &str) -> Result<Volume, HypervisorError> {
     let text = volume.xml_desc(0).map_err(|e| error(doing, &e))?;
     let read: xml::Volume = xml::read(&text).map_err(|message| broken(doing, message))?;

@@ -9,17 +9,13 @@ use virt::error::ErrorNumber;
 /// libvirt's domain capabilities, as far as needed.
 #[derive(Debug, Deserialize)]
 struct Capabilities {
-    /// The emulator.
     path: PathBuf,
-    /// What guests can boot with.
     #[serde(default)]
     os: Boot,
 }
 
-/// The boot loaders of guests.
 #[derive(Debug, Default, Deserialize)]
 struct Boot {
-    /// Lists of values.
     #[serde(default, rename = "enum")]
     lists: Vec<ValueList>,
 }
@@ -27,17 +23,14 @@ struct Boot {
 /// The values that an attribute can have.
 #[derive(Debug, Deserialize)]
 struct ValueList {
-    /// The attribute.
     #[serde(rename = "@name")]
     name: String,
-    /// The values.
     #[serde(default, rename = "value")]
     values: Vec<String>,
 }
 
 /// Why libvirt does not say what guests can have.
 struct Refused {
-    /// Its message.
     why: String,
     /// Whether the caller may not ask.
     is_denied: bool,
@@ -45,7 +38,6 @@ struct Refused {
 
 /// What libvirt says of the guests that it can run.
 pub(super) struct Supported {
-    /// The same, but for KVM.
     pub(super) support: GuestSupport,
     /// Why KVM cannot be used; none: it can, or QEMU is missing.
     pub(super) no_kvm: Option<String>,

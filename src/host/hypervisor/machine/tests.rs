@@ -2,11 +2,8 @@
 
 use super::*;
 
-/// A connection with these reports.
 struct Fake {
-    /// Its URI.
     uri: &'static str,
-    /// Its host name.
     name: Option<String>,
 }
 

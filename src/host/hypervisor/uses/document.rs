@@ -90,7 +90,6 @@ pub(super) fn disks(xml: &DomainXml) -> Vec<(usize, Named)> {
     named.filter(|(_, named)| named.how == How::Disk).collect()
 }
 
-/// What a disk names.
 fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
     let is_read = disk.child("readonly").is_some()
         || disk.attr("device").is_some_and(|device| device == "cdrom");
@@ -147,7 +146,6 @@ fn file(source: Element<'_>) -> Option<String> {
     path.starts_with('/').then_some(path)
 }
 
-/// The value of an attribute.
 fn attr(element: Element<'_>, name: &str) -> Option<String> {
     element.attr(name).map(|value| value.into_owned())
 }

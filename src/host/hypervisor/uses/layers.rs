@@ -15,10 +15,8 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 #[derive(Debug, Default)]
 pub struct Layers(Vec<Overlay>);
 
-/// An overlay file system.
 #[derive(Debug, PartialEq, Eq)]
 struct Overlay {
-    /// Where it is mounted.
     at: PathBuf,
     /// Its directories, the upper one first.
     directories: Vec<PathBuf>,

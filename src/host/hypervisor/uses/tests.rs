@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A domain.
 fn by(name: &str) -> User {
     User::Domain { name: name.into(), uuid: format!("uuid of {name}") }
 }

@@ -40,7 +40,6 @@ fn run(stage: &Stage, taken_at: usize, manner: Manner) -> Result<bool> {
     done.map(|done| done.made)
 }
 
-/// The code of the refusal.
 fn code<T: std::fmt::Debug>(result: Result<T>) -> &'static str {
     let error = result.unwrap_err();
     error.refusal().unwrap_or_else(|| panic!("{error:?}")).code

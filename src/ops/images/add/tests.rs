@@ -26,7 +26,6 @@ fn wanted(stage: &Stage) -> AddImage {
     AddImage { file, name, expected, pool: POOL.into(), known }
 }
 
-/// Adds an image.
 fn run(stage: &Stage, wanted: &AddImage, manner: Manner) -> Result<Option<Added>> {
     add(&mut Session::begin(&stage.world, manner).unwrap(), wanted)
 }

@@ -43,12 +43,10 @@ fn stage() -> Stage {
     stage
 }
 
-/// Installs the file.
 fn done(stage: &Stage, manner: Manner) -> Result<Installed> {
     install(&stage.world, &Source::Domain("a".into()), manner)
 }
 
-/// A file of the guest.
 fn file(stage: &Stage, path: &str) -> Option<String> {
     stage.fake.guest.borrow().as_ref().unwrap().file(path)
 }
@@ -63,7 +61,6 @@ fn put(stage: &Stage, path: &str, text: &str) {
     stage.fake.guest.borrow().as_ref().unwrap().put(path, text);
 }
 
-/// The states of the files.
 fn states(done: &Installed) -> Vec<(&'static str, State)> {
     done.files.iter().map(|file| (file.path, file.state)).collect()
 }
@@ -159,7 +156,6 @@ fn a_guest_that_cannot_take_it_is_refused_untouched() {
     assert!(error.refusal().unwrap().is_usage());
 }
 
-/// Removes what was installed.
 fn undone(stage: &Stage) -> Vec<(&'static str, Removal, Option<String>)> {
     let done = uninstall(&stage.world, &Source::Domain("a".into()), false).unwrap();
     done.files.into_iter().map(|file| (file.path, file.state, file.back)).collect()

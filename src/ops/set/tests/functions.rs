@@ -54,12 +54,10 @@ fn stage(nics: u32, how: (bool, u8)) -> Stage {
     stage_on(dgx2(), Request { extras, ..Request::for_gpus(1) }, how)
 }
 
-/// These functions.
 fn wanted(functions: OtherFunctions, live: bool) -> SetRequest {
     SetRequest { name: "a".into(), functions, live, ..SetRequest::default() }
 }
 
-/// This many NICs.
 fn nics(count: u32, live: bool) -> SetRequest {
     let nics = Some(DeviceWish::Count(count));
     wanted(OtherFunctions { nics, ..OtherFunctions::default() }, live)
@@ -78,7 +76,6 @@ fn has(stage: &Stage, kind: ExtraKind) -> [Vec<Bdf>; 2] {
     })
 }
 
-/// Undoes the last change.
 fn undone(stage: &Stage) {
     let wanted = Undo { name: "a".into(), force: false, edited: false };
     let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();

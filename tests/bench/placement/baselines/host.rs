@@ -87,7 +87,6 @@ pub struct Host<'a> {
     pub nics: Vec<Device>,
     /// NVMe drives, by address.
     pub nvmes: Vec<Device>,
-    /// Functions that guests hold.
     held: BTreeSet<Bdf>,
 }
 
@@ -122,7 +121,6 @@ impl<'a> Host<'a> {
         host
     }
 
-    /// Adds cores and threads.
     fn add_cores(&mut self, taken: &CpuSet) {
         let l3 = l3_by_pcpu(self.topology);
         let mut packages: Vec<u32> = self.topology.cores().iter().map(|c| c.package).collect();

@@ -67,9 +67,7 @@ type Wish = (usize, MemSize);
 /// The host nodes of a guest node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seat {
-    /// Node of its pcpus.
     cpus: usize,
-    /// Node of its memory.
     memory: usize,
 }
 
@@ -102,7 +100,6 @@ fn schedule(host: &Host<'_>, wanted: &[Wish], near: &[bool]) -> Option<(Vec<Seat
 struct State {
     /// Free groups of threads of one core, by node.
     groups: Vec<usize>,
-    /// Free memory, by node.
     memory: Vec<MemSize>,
 }
 

@@ -11,7 +11,6 @@ use gpuvm_core::topology::Topology;
 use gpuvm_core::topology::file::from_json;
 use std::collections::BTreeSet;
 
-/// Devices that a guest holds.
 fn devices(place: &Place) -> Vec<Bdf> {
     [&place.gpus[..], &place.along, &place.nics, &place.nvmes].concat()
 }

@@ -64,7 +64,6 @@ pub fn rows(rows: &[(u32, u32, u32, &str)]) -> Parts {
     parts
 }
 
-/// A node without pcpus yet.
 fn numa(number: u32) -> NumaNode {
     NumaNode {
         os_index: NodeId(number),

@@ -8,18 +8,14 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-/// The PF of these tests.
 const PF: &str = "0000:86:00.0";
 
 /// A fake kernel on a tree.
 struct Played {
-    /// The tree.
     dir: tempfile::TempDir,
     /// The most it makes, whatever is requested.
     most: u32,
-    /// Numbers that it refuses.
     refuses: Vec<&'static str>,
-    /// What was written.
     log: RefCell<Vec<String>>,
 }
 
@@ -35,12 +31,10 @@ impl Played {
         played
     }
 
-    /// The PF's directory.
     fn pf(&self) -> PathBuf {
         self.dir.path().join(path(PF.parse().unwrap()))
     }
 
-    /// Makes this many.
     fn make(&self, count: u32) {
         let devices = self.pf().parent().unwrap().to_owned();
         for nth in 0.. {

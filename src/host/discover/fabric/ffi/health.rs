@@ -34,7 +34,6 @@ type LinkErrors = unsafe extern "C" fn(*mut c_void, c_uint, c_uint, *mut c_ulong
 struct Sram {
     /// Size and version, set by the caller.
     version: c_uint,
-    /// Counters.
     counters: [c_ulonglong; 11],
     /// Whether the threshold of the field diagnostic is exceeded.
     exceeded: c_uint,
@@ -49,15 +48,10 @@ struct Field {
     id: c_uint,
     /// A part of the GPU; unused here.
     scope: c_uint,
-    /// When it was read.
     timestamp: c_longlong,
-    /// How long that took.
     latency_us: c_longlong,
-    /// The type of the value.
     kind: c_uint,
-    /// The code of this field.
     code: c_int,
-    /// The value.
     value: [u8; 8],
 }
 
@@ -82,26 +76,17 @@ const LINK_COUNTERS: [c_uint; 4] = [0, 1, 2, 3];
 
 /// The calls that the library has.
 struct Calls<'l> {
-    /// Memory errors.
     ecc: Option<Symbol<'l, TotalEcc>>,
-    /// Remapped rows.
     rows: Option<Symbol<'l, RemappedRows>>,
-    /// Retired pages.
     pages: Option<Symbol<'l, RetiredPages>>,
-    /// Pages to be retired.
     pending: Option<Symbol<'l, PagesPending>>,
-    /// Errors of SRAM.
     sram: Option<Symbol<'l, SramStatus>>,
-    /// Fields.
     fields: Option<Symbol<'l, FieldValues>>,
-    /// States of links.
     links: Option<Symbol<'l, OfLink>>,
-    /// Errors of links.
     errors: Option<Symbol<'l, LinkErrors>>,
 }
 
 impl<'l> Calls<'l> {
-    /// Finds them.
     fn find(library: &'l Library) -> Calls<'l> {
         // SAFETY: the types are those of NVML's documentation.
         unsafe {
@@ -136,11 +121,8 @@ pub fn health(gpus: &[Bdf]) -> Result<HealthAnswer, String> {
     Ok(gpus.iter().map(|&gpu| (gpu, reading(gpu))).collect())
 }
 
-/// A GPU being read.
 struct Gpu<'c> {
-    /// Its handle.
     handle: *mut c_void,
-    /// The calls.
     calls: &'c Calls<'c>,
     /// That it was lost, or needs a reset: the other calls would fail alike.
     failed: Option<c_int>,
@@ -155,7 +137,6 @@ impl Gpu<'_> {
         code == 0
     }
 
-    /// Reads all of it.
     fn read(mut self) -> HealthReading {
         let (mut remap_failed, mut remap_pending) = (None, None);
         if let Some((pending, failed)) = self.rows() {
@@ -214,7 +195,6 @@ impl Gpu<'_> {
         self.is_done(code).then_some(state != 0)
     }
 
-    /// Number of retired pages.
     fn retired_pages(&mut self) -> Option<u32> {
         let pages = self.calls.pages.as_ref()?;
         let mut all = 0u32;
@@ -250,7 +230,6 @@ impl Gpu<'_> {
         self.is_done(code).then_some(status.exceeded != 0)
     }
 
-    /// Its NVLinks that exist.
     fn links(&mut self) -> Vec<LinkReading> {
         let Some(state_of) = self.calls.links.as_ref() else { return Vec::new() };
         let mut links = Vec::new();

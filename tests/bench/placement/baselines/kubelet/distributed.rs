@@ -10,7 +10,6 @@ use super::packed::{self, Level, Options, Taker};
 
 /// A way to spread a request over nodes.
 struct Spread {
-    /// Nodes that give equal shares.
     nodes: Vec<usize>,
     /// Nodes that give the rest, one group after another.
     rest: Vec<usize>,
@@ -21,7 +20,6 @@ struct Spread {
 /// A request for threads in groups.
 #[derive(Clone, Copy)]
 struct Wish {
-    /// Threads.
     need: usize,
     /// Threads that must stay together: those of a core with `full-pcpus-only`, else 1.
     group: usize,

@@ -34,14 +34,11 @@ enum Cpus {
     ByL3,
 }
 
-/// A kubelet with its options.
 #[derive(Debug, Clone, Copy)]
 struct Kubelet {
-    /// How CPUs are taken.
     cpus: Cpus,
     /// `full-pcpus-only`: requests that do not fill whole cores are refused.
     whole_cores: bool,
-    /// Topology manager policy.
     admission: Admission,
     /// Whether the device plugin chooses GPUs by their links (NVIDIA's, for containers); else they
     /// go by address.

@@ -28,9 +28,7 @@ pub struct Options {
 
 /// A set of free threads that is being taken from.
 pub struct Taker<'h> {
-    /// The host.
     host: &'h Host<'h>,
-    /// Threads that can be taken.
     free: Vec<bool>,
     /// Free threads of each unit, by level.
     left: [Vec<usize>; 4],
@@ -40,9 +38,7 @@ pub struct Taker<'h> {
     members: [Vec<Vec<usize>>; 3],
     /// Whether nodes are the larger units: where there are at least as many packages.
     nodes_first: bool,
-    /// Threads still wanted.
     need: usize,
-    /// Threads taken.
     taken: Vec<usize>,
 }
 
@@ -153,7 +149,6 @@ impl<'h> Taker<'h> {
         self.order(level).into_iter().filter(is_whole).collect()
     }
 
-    /// Takes one free thread.
     fn take(&mut self, thread: usize) {
         if self.need == 0 || !self.free[thread] {
             return;

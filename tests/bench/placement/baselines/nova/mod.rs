@@ -18,12 +18,10 @@ use pack::{Packed, ThreadPolicy, pack};
 use pci::{Affinity, Got};
 use std::collections::BTreeSet;
 
-/// A Nova with its options.
 #[derive(Debug, Clone, Copy)]
 struct Nova {
     /// `packing_host_numa_cells_allocation_strategy`; false, the default, spreads.
     packing: bool,
-    /// Policy for devices.
     affinity: Affinity,
 }
 
@@ -81,36 +79,27 @@ impl Policy for Nova {
 /// One guest cell of a flavour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cell {
-    /// vCPUs.
     vcpus: u64,
-    /// Memory.
     memory: MemSize,
 }
 
-/// A guest that fits.
 struct Fitted {
     /// Node and pins of each guest cell.
     cells: Vec<(usize, Packed)>,
-    /// Its devices.
     devices: Got,
 }
 
 /// The search for the first permutation of host cells that fits.
 struct Search<'s> {
-    /// The host.
     host: &'s Host<'s>,
-    /// What is asked for.
     ask: &'s Ask,
-    /// Guest cells.
     wanted: &'s [Cell],
     /// How each guest cell fits each host cell, by guest cell and place in the order; looked up
     /// once.
     pairs: Vec<Vec<Option<Option<Packed>>>>,
-    /// Host cells, sorted.
     order: Vec<usize>,
     /// Sets of host cells without the devices.
     bare: BTreeSet<Vec<usize>>,
-    /// Policy for devices.
     affinity: Affinity,
 }
 

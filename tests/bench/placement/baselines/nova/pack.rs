@@ -77,11 +77,8 @@ mod tests {
     const PAIRS: &[&[usize]] = &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]];
     /// Four cores of two threads, first threads first.
     const HALVES: &[&[usize]] = &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]];
-    /// Two cores of four threads.
     const FOURS: &[&[usize]] = &[&[0, 1, 2, 3], &[4, 5, 6, 7]];
-    /// Two cores of two threads.
     const TWO: &[&[usize]] = &[&[0, 1], &[2, 3]];
-    /// Four cores of one thread.
     const SINGLES: &[&[usize]] = &[&[0], &[1], &[2], &[3]];
 
     /// The cases of CPUPinningCellTestCase in Nova's `test_hardware.py`, in its order.

@@ -44,7 +44,6 @@ pub fn free_on(host: &Host<'_>, node: usize) -> usize {
     all.filter(|device| device.free && device.node == Some(node)).count()
 }
 
-/// Takes devices of one kind.
 fn take(list: &[Device], number: usize, cells: &[usize], affinity: Affinity) -> Option<Vec<Bdf>> {
     let mut pools: Vec<&Device> = list.iter().filter(|device| device.free).collect();
     let near = |pool: &Device| pool.node.is_some_and(|node| cells.contains(&node));

@@ -3,9 +3,7 @@
 use super::super::testhost::{GPU, NIC, add, ask, dgx2, even, join, only_free, rows};
 use super::*;
 
-/// Nova's default, and packing.
 const SPREAD: Nova = Nova { packing: false, affinity: Affinity::Legacy };
-/// Packing.
 const PACK: Nova = Nova { packing: true, affinity: Affinity::Legacy };
 
 /// A case: cores of each host cell, pcpus that are free, vCPUs of each guest cell, host cells

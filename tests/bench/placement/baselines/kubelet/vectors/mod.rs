@@ -12,7 +12,6 @@ mod whole;
 use super::super::testhost::{even, rows};
 use gpuvm_core::topology::Topology;
 
-/// Builds a host from rows.
 fn built(list: &[(u32, u32, u32, &str)]) -> Topology {
     Topology::new(rows(list)).unwrap()
 }

@@ -6,7 +6,6 @@ use super::super::packed::{Level, Options, Taker};
 use super::super::{distributed, packed};
 use super::*;
 
-/// A host by name.
 type Build = fn() -> Topology;
 
 /// A host with these pcpus free, and which of its threads they are.

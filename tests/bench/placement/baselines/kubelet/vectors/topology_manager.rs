@@ -77,7 +77,6 @@ const SINGLE: [Case<'_>; 12] = [
     (&[Some(&[yes(4)]), Some(&[yes(4), no(15)])], yes(4)),
 ];
 
-/// Merges a case's providers.
 fn merged(nodes: usize, providers: &[Option<&[Hint]>], admission: Admission) -> Hint {
     let providers: Vec<Hints> = providers.iter().map(|hints| hints.map(<[Hint]>::to_vec)).collect();
     merge(nodes, &providers, admission)
