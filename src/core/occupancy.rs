@@ -110,25 +110,44 @@ impl Held {
         self.yields() && (has_pins || has_memory)
     }
 
-    fn kept(&self) -> Held {
+    /// What it keeps where it yields these of its parts.
+    fn kept(&self, yielded: Yielded) -> Held {
+        let mut kept = self.clone();
         if !self.yields() {
-            return self.clone();
+            return kept;
         }
-        let paged = self.huge_page_kib.is_some();
-        Held {
-            vcpu_pins: Vec::new(),
-            emulator_pin: None,
-            iothread_pins: Vec::new(),
-            memory: if paged { self.memory.clone() } else { Vec::new() },
-            ..self.clone()
+        if yielded.cores {
+            (kept.vcpu_pins, kept.emulator_pin, kept.iothread_pins) = Default::default();
         }
+        if yielded.memory && self.huge_page_kib.is_none() {
+            kept.memory.clear();
+        }
+        kept
     }
+}
+
+/// What domains that are off yield.
+#[derive(Debug, Clone, Copy)]
+struct Yielded {
+    cores: bool,
+    memory: bool,
 }
 
 impl Occupancy {
     /// The same without what domains that are off yield; none: none of them yields anything.
     pub fn without_yielded(&self) -> Option<Occupancy> {
-        let kept = || self.domains.iter().map(Held::kept).collect();
+        self.yielding(Yielded { cores: true, memory: true })
+    }
+
+    /// The same without as little as may do: their cores, beside which both slow down, or their
+    /// memory, without which they do not start, or both.
+    pub fn yielding_less(&self) -> impl Iterator<Item = Occupancy> {
+        let parts = [(true, false), (false, true), (true, true)];
+        parts.into_iter().filter_map(|(cores, memory)| self.yielding(Yielded { cores, memory }))
+    }
+
+    fn yielding(&self, yielded: Yielded) -> Option<Occupancy> {
+        let kept = || self.domains.iter().map(|held| held.kept(yielded)).collect();
         let yields = self.domains.iter().any(Held::has_to_yield);
         yields.then(|| Occupancy { domains: kept(), ..self.clone() })
     }

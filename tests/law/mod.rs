@@ -11,6 +11,7 @@ mod beside;
 mod clauses;
 mod fake;
 mod foreign;
+mod fuzz;
 mod items;
 mod outside;
 mod pairs;

@@ -1,15 +1,15 @@
 //! Chooses a guest's page size if that is left to the planner: the largest pages free on its nodes,
 //! otherwise normal ones with a note on their cost. Reserves nothing.
 
-use super::budget::{Counting, PerGpu};
+use super::budget::{Counting, PerGpu, reserve};
 use super::pages::advised;
 use super::reason::{MemoryReason, NoPages, Topic};
 use super::{Because, NodePages, Occupancy, Placement, PlanError, Reason, place};
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
 use crate::request::{GpuWish, HugePages, PageSize, Request};
-use crate::topology::Topology;
 use crate::topology::pages::{how_to_mount, not_mounted};
+use crate::topology::{NumaNode, Topology};
 use std::cell::OnceCell;
 
 /// The least memory of a guest that gets huge pages by default: smaller guests start in seconds on
@@ -209,9 +209,10 @@ impl Search<'_> {
     /// Whether a guest can come to a node that leaves it so little memory that it gets no huge
     /// pages there.
     fn has_small_nodes(&self) -> bool {
-        let kept = self.request.reserve.memory_kib.unwrap_or_default();
+        let asked = self.request.reserve.memory_kib;
+        let left = |node: &NumaNode| node.memory_kib - asked.unwrap_or_else(|| reserve(node));
         let mut nodes = self.topology.nodes().iter().filter(|node| !node.memory_kib.is_zero());
-        nodes.any(|node| node.memory_kib.saturating_sub(kept) < LEAST)
+        nodes.any(|node| left(node) < LEAST)
     }
 
     /// Whether the guest gets pages of a size once those are reserved that it is missing on these

@@ -6,6 +6,7 @@ mod demand;
 mod node_memory;
 
 pub use node_memory::memory_node;
+pub(super) use node_memory::reserve;
 
 use super::PlanError;
 use super::affinity::{self, Homes};

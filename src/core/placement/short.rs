@@ -22,10 +22,10 @@ pub(super) fn plan(
         Err(refused @ (PlanError::Taken { .. } | PlanError::Impossible { .. })) => refused,
         answer => return answer,
     };
-    let free = held.without_yielded();
     let is_taken = matches!(refused, PlanError::Taken { .. });
     let beside = |request: &Request| {
-        let found = on_pages(topology, free.as_ref().filter(|_| is_taken)?, request).ok()?;
+        let mut free = held.yielding_less().filter(|_| is_taken);
+        let found = free.find_map(|free| on_pages(topology, &free, request).ok())?;
         Some(with_lenders(found, topology, held))
     };
     if let Some(found) = beside(firm) {

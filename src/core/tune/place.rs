@@ -45,11 +45,21 @@ pub(super) fn place(
     if guest.asked.is_some() {
         beside.own_cells = guest.claims.cells.iter().map(vcpus_and_memory).collect();
     }
+    let own_devices = beside.own_devices.clone();
+    let without = Occupancy { own_devices, ..given.others.clone() };
     let given = &Given { others: &beside, ..*given };
     let mut placement = match as_asked(guest, given) {
         Some(placement) => placement,
         None => chosen(guest, &guest.request, given)?,
     };
+    if !is_as_it_is(&placement, guest)
+        && let Some(new) = as_asked(guest, &Given { others: &without, ..*given })
+        && is_as_it_is(&new, guest)
+    {
+        // `create` would make it just so now. Beside its own memory that of others without a binding
+        // counts elsewhere, and another place only looks better.
+        placement = new;
+    }
     let mut own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
     if given.items.moves_functions() {
         let kinds = Kinds::new(given.topology, current);
@@ -66,6 +76,21 @@ pub(super) fn place(
         placement.reasons.push(compromise(Topic::Pcie, TreeReason::NoPcie { machine }));
     }
     Ok(placement)
+}
+
+/// Whether a plan's vCPUs, emulator and memory are those that the guest has.
+fn is_as_it_is(placement: &Placement, guest: &Guest<'_>) -> bool {
+    let Claims { emulator_pin, cells, .. } = guest.claims;
+    let emulator = emulator_pin.as_ref().map(|pin| &pin.value);
+    let is_bound = |(at, planned): (u32, &GuestCell)| {
+        let nodes = guest.claims.binding(Some(at)).map(|binding| &binding.nodes.value);
+        let memory = cells.get(at as usize).map(|cell| cell.memory.value);
+        nodes == Some(&planned.host_nodes) && memory == Some(planned.memory_kib)
+    };
+    placement.vcpu_pins == guest.pins
+        && emulator == Some(&placement.emulator_pin)
+        && cells.len() == placement.cells.len()
+        && (0..).zip(&placement.cells).all(is_bound)
 }
 
 /// Refuses other functions of a kind of which the domain has one by an argument of QEMU: edits

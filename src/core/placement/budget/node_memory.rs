@@ -14,7 +14,7 @@ const DEFAULT: MemSize = MemSize::from_gib(2);
 
 /// The host's part of a node's memory when shares are computed: one twentieth, at least 1 GiB and
 /// at most half; for the kernel, QEMU's own memory and page tables.
-fn reserve(node: &NumaNode) -> MemSize {
+pub fn reserve(node: &NumaNode) -> MemSize {
     keep(node.memory_kib, 20, MemSize::from_gib(1))
 }
 
