@@ -51,6 +51,22 @@ fn a_domain_that_is_off_yields_its_cores_where_no_others_are_free() {
     }
 }
 
+#[test]
+fn a_domain_that_is_off_yields_only_what_is_short() {
+    let host = laptop();
+    let large = plan_on(&host, &[], &guest(2, 14, PinPolicy::Core)).unwrap();
+    let stopped = [off("a", &large)];
+    let next = plan_on(&host, &stopped, &guest(2, 4, PinPolicy::Core)).unwrap();
+    assert!(!pcpus(&next).intersects(&pcpus(&large)), "other cores are free");
+    assert!(says(&next, "memory of domain `a`, which is off", true), "{:?}", next.reasons);
+    assert!(!says(&next, "belong to domain `a`", true), "{:?}", next.reasons);
+    // Both, where both are short.
+    let most = plan_on(&host, &stopped, &guest(6, 4, PinPolicy::Core)).unwrap();
+    assert!(pcpus(&most).intersects(&pcpus(&large)));
+    assert!(says(&most, "belong to domain `a`", true), "{:?}", most.reasons);
+    assert!(says(&most, "memory of domain `a`, which is off", true), "{:?}", most.reasons);
+}
+
 /// Cores become free again; memory that the host does not have never comes.
 #[test]
 fn memory_that_no_host_has_is_refused_before_cores_that_others_hold() {
