@@ -125,6 +125,24 @@ impl<T> Change<T> {
         }
     }
 
+    /// The same with its data, where a change may not be needed.
+    pub(crate) fn needed(self) -> Change<Option<T>> {
+        let Change {
+            verb,
+            subject,
+            parts,
+            losses,
+            warnings,
+            question,
+            again,
+            hold,
+            journal,
+            about,
+        } = self;
+        let about = Some(about);
+        Change { verb, subject, parts, losses, warnings, question, again, hold, journal, about }
+    }
+
     /// Returns all steps that the user sees and confirms.
     pub fn steps(&self) -> Vec<Step> {
         let mut all = Vec::new();

@@ -46,6 +46,7 @@ use gpuvm_core::guest::{GPU_OPTIONS, GuestDifference, Opt};
 use gpuvm_core::tune::Item;
 use serde::Serialize;
 use sizes::{SizeTurn, ToPlace, is_taken, together};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
@@ -643,17 +644,13 @@ fn change_all(
     for (number, (guest, found)) in all() {
         let nics = nics::changed(guest, &found.differences, &topology);
         let Some(nics) = nics.filter(|_| found.action == GuestAction::Change) else { continue };
-        if !differs_now(session, guest, |option| option == nics::OPTION)? {
-            continue;
-        }
         let restarts = drift.turns.iter().any(|turn| turn.request.name == nics.name);
-        let is_made = nics::change(session, &nics, restarts)?;
+        let is_made = nics::change(session, (guest, &nics), restarts)?;
         changed[number] |= is_made;
         *done += usize::from(is_made);
     }
     for turn in &drift.turns {
-        let is_made = differs_now(session, &wanted.guests[turn.number], |_| true)?
-            && resize(session, &wanted.guests[turn.number], &turn.request)?;
+        let is_made = resize(session, &wanted.guests[turn.number], &turn.request)?;
         changed[turn.number] |= is_made;
         *done += usize::from(is_made);
         if turn.gives_up && is_made {
@@ -667,22 +664,30 @@ fn change_all(
     Ok(changed)
 }
 
-/// Whether a guest still differs in one of these options once the lock is held, which its change
-/// continues with: another run may have changed it while this one waited.
+/// Whether a guest differs in one of these options now.
 fn differs_now(
-    session: &mut Session<'_>,
+    world: &World,
     guest: &DescribedGuest,
     counts: impl Fn(Opt) -> bool,
 ) -> Result<bool> {
-    session.lock_next()?;
-    let found = compared_now(session.world(), guest)?;
-    let differs =
-        |found: Compared| found.differences.iter().any(|difference| counts(difference.option));
-    let is_so = found.is_none_or(differs);
-    if !is_so {
-        session.release_next();
+    let differs = |found: Compared| found.differences.iter().any(|one| counts(one.option));
+    Ok(compared_now(world, guest)?.is_none_or(differs))
+}
+
+/// A plan that is made only while a guest differs in one of these options: another run may have
+/// changed it while this one waited for the lock.
+fn while_differs<'g, T>(
+    guest: &'g DescribedGuest,
+    counts: impl Fn(Opt) -> bool + 'g,
+    plan: impl Fn(&World) -> Result<Change<T>> + 'g,
+) -> impl Fn(&World) -> Result<Change<Option<T>>> + 'g {
+    move |world| {
+        if differs_now(world, guest, &counts)? {
+            plan(world).map(Change::needed)
+        } else {
+            Ok(Change::new("apply", guest.name.as_str(), Vec::new(), None))
+        }
     }
-    Ok(is_so)
 }
 
 /// A guest as it is now; none: it does not exist.
@@ -717,7 +722,6 @@ fn make_all(
         match make(session, world, (&wanted.guests[number], place), wanted) {
             Err(error) if is_taken(&error) && !is_planned_anew => {
                 is_planned_anew = true;
-                session.release_next();
                 let again = look(world, &ApplyRequest { prune: false, ..wanted.clone() })?;
                 refuse_conflicts(&again)?;
                 let left: Vec<usize> =
@@ -812,24 +816,27 @@ fn resize(session: &mut Session<'_>, guest: &DescribedGuest, wanted: &SetRequest
     let name = &wanted.name;
     let rows = session.hypervisor()?.domains()?;
     let down = Down { force: false, wait_s: WAIT_S };
-    if !rows.iter().any(|row| row.name == *name && row.state.is_active()) {
-        return session.run(|world| set_without_loss(world, wanted)).map(|done| done.made);
+    let is_off = !rows.iter().any(|row| row.name == *name && row.state.is_active());
+    if is_off {
+        let plan = while_differs(guest, |_| true, |world| set_without_loss(world, wanted));
+        return session.run(plan).map(|done| done.made);
     }
     let live = vcpus::at_once(session.world(), wanted);
     let live = live.or_else(|| functions::at_once(session.world(), wanted));
     if let Some(live) = live {
-        return session.run(|world| set_without_loss(world, &live)).map(|done| done.made);
+        let plan = while_differs(guest, |_| true, |world| set_without_loss(world, &live));
+        return session.run(plan).map(|done| done.made);
     }
     if !takes_off(wanted) {
-        let is_set = session.run(|world| set(world, wanted))?.made;
-        // Another run may have restarted it meanwhile.
-        if !differs_now(session, guest, |_| true)? {
-            return Ok(is_set);
-        }
-        return restart::run(session, name, down).map(|done| done.made);
+        let is_set = session.run(while_differs(guest, |_| true, |world| set(world, wanted)))?.made;
+        // Another run may restart it meanwhile.
+        let is_due = |world: &World| differs_now(world, guest, |_| true);
+        return restart::run_if(session, name, down, is_due).map(|done| is_set || done.made);
     }
     // Functions come and go only while it is off; it runs again whether it got them or not.
-    session.run(|world| stop(world, name, down))?;
+    if !session.run(while_differs(guest, |_| true, |world| stop(world, name, down)))?.made {
+        return Ok(false);
+    }
     let changed = session.run(|world| set_without_loss(world, wanted));
     let again = Start { name: name.clone(), reserve_pages: false, dry_run: false };
     session.run(|world| start(world, &again))?;
@@ -904,21 +911,27 @@ fn make(
     wanted: &ApplyRequest,
 ) -> Result<bool> {
     let request = request_at(guest, place)?;
-    // Another may have made it while this run waited.
-    session.lock_next()?;
-    let is_missing = match compared_now(world, guest)? {
-        None => true,
-        Some(found) if found.differences.is_empty() => false,
-        Some(found) => return Err(made_otherwise(&found.summary.name, &found.differences)),
-    };
-    if is_missing {
-        if !wanted.accept_data_loss {
-            session.look(|world| create(world, &request))?.refuse_losses()?;
+    let is_missing = Cell::new(true);
+    let plan = |world: &World| {
+        // Another may have made it while this run waited.
+        let Some(found) = compared_now(world, guest)? else {
+            is_missing.set(true);
+            let change = create(world, &request)?;
+            if !wanted.accept_data_loss {
+                change.refuse_losses()?;
+            }
+            return Ok(change);
+        };
+        if !found.differences.is_empty() {
+            return Err(made_otherwise(&found.summary.name, &found.differences));
         }
-        create::run(session, world, &request, Waits { address_s: 0, seed_s: None })?;
-    } else {
-        session.release_next();
-    }
+        is_missing.set(false);
+        let name = &found.summary.name;
+        let xml = world.hypervisor()?.xml(name, XmlOf::Inactive)?;
+        Ok(Change::new("create", name, Vec::new(), DomainXml::parse(&xml)?))
+    };
+    create::make(session, world, &request, (Waits { address_s: 0, seed_s: None }, plan))?;
+    let is_missing = is_missing.get();
     if guest.autostart == Some(true) {
         started(session, (guest.name.as_str(), true), &wanted.program)?;
     }

@@ -61,8 +61,21 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
 
 /// Restarts a guest, and reports how far a failed restart got.
 pub fn run(session: &mut Session<'_>, name: &str, down: Down) -> Result<Done<()>> {
+    run_if(session, name, down, |_| Ok(true))
+}
+
+/// The same if that is still due once the lock is held.
+pub(crate) fn run_if(
+    session: &mut Session<'_>,
+    name: &str,
+    down: Down,
+    is_due: impl Fn(&World) -> Result<bool>,
+) -> Result<Done<()>> {
     let ran = Cell::new(false);
     let done = session.run(|world| {
+        if !is_due(world)? {
+            return Ok(Change::new("restart", name, Vec::new(), ()));
+        }
         let change = restart(world, name, down)?;
         ran.set(change.steps().first().is_some_and(Step::takes_away));
         Ok(change)

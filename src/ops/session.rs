@@ -93,8 +93,6 @@ pub struct Session<'w> {
     /// Signals, the lock, and the reporter.
     watch: Watch,
     told: BTreeSet<String>,
-    /// The lock that the next run continues with; none: it takes it itself.
-    kept: Option<Rc<HostLock>>,
     /// A domain by its name, and the UUID without which nothing is changed.
     only: Option<(String, String)>,
 }
@@ -105,7 +103,7 @@ impl<'w> Session<'w> {
     pub fn begin(world: &'w World, manner: Manner) -> Result<Session<'w>> {
         let watch = Watch::begin(world.reporter().clone())?;
         let watch = watch.with_state(world.settings.state.clone());
-        Ok(Session { world, manner, watch, told: BTreeSet::new(), kept: None, only: None })
+        Ok(Session { world, manner, watch, told: BTreeSet::new(), only: None })
     }
 
     /// Refuses every change unless the domain of this name has this UUID at that moment; none: any
@@ -238,10 +236,7 @@ impl<'w> Session<'w> {
         &mut self,
         plan: impl Fn(&World) -> Result<Change<T>, E>,
     ) -> Result<(Rc<HostLock>, Change<T>), E> {
-        let lock = match self.kept.take() {
-            Some(lock) => lock,
-            None => self.watch.lock(self.manner.lock_wait).map_err(Error::from)?,
-        };
+        let lock = self.watch.lock(self.manner.lock_wait).map_err(Error::from)?;
         self.refuse_unfinished()?;
         self.refuse_another()?;
         let change = plan(self.world)?;
@@ -383,19 +378,6 @@ impl<'w> Session<'w> {
     /// Takes the host's lock, for actions that are not a plan of steps.
     pub(crate) fn lock(&mut self) -> Result<Rc<HostLock>> {
         Ok(self.watch.lock(self.manner.lock_wait)?)
-    }
-
-    /// Takes the host's lock for the next run: what is read from here on is what that run finds.
-    pub(crate) fn lock_next(&mut self) -> Result<()> {
-        if self.kept.is_none() {
-            self.kept = Some(self.lock()?);
-        }
-        self.refuse_unfinished()
-    }
-
-    /// Releases it: there is nothing to run.
-    pub(crate) fn release_next(&mut self) {
-        self.kept = None;
     }
 
     /// The signal that asks to stop, if one has come.

@@ -1,6 +1,6 @@
 //! NICs of the guests of a file that exist: changed before their sizes, at once where that goes.
 
-use super::{DescribedGuest, WAIT_S};
+use super::{DescribedGuest, WAIT_S, while_differs};
 use crate::compare::wished_nics;
 use crate::error::Result;
 use crate::restart;
@@ -42,16 +42,20 @@ pub(super) fn is_live(
 /// restarted later. Returns whether something was changed.
 pub(super) fn change(
     session: &mut Session<'_>,
-    wanted: &SetRequest,
+    (guest, wanted): (&DescribedGuest, &SetRequest),
     restarts_later: bool,
 ) -> Result<bool> {
     let rows = session.hypervisor()?.domains()?;
     let runs = rows.iter().any(|row| row.name == wanted.name && row.state.is_active());
     let live = SetRequest { live: true, ..wanted.clone() };
     if runs && set(session.world(), &live).is_ok() {
-        return session.run(|world| set(world, &live)).map(|done| done.made);
+        let plan = while_differs(guest, |option| option == OPTION, |world| set(world, &live));
+        return session.run(plan).map(|done| done.made);
     }
-    session.run(|world| set(world, wanted))?;
+    let plan = while_differs(guest, |option| option == OPTION, |world| set(world, wanted));
+    if !session.run(plan)?.made {
+        return Ok(false);
+    }
     if runs && !restarts_later {
         let down = Down { force: false, wait_s: WAIT_S };
         restart::run(session, &wanted.name, down)?;
