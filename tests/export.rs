@@ -50,6 +50,36 @@ fn documents_are_as_they_were_agreed() {
     }
 }
 
+/// Plan, definition, KubeVirt and Nova count the same I/O threads.
+#[test]
+fn io_threads_are_as_many_as_the_plan_has() {
+    let host = "--host topologies/dgx-2.json --name a";
+    for (gpus, assume, threads) in [
+        (8, "libvirt=11.3,qemu=10.0", 1),
+        (16, "libvirt=11.3,qemu=10.0", 2),
+        // Without queues that several threads serve, one disk has one thread.
+        (16, "libvirt=9.0,qemu=8.2", 1),
+    ] {
+        let guest = format!("{host} --gpus {gpus} --assume {assume}");
+        let words = format!("plan --json {guest}");
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let (code, out, err) = run(gpuvm(&words).current_dir(project()));
+        assert_eq!(code, 0, "{guest}: {err}");
+        let plan: Value = serde_json::from_str(&out).unwrap();
+        let pins = plan["placement"]["iothread_pins"].as_array().unwrap();
+        assert_eq!(pins.len(), threads, "{guest}");
+        let (_, xml, _) = export(&guest);
+        assert!(xml.contains(&format!("<iothreads>{threads}</iothreads>")), "{guest}: {xml}");
+        let (_, kube, _) = export(&format!("{guest} --format kubevirt"));
+        let pool = format!("supplementalPoolThreadCount: {threads}\n");
+        assert!(kube.contains(&pool), "{guest}: {kube}");
+        let (_, nova, _) = export(&format!("{guest} --format nova"));
+        let lost = format!("and the plan has {threads}");
+        assert_eq!(nova.contains(&lost), threads > 1, "{guest}: {nova}");
+        assert!(!nova.contains("the plan has 4") && !nova.contains("the plan has 8"), "{nova}");
+    }
+}
+
 /// A field of a document, by the names on the way to it.
 fn at<'v>(document: &'v Value, way: &str) -> &'v Value {
     let step = |value: &'v Value, name: &str| match name.parse::<usize>() {

@@ -63,3 +63,34 @@ fn pages_are_not_reserved_on_another_machine() {
         }
     }
 }
+
+/// What was asked for stands in `show` with all its options, and `list` and `show` agree on who made
+/// a guest: one whose record has no UUID is nobody's.
+#[test]
+fn list_and_show_say_the_same_of_a_guest() {
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    let request = "{\"gpus\":{\"count\":1},\"vcpus\":null,\"memory_kib\":null,\
+                   \"huge_pages\":\"auto\",\"profile\":\"near\",\"pins\":\"auto\",\
+                   \"cells\":\"auto\",\"threads\":null,\"spare_ports\":3,\
+                   \"reserve\":{\"cores\":1},\"movable\":true}";
+    let guest = |name: &str, id: &str, uuid: &str| {
+        let record = format!(
+            "<g:guest xmlns:g='urn:gpuvm:domain:1'{id}><g:request>{request}</g:request></g:guest>"
+        );
+        domain(name, &record).replace("</name>", &format!("</name><uuid>{uuid}</uuid>"))
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let own = guest("own", &format!(" uuid='{uuid}'"), uuid);
+    let uri = host(dir.path(), &[own, guest("copied", "", &uuid.replace('1', "6"))]);
+    let (code, listed, err) = run(&mut gpuvm(&["-c", &uri, "list"]));
+    assert_eq!(code, 0, "{err}");
+    for (name, by) in [("own", "gpuvm"), ("copied", "other")] {
+        let row = listed.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(row.trim_end().ends_with(by), "{listed}");
+        let (code, shown, err) = run(&mut gpuvm(&["-c", &uri, "show", name]));
+        assert_eq!(code, 0, "{err}");
+        assert!(shown.contains(&format!("made by   {by}\n")), "{shown}");
+        let all = "request   --gpus 1 --spare-ports 3 --profile near --reserve-cores 1 --movable\n";
+        assert_eq!(shown.contains(all), by == "gpuvm", "{shown}");
+    }
+}

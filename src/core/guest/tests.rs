@@ -66,3 +66,23 @@ fn what_a_request_makes_is_read_back_as_that_request() {
     }
     assert!(compared > 300, "{compared}");
 }
+
+#[test]
+fn a_difference_is_in_the_words_that_the_option_takes() {
+    let host = crate::domain::tests::guests::host("dgx-2");
+    let request = Request { profile: Profile::Near, ..Request::for_gpus(1) };
+    let place = plan(&host, &Occupancy::default(), &request).unwrap();
+    let (_, template) = TEMPLATES[0];
+    let xml = render(template, &guest("a", VirtType::Kvm, &request), &place, &host);
+    let has = now(&xml, &host, &request);
+    let said = |wanted: &Request| {
+        let found = differences(wanted, &request, &has, &host).0;
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let vendor = Request { profile: Profile::NvidiaVm, ..request.clone() };
+    assert_eq!(said(&vendor), ["profile near -> nvidia-vm"]);
+    let newer = Request { machine: Some("pc-q35-99.0".parse().unwrap()), ..request.clone() };
+    assert_eq!(said(&newer), ["machine q35 -> pc-q35-99.0"]);
+    let more = Request { gpus: GpuWish::Count(2), movable: true, ..request.clone() };
+    assert_eq!(said(&more), ["gpus 1 -> 2", "movable off -> on"]);
+}

@@ -13,7 +13,7 @@ use super::affinity::{self, Homes};
 use super::limits;
 use super::taken::Taken;
 use crate::bdf::Bdf;
-use crate::cpuset::NodeId;
+use crate::cpuset::{NodeId, PcpuId};
 use crate::memsize::MemSize;
 use crate::request::{PinPolicy, Profile, Request};
 use crate::topology::Topology;
@@ -72,6 +72,10 @@ pub(super) struct Stock {
     pub(super) share: u32,
     /// Whether slower cores are free for emulator and I/O threads.
     pub(super) has_helpers: bool,
+    /// Its package, where the package's nodes are its L3 caches (AMD's "L3 as NUMA domain"): such a
+    /// node is so small that one core of each would be too much for emulator and I/O threads, and
+    /// the others of the package are near. None: its helpers have a core of its own.
+    pub(super) slice_of: Option<u32>,
     /// Whether it is the home of GPUs.
     pub(super) has_gpus: bool,
     /// Nodes without GPUs shared by its GPUs, as indexes in [`Budget::nodes`].
@@ -292,6 +296,22 @@ pub(super) fn small(number: usize) -> u32 {
     u32::try_from(number).expect("no more than the host's pcpus and functions")
 }
 
+/// The package of a node that is one of the package's L3 caches; none: it is no such node, or the
+/// only one of its package.
+fn slice_of(topology: &Topology, node: NodeId) -> Option<u32> {
+    let own = &topology.node(node)?.pcpus;
+    let first = own.first()?;
+    let cache = topology.l3_place(first)?;
+    let package = topology.core_of(first)?.package;
+    let is_of_cache = |pcpu: PcpuId| topology.l3_place(pcpu) == Some(cache);
+    let on_package = topology.cores().iter().filter(|core| core.package == package);
+    let mut others = on_package.filter(|core| core.node != node).peekable();
+    let is_slice = own.iter().all(is_of_cache)
+        && others.peek().is_some()
+        && others.all(|core| core.pcpus.first().is_some_and(|pcpu| !is_of_cache(pcpu)));
+    is_slice.then_some(package)
+}
+
 impl Budget {
     pub(super) fn new(
         topology: &Topology,
@@ -320,6 +340,7 @@ impl Budget {
                 free_gpus: small(free_gpus),
                 share: small(homes.share(home.id)),
                 has_helpers: home.helpers.iter().any(|seat| taken.is_free(seat.at)),
+                slice_of: slice_of(topology, home.id),
                 has_gpus: !home.gpus.is_empty(),
                 annexes: home.annexes.clone(),
                 room: node_memory::of(topology, home.id),

@@ -14,6 +14,17 @@ fn default_vcpus(threads: u32) -> u32 {
     DEFAULT_VCPUS.next_multiple_of(threads.max(1))
 }
 
+/// Whether a node's helpers have a core of their own: of the nodes that are L3 caches of one package
+/// only those of the first one do.
+fn is_first(slice_of: Option<u32>, seen: &mut Vec<u32>) -> bool {
+    let Some(package) = slice_of else { return true };
+    let is_first = !seen.contains(&package);
+    if is_first {
+        seen.push(package);
+    }
+    is_first
+}
+
 impl Budget {
     fn gpus_of(out: &Solution) -> u32 {
         out.homes.iter().map(|(_, gpus)| gpus).sum()
@@ -25,10 +36,12 @@ impl Budget {
     fn shares(&self, out: &mut Solution) {
         let own = !self.is_vendors_odd(Self::gpus_of(out));
         out.demands.clear();
+        let mut slices = Vec::new();
         for &(node, gpus) in out.homes.iter().chain(&out.annexes) {
             let stock = &self.nodes[node];
-            let own = own && !stock.has_helpers;
-            let least = 1 + u32::from(!stock.has_helpers);
+            let has_own = !stock.has_helpers && is_first(stock.slice_of, &mut slices);
+            let own = own && has_own;
+            let least = 1 + u32::from(has_own);
             let share = (stock.share * gpus).min(stock.cores.max(least)).max(least);
             out.demands.push(Demand { node, vcpus: share - u32::from(own), own, gpus });
         }
@@ -63,12 +76,13 @@ impl Budget {
             }
             let room = stock.room.map(|at| &self.rooms[at]);
             let memory = room.is_some_and(|r| r.pages && !r.left.round_down(self.unit()).is_zero());
-            let wanted = demand.vcpus + 1;
+            let own = u32::from(demand.own || stock.slice_of.is_none());
+            let wanted = demand.vcpus + own;
             let left = stock.free(1).min(wanted);
-            let stays = memory && left > 1;
+            let stays = memory && left > own;
             *short += wanted - if stays { left } else { 0 };
             *dropped += u32::from(!stays);
-            demand.vcpus = left.max(1) - 1;
+            demand.vcpus = left.max(own) - own;
             stays
         });
         annexes.retain(|(node, _)| demands.iter().any(|demand| demand.node == *node));
@@ -332,12 +346,16 @@ impl Budget {
             return;
         }
         let spare = out.threads > 0 && !out.vcpus.is_multiple_of(out.threads);
+        let mut slices = Vec::new();
         for demand in &mut out.demands {
             let stock = &self.nodes[demand.node];
             let rest = stock.free(1).saturating_sub(demand.vcpus);
             let owed = stock.free_gpus.saturating_sub(demand.gpus) * stock.share;
             let is_share = demand.gpus > 0 && demand.vcpus == stock.share * demand.gpus;
-            demand.own = rest > 0 && !stock.has_helpers && !(spare && is_share && rest <= owed);
+            demand.own = rest > 0
+                && !stock.has_helpers
+                && !(spare && is_share && rest <= owed)
+                && is_first(stock.slice_of, &mut slices);
         }
     }
 

@@ -431,3 +431,24 @@ fn cores_below_the_largest_l3_are_taken_on_request_and_named_in_any_case() {
     parts.l3[0].size_kib = size(32);
     assert!(refused(&large(4), parts).contains("all L3 caches of this host have 32 MiB"));
 }
+
+/// AMD's "L3 as NUMA domain": a guest over several nodes of a package loses one core, not one of each.
+#[test]
+fn nodes_that_are_l3_caches_have_one_core_for_helpers_together() {
+    let slices = |l3| HostSpec { l3, ..HostSpec::even(4, 4, 64, 4) }.build();
+    let four = Request::for_gpus(4);
+    // Two packages of two nodes: seven cores of each.
+    let sliced = plan_on(&slices(4), &[], &four).unwrap();
+    assert_eq!(sliced.vcpu_pins.len(), 2 * 14);
+    assert_eq!(sliced.emulator_pin.len(), 2 * 2, "one core of each package");
+    // Each I/O thread is on the core of its package.
+    let helpers: Vec<String> = sliced.iothread_pins.iter().map(ToString::to_string).collect();
+    assert_eq!(helpers[0], helpers[1]);
+    assert_eq!(helpers[2], helpers[3]);
+    assert_ne!(helpers[0], helpers[2]);
+    let plain = plan_on(&slices(2), &[], &four).unwrap();
+    assert_eq!((plain.vcpu_pins.len(), plain.emulator_pin.len()), (4 * 6, 4 * 2));
+    // As many vCPUs as asked for, where only these fit.
+    let all = Request { vcpus: Some(28), ..Request::for_gpus(0) };
+    assert_eq!(plan_on(&slices(4), &[], &all).unwrap().vcpu_pins.len(), 28);
+}
