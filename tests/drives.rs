@@ -211,7 +211,7 @@ fn what_is_free_becomes_a_disk_by_a_name_that_stays() {
         let at = at.or_else(|| out.find(&format!("<source dev=\"{path}\"/>")));
         let at = at.unwrap_or_else(|| panic!("{path} is not in {out}"));
         let disk = &out[out[..at].rfind("<disk ").unwrap()..at];
-        for word in ["block", "cache=", "none", "native", "discard=", "iothread=", "queues="] {
+        for word in ["block", "cache=", "none", "io_uring", "discard=", "iothread=", "queues="] {
             assert!(disk.contains(word), "{word} is not in {disk}");
         }
     }

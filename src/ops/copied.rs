@@ -33,7 +33,7 @@ use crate::nvram::refuse_settings;
 use crate::recognise;
 use crate::request::{DomainName, GpuWish};
 use crate::shell::word;
-use crate::storage::{POOL, SeedRequest, SeedWanted, complete, room, seed_alone};
+use crate::storage::{Keyless, POOL, SeedRequest, SeedWanted, complete, room, seed_alone};
 use crate::topology::{DeviceKind, Topology, Trust};
 use crate::tune::Tune;
 use crate::tune::subjects::{self, Subjects};
@@ -398,7 +398,15 @@ impl Seeded {
         wanted: &CloneRequest,
         world: &World,
     ) -> Result<DomainXml> {
-        let disks = seed_alone(&wanted.seed, self.pool(), of, world)?;
+        // Who could log in to the source can log in to its copy: users are on the disks.
+        let seed = SeedRequest { keyless: Keyless::Accepted, ..wanted.seed.clone() };
+        let disks = seed_alone(&seed, self.pool(), of, world)?;
+        if disks.seed.as_ref().is_some_and(|seed| seed.ssh_keys.is_empty()) {
+            world.note(&format!(
+                "no key is added for `{}`: who can log in to `{}` can log in there, too",
+                wanted.to, wanted.name
+            ));
+        }
         for notice in &disks.notices {
             world.warning(&notice.to_string());
         }

@@ -148,6 +148,20 @@ impl<'a> Proof<'a> {
         };
         let mut needed = self.uses.of_disk(path, volume);
         needed.retain(needs);
+        // A volume that is a disk of a domain is said by that domain.
+        let of_domain = |one: &Use| match &one.by {
+            User::Domain { uuid, .. } => Some(uuid.clone()),
+            User::Volume(_) | User::Loop(_) => None,
+        };
+        let domains: Vec<String> = needed.iter().filter_map(of_domain).collect();
+        let is_of_those = |path: &Path| {
+            let all = self.uses.of_disk(path, None);
+            all.iter().filter_map(of_domain).any(|uuid| domains.contains(&uuid))
+        };
+        needed.retain(|one| match &one.by {
+            User::Volume(name) => !volume_of(name).is_some_and(|over| is_of_those(&over.path)),
+            User::Domain { .. } | User::Loop(_) => true,
+        });
         // What others have is said before what no definition names.
         needed.sort_by_key(|one| !matches!(one.by, User::Domain { .. }));
         if !needed.is_empty() {
