@@ -90,6 +90,8 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     let occupancy =
         taken_for_off(world, &wanted.taken, (&topology, all.iter().map(|one| &one.xml)))?;
     let stack = world.stack(&topology, wanted.taken.assume).map(|of| of.stack);
+    // Defects of versions are judged where these are known, as `check` does.
+    let named = wanted.taken.assume.or(topology.machine().stack).filter(|_| recorded);
     let mut subjects = Subjects {
         all,
         topology,
@@ -97,7 +99,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
         disks: BTreeMap::new(),
         abilities: stack.map(|stack| stack.abilities).unwrap_or_default(),
         log_dir: None,
-        versions: stack.map(|stack| stack.versions()).unwrap_or_default(),
+        versions: named.map(|stack| stack.versions()).unwrap_or_default(),
         conversions: Vec::new(),
         networks: wanted.networks.iter().map(|wish| (wish.clone(), false)).collect(),
     };
