@@ -834,7 +834,9 @@ fn resize(session: &mut Session<'_>, guest: &DescribedGuest, wanted: &SetRequest
         return restart::run_if(session, name, down, is_due).map(|done| is_set || done.made);
     }
     // Functions come and go only while it is off; it runs again whether it got them or not.
-    if !session.run(while_differs(guest, |_| true, |world| stop(world, name, down)))?.made {
+    // It may have ended by itself; it is changed and started all the same.
+    let stopped = session.run(while_differs(guest, |_| true, |world| stop(world, name, down)))?;
+    if stopped.change.about.is_none() {
         return Ok(false);
     }
     let changed = session.run(|world| set_without_loss(world, wanted));

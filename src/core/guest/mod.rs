@@ -1,4 +1,4 @@
-//! The one description of a guest: the options that request it, what it has by now, and how the two
+//! The one description of a guest: the options that request it, what it has now, and how the two
 //! differ. Knows no hypervisor, no verb and no file.
 
 mod differences;

@@ -1,4 +1,4 @@
-//! What a guest has by now: its options as its definition has them, whoever changed it. What was left
+//! What a guest has now: its options as its definition has them, whoever changed it. What was left
 //! to the planner stays left to it.
 
 use crate::bdf::Bdf;
@@ -16,7 +16,7 @@ use crate::topology::{DeviceKind, PciDevice, Topology};
 /// A guest as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
-    /// The request that it has by now, with sizes as they were requested.
+    /// The request that it has now, with sizes as they were requested.
     pub request: Request,
     /// Its vCPUs, or those with which it starts, if `virsh setvcpus` has it start with fewer.
     pub vcpus: u32,

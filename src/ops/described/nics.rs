@@ -1,6 +1,6 @@
 //! NICs of the guests of a file that exist: changed before their sizes, at once where that goes.
 
-use super::{DescribedGuest, WAIT_S, while_differs};
+use super::{DescribedGuest, WAIT_S, differs_now, while_differs};
 use crate::compare::wished_nics;
 use crate::error::Result;
 use crate::restart;
@@ -53,12 +53,12 @@ pub(super) fn change(
         return session.run(plan).map(|done| done.made);
     }
     let plan = while_differs(guest, |option| option == OPTION, |world| set(world, wanted));
-    if !session.run(plan)?.made {
-        return Ok(false);
+    let is_set = session.run(plan)?.made;
+    if !runs || restarts_later {
+        return Ok(is_set);
     }
-    if runs && !restarts_later {
-        let down = Down { force: false, wait_s: WAIT_S };
-        restart::run(session, &wanted.name, down)?;
-    }
-    Ok(true)
+    // Also where an interrupted run has set them and not restarted it.
+    let is_due = |world: &World| differs_now(world, guest, |option| option == OPTION);
+    let down = Down { force: false, wait_s: WAIT_S };
+    restart::run_if(session, &wanted.name, down, is_due).map(|done| is_set || done.made)
 }

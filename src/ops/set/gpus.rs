@@ -22,7 +22,7 @@ pub(super) fn number(subject: &Subject, subjects: &Subjects) -> Option<u32> {
 
 /// Whether its GPUs were chosen by a plan: its record has their number alone.
 pub(super) fn were_counted(subject: &Subject) -> bool {
-    let record = subject.xml.record().ok().flatten().filter(|_| !subject.xml.is_copy());
+    let record = subject.xml.record().ok().flatten().filter(|_| subject.xml.is_ours());
     record.is_some_and(|record| matches!(record.request.gpus, GpuWish::Count(_)))
 }
 
