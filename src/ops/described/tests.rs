@@ -361,3 +361,24 @@ fn a_running_guest_is_not_stopped_for_a_drive_with_data() {
     assert!(stage.fake.definition("a").contains("ua-pci0"));
     assert_eq!(stage.fake.runs("a"), Some(true));
 }
+
+#[test]
+fn nics_that_an_interrupted_run_has_set_come_with_a_restart() {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 0, true);
+    let mut guest = asked("a", GpuWish::Count(0));
+    guest.create.guest.networks = vec!["default".parse().unwrap(), "default".parse().unwrap()];
+    guest.may_restart = true;
+    let networks = Some(guest.create.guest.networks.clone());
+    let wanted = SetRequest { name: "a".into(), networks, ..SetRequest::default() };
+    // It was killed before the restart.
+    let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
+    assert!(session.run(|world| set(world, &wanted)).unwrap().made);
+    drop(session);
+    let wanted = file(vec![guest]);
+    let drift = look(&stage.world, &wanted).unwrap();
+    assert_eq!(drift.guests[0].action, GuestAction::Change, "{:?}", drift.guests);
+    run(&stage, &wanted).unwrap();
+    assert_eq!(stage.fake.runs("a"), Some(true));
+    assert!(look(&stage.world, &wanted).unwrap().is_none(), "it runs with them");
+}

@@ -420,6 +420,13 @@ fn other_gpus_are_taken_where_they_were_only_counted_or_with_consent() {
     let refusal = error.refusal().unwrap();
     assert_eq!(refusal.code, "set-other-gpus", "{refusal:?}");
     assert_eq!(refusal.hint, "`gpuvm set a --gpus 2 --move` takes them");
+    // A record of another domain says nothing of this one.
+    let copied = with_gpus(1, false);
+    let text = copied.fake.definition("a").replace(" uuid='", " was='");
+    copied.fake.put_xml(&text, false);
+    copied.fake.put_xml(&beside, false);
+    let code = run(&copied, &accepted).unwrap_err().refusal().map(|refusal| refusal.code);
+    assert_eq!(code, Some("set-other-gpus"));
     let moved = SetRequest { may_move: true, ..accepted };
     assert!(run(&named, &moved).unwrap().made);
     assert_eq!(passed(&named), gets);
