@@ -77,6 +77,7 @@ use gpuvm_ops::make_room::RoomError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
+use gpuvm_ops::paths::PathError;
 use gpuvm_ops::pools::PoolError;
 use gpuvm_ops::recognise::IdentityError;
 use gpuvm_ops::remote::RemoteError;
@@ -118,7 +119,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 108] = [
+static KNOWN: [Known; 109] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -223,6 +224,7 @@ static KNOWN: [Known; 108] = [
     known::<GuestsError>(),
     known::<TunedError>(),
     known::<RenderError>(),
+    known::<PathError>(),
     known::<BackingError>(),
     known::<StorageError>(),
     known::<ArrayVerbError>(),

@@ -1,7 +1,7 @@
 //! Colours and bold: when they are used, and which. Texts carry marks, which `output` turns into
 //! escape sequences or removes; a mark in foreign text is escaped like any control character.
 
-use super::args::ColorArg;
+use clap::ValueEnum;
 use clap::builder::styling::{AnsiColor, Style};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -63,6 +63,24 @@ pub fn state(text: &str) -> Option<Mark> {
 /// Whether a character is one of ours.
 pub fn is_mark(c: char) -> bool {
     ('\u{fdd0}'..='\u{fdef}').contains(&c)
+}
+
+/// When there are colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ColorArg {
+    /// On a terminal, unless NO_COLOR is set or TERM is `dumb`
+    Auto,
+    /// Always, except in JSON
+    Always,
+    /// Never
+    Never,
+}
+
+impl ColorArg {
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<ColorArg> {
+        <ColorArg as ValueEnum>::from_str(name, false).ok()
+    }
 }
 
 /// Applies `--color` of a command line before it is parsed, so that help and usage errors follow

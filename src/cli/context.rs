@@ -29,7 +29,7 @@ impl Deref for Context<'_> {
 impl<'a> Context<'a> {
     /// Makes the context of a run.
     pub fn new(global: &'a Global) -> Context<'a> {
-        let output = Output::new(global);
+        let output = Output { json: global.json, quiet: global.quiet };
         let settings = Settings {
             connect: global.connect.clone(),
             connect_is_given: global.connect_is_given,

@@ -8,7 +8,7 @@ use super::error::EXIT_DONE;
 use super::several::{self, Chosen};
 use crate::hypervisor::XmlOf;
 use gpuvm_ops::delete::{Delete, delete};
-use gpuvm_ops::guest::find;
+use gpuvm_ops::lookup::find;
 use gpuvm_ops::session::{Confirm, Manner, Session};
 
 /// Runs the verb.

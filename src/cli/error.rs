@@ -3,8 +3,9 @@
 
 mod hint;
 
-use super::codes::{Class, told_by};
+use super::codes::told_by;
 use super::offer;
+pub use super::refuse::{around, classed, coded, usage};
 use crate::apply::ApplyError;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{PlanError, RoomOffer};
@@ -24,33 +25,6 @@ pub const EXIT_USAGE: u8 = 2;
 pub const EXIT_FOUND: u8 = 3;
 /// Internal error.
 pub const EXIT_BUG: u8 = 70;
-
-/// Makes an error of a class, with a hint.
-pub fn classed(class: Class, message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
-    coded(class.into(), message, hint)
-}
-
-/// Makes an error with a code of its own, with a hint.
-pub fn coded(
-    code: &'static str,
-    message: impl Into<String>,
-    hint: impl Into<String>,
-) -> anyhow::Error {
-    Hinted::coded(code, message, hint).into()
-}
-
-/// Makes an error with a hint that ends the program with [`EXIT_USAGE`].
-pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
-    classed(Class::Usage, message, hint)
-}
-
-/// Wraps an error of another module with a message and a hint; it keeps its code.
-pub fn around<E>(error: E, message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
-    anyhow::Error::from(error).context(Hinted::around(message, hint))
-}
 
 /// Returns an error with all its causes in one line, each once.
 pub fn whole(error: &anyhow::Error) -> String {

@@ -1,7 +1,6 @@
 //! Output: the answer goes to standard output, everything else to standard error. Only this module
 //! and `console`, the guest's own terminal, write there; foreign text is escaped here.
 
-use super::args::Global;
 use super::printable::{Form, escaped, redacted, redacted_urls};
 use super::table::Table;
 use super::{colour, offer, wrap};
@@ -61,11 +60,6 @@ impl<'a, T> Document<'a, T> {
 }
 
 impl Output {
-    /// Reads the output options.
-    pub fn new(global: &Global) -> Output {
-        Output { json: global.json, quiet: global.quiet }
-    }
-
     /// Prints the answer as text, no line wider than the terminal; adds a newline if missing.
     pub fn text(self, text: &str) -> std::io::Result<()> {
         let text = offered(redacted(text));

@@ -14,8 +14,8 @@ use crate::words::count;
 use gpuvm_core::versions::Stack;
 use gpuvm_core::view::{Page, Subject};
 use gpuvm_ops::capture;
-use gpuvm_ops::guest::Planned;
 use gpuvm_ops::plan::plan;
+use gpuvm_ops::planned::Planned;
 use serde::Serialize;
 use std::path::Path;
 

@@ -24,7 +24,9 @@ const FORMAT: &str = "gpuvm-tune";
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    args.warn_of_old_spelling(cx.output);
+    for warning in args.old_spellings() {
+        cx.output.warning(warning);
+    }
     if args.reserve_pages {
         pages::refuse_elsewhere("tune", cx)?;
     }

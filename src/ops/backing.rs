@@ -10,10 +10,10 @@ use crate::domain::DomainXml;
 use crate::domain::disk_change::target_of;
 use crate::domain::guest::{BackingImage, DiskFormat, DiskKind};
 use crate::error::{Coded, Error};
-use crate::guest::path_text;
 use crate::image::{self, Format};
-use crate::images::POOL_DIR;
 use crate::input::{open_block, open_regular};
+use crate::paths::path_text;
+use crate::pools::IMAGES_DIR;
 use crate::shell::word;
 use gpuvm_core::check::{DiskFact, DiskFault};
 use gpuvm_core::image::{Below, below};
@@ -203,7 +203,7 @@ fn judge(
     });
     // A guest cannot write the header of an image that it never had raw.
     let is_ours = format_made(above, trusted.state) == Some(DiskFormat::Qcow2);
-    let is_image = image.starts_with(POOL_DIR);
+    let is_image = image.starts_with(IMAGES_DIR);
     if is_accepted || is_ours || is_image {
         return Ok(());
     }

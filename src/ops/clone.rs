@@ -16,9 +16,10 @@ use crate::copied::{
 };
 use crate::domain::DomainXml;
 use crate::error::{Coded as _, Result};
-use crate::guest::{find, refuse_name_taken};
+use crate::guest::refuse_name_taken;
 use crate::hypervisor::XmlOf;
 use crate::hypervisor::uses::Uses;
+use crate::lookup::find;
 use crate::shell::word;
 use crate::world::World;
 use gpuvm_core::guest::gpus_of;

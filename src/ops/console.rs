@@ -3,8 +3,8 @@
 use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::error::{Class, Coded, Error, Result, classed};
-use crate::guest::find;
 use crate::hypervisor::{Console, ConsoleRead, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::lookup::find;
 use crate::shell::{domain, word};
 use crate::world::World;
 use nix::errno::Errno;

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::uses::{Absent, Twice, User, Uses, files_of};
-use crate::images;
+use crate::pools::IMAGES_DIR;
 use crate::topology::DriveUse;
 use gpuvm_core::check::{DiskFact, DiskFault};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -133,7 +133,7 @@ pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> 
             directory.display()
         )));
     }
-    if !is_read && real.starts_with(images::POOL_DIR) {
+    if !is_read && real.starts_with(IMAGES_DIR) {
         return Ok(Some("guests are created from this image, and none may write to it".into()));
     }
     if is_swap(&FsRoot::live()?.read("proc/swaps")?.unwrap_or_default(), &meta) {

@@ -4,9 +4,10 @@
 use crate::domain::DomainXml;
 use crate::domain::guest::VirtType;
 use crate::error::{Coded, Error, Result};
-use crate::guest::{Extra, GuestRequest, Planned, render, resolve};
+use crate::guest::{Extra, GuestRequest, render, resolve};
 use crate::networks;
 use crate::plan::{maps_queues, warn_of_name, with_disks};
+use crate::planned::Planned;
 use crate::request::DomainName;
 use crate::shell::word;
 use crate::storage::{self, DataRequest, Disks, ImageRequest, StorageRequest, remains};

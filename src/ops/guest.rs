@@ -2,26 +2,24 @@
 
 mod name;
 mod place;
-mod planned;
 mod render;
 
 pub use name::NameRequest;
 pub use place::PlannedPlace;
-pub use planned::Planned;
-pub use render::{
-    Extra, RenderError, needs_template, path_text, render, template_file, template_of,
-};
+pub use render::{Extra, RenderError, needs_template, render, template_file, template_of};
 
 use crate::disks::linked_functions;
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
 use crate::domain::wish::{NicWish, mac_twice};
-use crate::error::{Class, Coded as _, NoPlace, Refusal, Result, classed, dump_hint, usage};
+use crate::error::{Class, Coded as _, NoPlace, Result, classed, dump_hint, usage};
 use crate::hypervisor::machine::log_of;
 use crate::hypervisor::{
     DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
 };
+use crate::lookup::find;
 use crate::placement::{Occupancy, Placement, nearest, plan};
+use crate::planned::Planned;
 use crate::request::{Extras, PinPolicy, Request};
 use crate::shell::{domain, taken_for, word};
 use crate::storage::{StorageRequest, refuse_unfit};
@@ -276,28 +274,6 @@ pub fn log_hint(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
         None => format!("`tail {}` shows what its QEMU said last", word(path)),
         Some(host) => format!("{path} on `{host}` has what its QEMU said last"),
     })
-}
-
-/// Finds the domain of this name.
-pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, HypervisorError> {
-    let mut rows = hypervisor.domains()?;
-    match rows.iter().position(|row| row.name == name) {
-        Some(at) => Ok(rows.swap_remove(at)),
-        None => Err(no_domain(name, &rows)),
-    }
-}
-
-/// The same for a verb about several domains or guests, whose name is in a list of its own.
-pub fn not_found(name: &str, rows: &[DomainSummary]) -> Refusal {
-    Refusal::new(Class::NotFound, no_domain(name, rows).to_string(), LISTED)
-}
-
-/// The hint of a name that no domain has.
-pub const LISTED: &str = "`gpuvm list` shows the domains that are there";
-
-/// The error that none of these domains has this name.
-pub fn no_domain(name: &str, rows: &[DomainSummary]) -> HypervisorError {
-    HypervisorError::no_domain(name, rows.iter().map(|row| row.name.as_str()))
 }
 
 #[cfg(test)]

@@ -33,8 +33,6 @@ use std::path::PathBuf;
 
 /// The default pool of images, created when the first is added.
 pub const POOL: &str = "gpuvm-images";
-/// The directory of that pool.
-pub const POOL_DIR: &str = "/var/lib/libvirt/gpuvm-images";
 
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -159,13 +157,14 @@ pub fn find(images: Vec<Image>, pool: &str, name: &ImageName) -> Result<Image> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pools::IMAGES_DIR;
 
     /// A volume of this name as libvirt reads it.
     fn volume(name: &str, format: &str, backing: Option<&str>) -> Volume {
         Volume {
             pool: POOL.into(),
             name: name.into(),
-            path: PathBuf::from(POOL_DIR).join(name),
+            path: PathBuf::from(IMAGES_DIR).join(name),
             format: format.into(),
             capacity_bytes: 3 << 30,
             allocation_bytes: 1 << 30,

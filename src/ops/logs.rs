@@ -2,10 +2,11 @@
 
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Coded, Result, classed, usage};
-use crate::guest::{find, make_log_dir};
+use crate::guest::make_log_dir;
 use crate::hypervisor::XmlOf;
 use crate::hypervisor::machine::{self, Machine};
 use crate::input::{InputError, open_regular};
+use crate::lookup::find;
 use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;

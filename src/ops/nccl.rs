@@ -7,8 +7,8 @@ pub mod uninstall;
 
 use crate::domain::DomainXml;
 use crate::error::{Coded, Doing as _, Error, Result};
-use crate::guest::find;
 use crate::hypervisor::XmlOf;
+use crate::lookup::find;
 use crate::shell::word;
 use crate::source::{Source, definition};
 use crate::world::World;

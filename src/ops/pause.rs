@@ -4,8 +4,9 @@
 use crate::apply::Step;
 use crate::change::Change;
 use crate::error::{Class, Result, classed};
-use crate::guest::{find, restart_hint};
+use crate::guest::restart_hint;
 use crate::hypervisor::DomainState;
+use crate::lookup::find;
 use crate::shell::{domain, word};
 use crate::world::World;
 

@@ -4,12 +4,11 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::disks::{most_named_iothread, used_iothreads};
 use crate::error::Result;
-use crate::guest::{
-    GuestRequest, NameRequest, Planned, refuse_name_of_virsh, resolve, template_file,
-};
+use crate::guest::{GuestRequest, NameRequest, refuse_name_of_virsh, resolve, template_file};
 use crate::hypervisor::emulator::switch_has_speed;
 use crate::placement::reason::{CoreReason, TreeReason};
 use crate::placement::{Placement, Reason, Topic, window_reason};
+use crate::planned::Planned;
 use crate::storage::usual_disks;
 use crate::world::World;
 

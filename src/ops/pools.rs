@@ -6,6 +6,9 @@ use crate::hypervisor::storage::{FILE_POOLS, Pool, Storage, is_file_pool};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::shell::word;
 
+/// The directory of the pool of images.
+pub const IMAGES_DIR: &str = "/var/lib/libvirt/gpuvm-images";
+
 /// The reason a pool is not used.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "storage-")]

@@ -11,7 +11,8 @@ use gpuvm::finding::Severity;
 use gpuvm::placement::{Occupancy, plan};
 use gpuvm::topology::{Topology, file};
 use gpuvm::versions::Versions;
-use gpuvm_ops::guest::{Extra, Planned, render};
+use gpuvm_ops::guest::{Extra, render};
+use gpuvm_ops::planned::Planned;
 
 /// The recorded hosts with their names.
 fn hosts() -> Vec<(String, Topology)> {

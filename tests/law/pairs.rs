@@ -8,8 +8,9 @@ use gpuvm::domain::guest::{Disk, DiskFormat, DiskKind};
 use gpuvm::placement::{Occupancy, Placement, PlanError, plan};
 use gpuvm::request::{PinPolicy, Request};
 use gpuvm::topology::Topology;
-use gpuvm_ops::guest::{Extra, Planned, render};
+use gpuvm_ops::guest::{Extra, render};
 use gpuvm_ops::plan::with_disks;
+use gpuvm_ops::planned::Planned;
 use std::collections::BTreeSet;
 
 /// The sizes requested of a host, as options.

@@ -94,7 +94,8 @@ pub use undo::{HistoryArgs, UndoArgs};
 pub use verify::{CheckArgs, VerifyArgs};
 pub use view::ViewArgs;
 
-use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
+use super::colour::ColorArg;
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
 use heading::{BEHAVIOUR, GLOBAL, GUEST, PLACEMENT};
 use std::path::PathBuf;
 
@@ -238,24 +239,6 @@ pub struct Global {
     #[arg(short = 'V', long, global = true, display_order = 111, action = ArgAction::Version)]
     #[arg(help_heading = GLOBAL)]
     pub version: Option<bool>,
-}
-
-/// When there are colours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ColorArg {
-    /// On a terminal, unless NO_COLOR is set or TERM is `dumb`
-    Auto,
-    /// Always, except in JSON
-    Always,
-    /// Never
-    Never,
-}
-
-impl ColorArg {
-    /// The one of this name.
-    pub fn named(name: &str) -> Option<ColorArg> {
-        <ColorArg as ValueEnum>::from_str(name, false).ok()
-    }
 }
 
 /// The verb, in the order of [`GROUPS`].

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::apply::now_s;
 use crate::bdf::Bdf;
-use crate::cli::error::usage;
+use crate::cli::refuse::usage;
 use crate::request::{
     DeviceWish, DomainName, Extras, GpuWish, HugePages, Near, PinPolicy, Profile, Request,
     RequestError, Reserve, Rule, Template, VfWish, Which,

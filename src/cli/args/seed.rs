@@ -4,7 +4,7 @@ use super::heading::{BEHAVIOUR, FIRST_BOOT};
 use super::late::Late;
 use super::life::LockArgs;
 use super::program::called_as_vendor;
-use crate::cli::error::around;
+use crate::cli::refuse::around;
 use crate::input;
 use crate::seed::{self, Hidden, MAX_BYTES};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};

@@ -4,7 +4,7 @@ use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
 use super::life::ChangeArgs;
 use super::request::device_wish;
 use super::wish::{chosen_pages, number, word};
-use crate::cli::error::usage;
+use crate::cli::refuse::usage;
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{

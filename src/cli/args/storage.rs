@@ -3,10 +3,11 @@
 use super::heading::DISKS;
 use super::program::called_as_vendor;
 use crate::apply::Preallocate;
-use crate::cli::error::{Coded as _, usage};
+use crate::cli::refuse::usage;
 use crate::image::ImageName;
 use crate::memsize::MemSize;
 use clap::{Args, ValueEnum, ValueHint};
+use gpuvm_ops::error::Coded as _;
 use gpuvm_ops::storage::{DataRequest, ImageRequest, OsDisk, StorageError, StorageRequest};
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -6,7 +6,6 @@ use super::item;
 use super::life::LockArgs;
 use super::view::ViewArgs;
 use super::wish::word;
-use crate::cli::output::Output;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::rate::Rate;
 use crate::domain::wish::NicWish;
@@ -325,17 +324,14 @@ impl ItemArgs {
 }
 
 impl TuneArgs {
-    /// Warns of spellings that the next release takes for something else, or not at all.
-    pub fn warn_of_old_spelling(&self, output: Output) {
-        if self.all_domains {
-            output.warning("`--all-domains` is `--all` now; the next release refuses it");
-        }
-        if self.all && !self.targets.is_empty() {
-            output.warning(
-                "`--all` beside a name stands for --all-settings in this release only: `--all` is \
-                 all domains",
-            );
-        }
+    /// Warnings of spellings that the next release takes for something else, or not at all.
+    pub fn old_spellings(&self) -> Vec<&'static str> {
+        let all_domains = "`--all-domains` is `--all` now; the next release refuses it";
+        let all = "`--all` beside a name stands for --all-settings in this release only: `--all` \
+                   is all domains";
+        let is_all_settings = self.all && !self.targets.is_empty();
+        let used = [(self.all_domains, all_domains), (is_all_settings, all)];
+        used.into_iter().filter(|(is_used, _)| *is_used).map(|(_, warning)| warning).collect()
     }
 
     /// What they ask for.

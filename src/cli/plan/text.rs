@@ -6,7 +6,7 @@ use crate::placement::{Placement, Reason};
 use crate::topology::{DeviceKind, Topology, Trust};
 use crate::words::count;
 use gpuvm_core::fabric::need;
-use gpuvm_ops::guest::Planned;
+use gpuvm_ops::planned::Planned;
 use std::fmt::Write as _;
 
 /// A plan in lines: a label and its values, the label once.

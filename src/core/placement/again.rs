@@ -1,9 +1,9 @@
 //! Derives a request from an existing guest, so that another place can be planned for it.
 
-use super::Held;
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::memsize::MemSize;
+use crate::occupancy::Held;
 use crate::request::{DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
 use crate::topology::model::ids;
 use crate::topology::{DeviceKind, Topology};

@@ -3,10 +3,14 @@
 
 use super::budget::{Counting, PerGpu, reserve};
 use super::pages::advised;
+use super::place::place;
+use super::reason::{Because, Reason};
 use super::reason::{MemoryReason, NoPages, Topic};
-use super::{Because, NodePages, Occupancy, Placement, PlanError, Reason, place};
+use super::result::Placement;
+use super::types::{NodePages, PlanError};
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
+use crate::occupancy::Occupancy;
 use crate::request::{GpuWish, HugePages, PageSize, Request};
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::topology::{NumaNode, Topology};

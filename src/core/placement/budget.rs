@@ -8,10 +8,10 @@ mod node_memory;
 pub use node_memory::memory_node;
 pub(super) use node_memory::reserve;
 
-use super::PlanError;
 use super::affinity::{self, Homes};
 use super::limits;
 use super::taken::Taken;
+use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::cpuset::{NodeId, PcpuId};
 use crate::memsize::MemSize;

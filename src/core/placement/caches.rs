@@ -8,32 +8,11 @@
 //! leaf 4 to the guest's package. With QEMU's own leaves (`l3-cache`) each die has one L3 (QEMU,
 //! `target/i386/cpu.c`: `legacy_l3_cache`).
 
-use super::GuestTopology;
+use super::types::{GuestCache, GuestTopology};
+use super::window::is_amd;
 use crate::cpuset::CpuSet;
 use crate::topology::Topology;
-use serde::{Deserialize, Serialize};
 use std::iter::repeat_n;
-
-/// Source of the guest's cache leaves (libvirt's `mode` of a CPU's `<cache>`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum GuestCache {
-    /// The host's CPU: sizes and sharing are the host's.
-    Passthrough,
-    /// QEMU: an L3 of 16 MiB for each die.
-    Emulate,
-}
-
-impl GuestCache {
-    /// Returns libvirt's name of it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            GuestCache::Passthrough => "passthrough",
-            GuestCache::Emulate => "emulate",
-        }
-    }
-}
 
 /// The most dies of a package: AMD's leaf 0x8000001E has three bits for them.
 const MOST_DIES: u32 = 8;
@@ -53,7 +32,7 @@ pub fn caches_of(topology: &Topology, pins: &[CpuSet]) -> Option<Vec<usize>> {
 /// Returns the number of APIC id bits that share an L3 of the host; none if unknown: an offline
 /// thread has an id, too, and Intel's leaf counts ids that the package could have.
 fn host_bits(topology: &Topology) -> Option<u32> {
-    let is_amd = topology.machine().cpu_vendor.as_deref().is_some_and(super::is_amd);
+    let is_amd = topology.machine().cpu_vendor.as_deref().is_some_and(is_amd);
     let most = topology.parts().l3.iter().map(|cache| cache.pcpus.len()).max()?;
     let known = is_amd && topology.parts().offline.is_empty();
     known.then(|| bits(u32::try_from(most).unwrap_or(u32::MAX)))

@@ -1,11 +1,11 @@
 //! Finds which NICs, virtual functions and NVMe drives can be passed through, and why others
 //! cannot. Does not know where the guest's GPUs are.
 
-use super::PlanError;
 use super::explain::{NOTHING_LEFT, count, list};
 use super::groups;
 use super::reason::Topic;
 use super::taken::Taken;
+use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::DeviceWish;

@@ -4,10 +4,14 @@
 use super::affinity::Homes;
 use super::freeing::{self, Advice};
 use super::groups::Block;
+use super::reason::Topic;
+use super::shared_nvlink;
+use super::short::plan;
 use super::slots::{Slots, first};
 use super::taken::Taken;
-use super::{Occupancy, PlanError, Topic, plan, shared_nvlink};
+use super::types::PlanError;
 use crate::bdf::Bdf;
+use crate::occupancy::Occupancy;
 use crate::request::{GpuWish, PinPolicy, Request};
 use crate::topology::{Topology, Trust};
 use crate::words::nouns;

@@ -1,9 +1,9 @@
 //! Finds the GPUs of a guest that can transfer peer-to-peer over PCIe, bypassing host memory. Knows
 //! their place on the host, not how cliques are written.
 
-use super::PlanError;
 use super::explain::{Reasons, list};
 use super::reason::{GpuReason, Topic};
+use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::topology::{Proximity, Topology};
 

@@ -3,7 +3,7 @@
 use super::explain::count;
 use super::pcpus::{GuestCores, NodeCores};
 use super::reason::CoreReason;
-use super::{GuestTopology, PlanError};
+use super::types::{GuestTopology, PlanError};
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{CellWish, L3Wish, PinPolicy, Profile, Request};
 use crate::topology::Topology;

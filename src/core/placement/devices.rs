@@ -12,7 +12,8 @@ use super::score::{Judges, Key, Ranking, Scorer};
 use super::search;
 use super::slots::{Mask, Slots, bits, size};
 use super::taken::Taken;
-use super::{DeviceState, PlanError, compare, isolation};
+use super::types::{DeviceState, PlanError};
+use super::{compare, isolation};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
 use crate::topology::Topology;
@@ -103,6 +104,11 @@ fn of_model(slots: &mut Slots<'_>, request: &Request) -> Result<(), PlanError> {
         slots.gpus.mean(&of_this_model(slots.topology, name)?);
     }
     Ok(())
+}
+
+/// Refuses a model that no GPU of the host has.
+pub fn check_model(topology: &Topology, name: &str) -> Result<(), PlanError> {
+    of_this_model(topology, name).map(drop)
 }
 
 /// Returns the GPUs matching a model name; an error if the host has none.

@@ -3,7 +3,7 @@
 
 pub(super) use crate::words::count;
 
-use super::{Because, Reason, Topic};
+use super::reason::{Because, Reason, Topic};
 use std::fmt::Display;
 
 /// Collects the reasons of one plan, in the order of its choices.

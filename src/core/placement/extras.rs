@@ -3,7 +3,6 @@
 //! planned anew keeps those that it has, as far as it has no more than it is to have. Knows nothing
 //! of pcpus and memory.
 
-use super::PlanError;
 use super::affinity::Homes;
 use super::assign::{Cost, cheapest};
 use super::candidates::{Candidate, Devices, Kind, Refused, short};
@@ -12,6 +11,7 @@ use super::explain::{Reasons, count};
 use super::groups;
 use super::reason::{BesideGpu, BesideReason, GpuName, label};
 use super::taken::Taken;
+use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::{DeviceWish, Near, Request};

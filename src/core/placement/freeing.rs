@@ -4,9 +4,11 @@
 
 use super::again::{count, request_of};
 use super::groups;
+use super::result::Placement;
+use super::short::plan;
 use super::taken::Taken;
-use super::{Held, Occupancy, Placement, plan};
 use crate::bdf::Bdf;
+use crate::occupancy::{Held, Occupancy};
 use crate::request::{GpuWish, Request};
 use crate::topology::{PartitionId, Topology};
 use serde::Serialize;

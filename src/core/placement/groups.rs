@@ -1,8 +1,8 @@
 //! Finds which functions can be passed through, and which have to come along: IOMMU groups, and the
 //! host's own use. Does not know how many GPUs are wanted.
 
-use super::DeviceState;
 use super::taken::Taken;
+use super::types::DeviceState;
 use crate::bdf::Bdf;
 use crate::health::Health;
 use crate::topology::{

@@ -14,10 +14,14 @@
 use super::affinity::{Among, Homes};
 use super::budget::{Budget, Counting};
 use super::reason::Topic;
+use super::result::Placement;
 use super::score::{Judges, Key};
+use super::short::plan;
 use super::taken::Taken;
-use super::{Occupancy, Placement, PlanError, devices, extras, plan};
+use super::types::PlanError;
+use super::{devices, extras};
 use crate::bdf::Bdf;
+use crate::occupancy::Occupancy;
 use crate::request::{GpuWish, HugePages, Request};
 use crate::topology::{DeviceKind, Topology};
 use std::ops::Add;

@@ -4,9 +4,11 @@ use super::chosen::Devices;
 use super::explain::Reasons;
 use super::isolation;
 use super::reason::{Because, GpuReason, Topic, TreeReason};
+use super::result::Placement;
 use super::taken::Taken;
-use super::{GuestPcie, Occupancy, Placement};
+use super::types::GuestPcie;
 use crate::bdf::Bdf;
+use crate::occupancy::Occupancy;
 use crate::topology::{DeviceKind, Topology};
 
 /// Topics that depend on which NVSwitches the guest has.

@@ -2,9 +2,12 @@
 //! at the end of every plan, so that no verb counts what `export` would refuse.
 
 use super::caches::needs_remapping;
+use super::reason::Reason;
 use super::reason::{Topic, TreeReason};
+use super::result::Placement;
+use super::types::PlanError;
 use super::window::window;
-use super::{Held, Occupancy, Placement, PlanError, Reason};
+use crate::occupancy::{Held, Occupancy};
 use crate::request::{CellWish, PinPolicy, Request, Template};
 use crate::topology::{DeviceKind, PciDevice, Topology};
 

@@ -1,12 +1,12 @@
 //! The guest's cells with their memory, and the reasons for its amount and nodes. The numbers come
 //! from the budget.
 
-use super::GuestCell;
 use super::affinity::distance;
 use super::budget::{Budget, CellSize, DGX2, Room, Solution};
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
 use super::reason::{MemoryReason, Rounding, Topic};
+use super::types::GuestCell;
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::request::{Profile, Request};

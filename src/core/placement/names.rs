@@ -1,10 +1,10 @@
 //! Names of GPUs in sentences: their labels, places, and why they are unavailable. Chooses nothing.
 
-use super::PlanError;
 use super::explain::domains;
 use super::groups::Block;
 use super::reason::{GpuList, Unit};
 use super::slots::{Mask, Slots, bits, first, touched};
+use super::types::PlanError;
 use crate::topology::Barred;
 
 impl Slots<'_> {

@@ -2,8 +2,9 @@
 //! planned. Knows which requirements can be relaxed, not why the planner refused.
 
 use super::limits::most_vcpus;
-use super::{Occupancy, plan};
+use super::short::plan;
 use crate::memsize::MemSize;
+use crate::occupancy::Occupancy;
 use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, Near, PinPolicy, Request, Reserve};
 use crate::topology::Topology;
 use std::collections::BTreeSet;

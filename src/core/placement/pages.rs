@@ -2,11 +2,11 @@
 //! Reserves nothing: a shortage is reported with the command that fixes it, since the pool may be
 //! filled before the guest starts.
 
-use super::NodePages;
 use super::budget::Solution;
 use super::explain::Reasons;
 use super::reason::{MemoryReason, Topic};
 use super::taken::{Taken, ordinary};
+use super::types::NodePages;
 use crate::request::{HugePages, PageSize, Request};
 use crate::topology::{HugePagePool, Topology};
 use std::collections::BTreeMap;

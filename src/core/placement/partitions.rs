@@ -1,13 +1,13 @@
 //! Chooses a guest's NVLink partition first; its GPUs follow. The scorer decides which one is
 //! better.
 
-use super::PlanError;
 use super::chosen::{Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, domains, list, numbers};
 use super::future::Future;
 use super::reason::{AfterSplit, GpuReason, Topic};
 use super::score::{Judges, Ranking, Scorer};
 use super::slots::{Mask, Slots, bits, size};
+use super::types::PlanError;
 use super::{compare, search};
 use crate::bdf::Bdf;
 use crate::request::Request;

@@ -8,7 +8,7 @@ use super::cover::distance;
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
 use super::reason::{Topic, TreeReason};
-use super::{GuestPcie, PcieGroup, PcieLink};
+use super::types::{GuestPcie, PcieGroup, PcieLink};
 use crate::bdf::Bdf;
 use crate::topology::vendor::VENDOR_ATI;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Topology, Way};

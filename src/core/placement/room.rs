@@ -10,10 +10,12 @@
 use super::again::{count, request_of};
 use super::groups;
 use super::joint::{Joint, Wanted, exactly, within};
+use super::result::Placement;
+use super::short::plan;
 use super::taken::Taken;
-use super::{Held, Occupancy, Placement, plan};
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
+use crate::occupancy::{Held, Occupancy};
 use crate::request::Request;
 use crate::topology::{DeviceKind, Topology};
 use serde::Serialize;

@@ -1,19 +1,28 @@
 //! Places for guests if cores or memory are short: those of stopped domains are used, and guests
 //! whose pins are left to the planner float. A place beside all domains is always preferred.
 
+use super::budget::Counting;
+use super::place::place;
+use super::reason::{Because, Reason, Topic};
 use super::reason::{CoreReason, MemoryReason};
-use super::taken::Taken;
-use super::{Because, Held, NodeSet, Occupancy, Placement, PlanError, Reason, Topic, on_pages};
+use super::result::Placement;
+use super::taken::{Taken, floats};
+use super::types::PlanError;
+use super::{auto, limits};
 use crate::cpuset::CpuSet;
+use crate::cpuset::NodeSet;
 use crate::memsize::MemSize;
-use crate::request::{CellWish, PinPolicy, Profile, Request};
+use crate::occupancy::{Held, Occupancy};
+use crate::request::{CellWish, HugePages, PinPolicy, Profile, Request};
 use crate::topology::Topology;
 
-pub(super) fn plan(
+/// Finds a guest's place.
+pub fn plan(
     topology: &Topology,
     held: &Occupancy,
     request: &Request,
 ) -> Result<Placement, PlanError> {
+    limits::refuse_host_devices(held, request)?;
     let is_auto = request.pins == PinPolicy::Auto;
     let pinned = |pins| Request { pins, ..request.clone() };
     let by_core = pinned(PinPolicy::Core);
@@ -42,6 +51,19 @@ pub(super) fn plan(
     Err(refused)
 }
 
+/// Finds a place beside all that is held, pinned or not, on the pages that are asked for or the
+/// best.
+fn on_pages(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+) -> Result<Placement, PlanError> {
+    match request.huge_pages {
+        HugePages::Auto => auto::plan(topology, held, request),
+        HugePages::Off | HugePages::Size(_) => place(topology, held, request, Counting::default()),
+    }
+}
+
 /// Whether a guest may float if cores are short: it has no passed-through functions, requests
 /// nothing about cores, fits on the host's pcpus, and no pinned guest with such functions runs.
 fn may_float(topology: &Topology, held: &Occupancy, request: &Request) -> bool {
@@ -56,7 +78,7 @@ fn may_float(topology: &Topology, held: &Occupancy, request: &Request) -> bool {
         && request.profile != Profile::NvidiaVm;
     let fits = request.vcpus.is_none_or(|vcpus| vcpus as usize <= topology.pcpus().len());
     let has_cores = |held: &Held| {
-        let pinned = held.vcpu_pins.iter().any(|pin| !super::floats(topology, pin));
+        let pinned = held.vcpu_pins.iter().any(|pin| !floats(topology, pin));
         !held.yields() && !held.devices.is_empty() && pinned
     };
     passed == 0 && says_nothing && fits && !held.domains.iter().any(has_cores)

@@ -1,11 +1,11 @@
 //! Writes the error of a shortage, with numbers, holders and a hint. Used only if no place was
 //! found.
 
-use super::PlanError;
 use super::affinity::Homes;
 use super::budget::{Budget, Demand, Room, Short, Solution};
 use super::explain::{NOTHING_LEFT, count, list};
 use super::taken::Taken;
+use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
 use crate::request::Profile;

@@ -2,11 +2,11 @@
 //! what is requested.
 
 use super::explain::count;
-use super::{Exclusion, Held, Occupancy};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::fabric::Readiness;
 use crate::memsize::MemSize;
+use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::GpuWish;
 use crate::topology::{DeviceKind, NumaNode, Topology};
 use std::collections::{BTreeMap, BTreeSet};

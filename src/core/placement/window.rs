@@ -1,8 +1,9 @@
 //! The guest's window for 64-bit BARs, from the real BARs of its devices, and whether UEFI must be
 //! told its size. A placement whose window exceeds the host's address bits is refused.
 
+use super::reason::Reason;
 use super::reason::{Topic, TreeReason, WindowTooLarge};
-use super::{Placement, Reason};
+use super::result::Placement;
 use crate::bdf::Bdf;
 use crate::topology::{Bar, Machine, Topology};
 

@@ -1,6 +1,6 @@
 //! From a planned guest to its domain XML: reads the template. Defines and creates nothing.
 
-use super::{GuestRequest, Planned};
+use super::GuestRequest;
 use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, SPARE_PORTS, VirtType,
 };
@@ -8,6 +8,7 @@ use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
 use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
+use crate::planned::Planned;
 use crate::request::Request;
 use crate::topology::{KnownDevice, Topology};
 use crate::world::World;
@@ -34,9 +35,6 @@ pub enum RenderError {
     /// libvirt's QEMU does not have the machine type.
     #[error("this host's QEMU does not have machine `{machine}`: {why}")]
     NoMachine { machine: String, why: String },
-    /// A path is not plain UTF-8 text.
-    #[error("path {path} cannot be written in XML")]
-    Path { path: String },
 }
 
 impl Coded for RenderError {}
@@ -202,13 +200,4 @@ pub fn template_file(path: &Path) -> Result<DomainXml> {
     let text = input::text(path, DOMAIN_BYTES)
         .doing(|| format!("cannot read template `{}`", path.display()))?;
     DomainXml::parse(&text).doing(|| format!("template `{}`", path.display()))
-}
-
-/// A path as text that XML can hold, made absolute from the working directory.
-pub fn path_text(path: &Path) -> Result<String> {
-    let path = std::path::absolute(path)?;
-    let bad =
-        || RenderError::Path { path: format!("{path:?}") }.hint("use a path of plain UTF-8 text");
-    let text = path.to_str().ok_or_else(bad)?;
-    if text.chars().any(char::is_control) { Err(bad()) } else { Ok(text.to_owned()) }
 }

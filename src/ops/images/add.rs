@@ -4,7 +4,7 @@
 use super::error::ImageError;
 use super::fetch::{KnownImage, Meant, meant};
 use super::source::{AddImage, Source, Word};
-use super::{POOL, POOL_DIR, images, marker_name, volume_name};
+use super::{POOL, images, marker_name, volume_name};
 use crate::apply::Step;
 use crate::change::{Change, Hold, Part};
 use crate::error::{Coded as _, Result};
@@ -12,6 +12,7 @@ use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
 use crate::image::{Format, ImageName, Sha256};
 use crate::memsize::MemSize;
+use crate::pools::IMAGES_DIR;
 use crate::pools::{file_pool, make_pool};
 use crate::session::Session;
 use crate::shell::word;
@@ -157,7 +158,7 @@ fn refuse(
 ) -> Result<()> {
     let storage = hypervisor.storage();
     let Some(pool) = file_pool(storage, pool_name, POOL)? else {
-        return make_pool(hypervisor, pool_name, POOL_DIR).map(drop);
+        return make_pool(hypervisor, pool_name, IMAGES_DIR).map(drop);
     };
     if images(storage, pool_name)?.iter().any(|image| image.name == *name) {
         return Err(ImageError::Exists { pool_name: pool_name.to_owned(), name: name.to_string() }
@@ -190,7 +191,7 @@ fn plan(
     refuse(hypervisor, pool_name, &source.name, Some((&source.shown(), source.bytes)))?;
     let mut steps = Vec::new();
     if file_pool(hypervisor.storage(), pool_name, POOL)?.is_none() {
-        steps.push(make_pool(hypervisor, pool_name, POOL_DIR)?);
+        steps.push(make_pool(hypervisor, pool_name, IMAGES_DIR)?);
     }
     let pool = || pool_name.to_owned();
     let name = volume_name(&source.name, source.content.format);

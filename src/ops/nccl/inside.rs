@@ -5,8 +5,9 @@
 use crate::agent::{Agent, Untold, has_agent};
 use crate::domain::DomainXml;
 use crate::error::{Coded, Error, Result};
-use crate::guest::{find, restart_hint};
+use crate::guest::restart_hint;
 use crate::hypervisor::{Hypervisor, XmlOf};
+use crate::lookup::find;
 use crate::shell::word;
 use gpuvm_core::nccl::place::{CONF, FILE, FOUND_AT, OVER_CONF, TMPFILES, named_by, sum};
 use std::collections::BTreeMap;

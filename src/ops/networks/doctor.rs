@@ -10,8 +10,8 @@ use crate::discover::path;
 use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Result, classed};
 use crate::fsroot::FsRoot;
-use crate::guest::find;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::lookup::find;
 use crate::network::doctor::{
     Attached, Behind, Case, Diagnosis, HostSide, Inside, Nic, On, examine,
 };

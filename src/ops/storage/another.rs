@@ -11,10 +11,10 @@ use crate::domain::guest::{
 };
 use crate::drives::state::State;
 use crate::error::{Coded as _, Result};
-use crate::guest::path_text;
 use crate::hypervisor::storage::{NewVolume, Volume, is_file_pool};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::memsize::MemSize;
+use crate::paths::path_text;
 use crate::pools::{file_pool, make_pool};
 use crate::shell::word;
 use crate::world::World;

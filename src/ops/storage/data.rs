@@ -5,8 +5,8 @@ use super::{DataRequest, Disks, Notice, Place, StorageError, room};
 use crate::apply::{Preallocate, Space, Step, space};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role};
 use crate::error::{Coded as _, Result, usage};
-use crate::guest::path_text;
 use crate::memsize::MemSize;
+use crate::paths::path_text;
 use crate::seed::DATA_DISK_SERIAL;
 use crate::words;
 use std::io::ErrorKind;
@@ -203,8 +203,8 @@ fn is_mount_point(directory: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::Planned;
     use crate::placement::{Occupancy, plan};
+    use crate::planned::Planned;
     use crate::request::{DomainName, Request};
     use crate::skip::skip;
     use crate::storage::StorageRequest;

@@ -11,10 +11,10 @@ use crate::disks::of_host;
 use crate::domain::guest::{BackingImage, Disk, DiskFormat, DiskKind};
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};
 use crate::fsroot::FsRoot;
-use crate::guest::path_text;
 use crate::image::{self, Format};
-use crate::images::POOL_DIR;
 use crate::input::{open_block, open_regular};
+use crate::paths::path_text;
+use crate::pools::IMAGES_DIR;
 use crate::shell::word;
 use crate::topology::Content;
 use std::io::ErrorKind;
@@ -133,7 +133,7 @@ fn images_below(
 
 /// What to give a guest instead of a file of the host.
 fn instead_of(path: &Path) -> String {
-    if !path.canonicalize().is_ok_and(|real| real.starts_with(POOL_DIR)) {
+    if !path.canonicalize().is_ok_and(|real| real.starts_with(IMAGES_DIR)) {
         return "use an image, such as those in /var/lib/libvirt/images, or a device".to_owned();
     }
     let text = path.to_string_lossy();

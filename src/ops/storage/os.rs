@@ -5,11 +5,12 @@ use super::{Disks, ImageRequest, OsDisk, Place, StorageError, StorageRequest};
 use crate::apply::{Preallocate, Step};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
 use crate::error::{Coded as _, Result};
-use crate::guest::path_text;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::NewVolume;
 use crate::images::{self, Image};
 use crate::memsize::MemSize;
+use crate::paths::path_text;
+use crate::pools::IMAGES_DIR;
 use std::path::{Path, PathBuf};
 
 /// Directory of a blank boot disk if none is named.
@@ -126,7 +127,7 @@ fn of_image(
         OsDisk::Overlay => {
             let below = match image {
                 Some(image) => (image.path.clone(), image.format.to_string()),
-                None => (Path::new(images::POOL_DIR).join(&source.name), "qcow2".to_owned()),
+                None => (Path::new(IMAGES_DIR).join(&source.name), "qcow2".to_owned()),
             };
             let volume = new(DiskFormat::Qcow2, bytes, Some(below));
             steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: None });

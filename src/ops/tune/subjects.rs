@@ -10,8 +10,9 @@ use crate::domain::{DomainXml, Element};
 use crate::error::{
     Class, Coded, Doing as _, Error, Refusal, Result, classed, dump_and_define, usage,
 };
-use crate::guest::{make_log_dir, not_found, refuse_same_mac};
+use crate::guest::{make_log_dir, refuse_same_mac};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
+use crate::lookup::not_found;
 use crate::network::{Kind, known};
 use crate::networks::refuse_unfit;
 use crate::placement::explain::NOTHING_LEFT;

@@ -2,8 +2,8 @@
 
 use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
-use crate::placement::NodePages;
 use crate::placement::explain::{count, domains, list};
+use crate::placement::types::NodePages;
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::words::are;
 use std::fmt;

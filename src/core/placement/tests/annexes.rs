@@ -2,10 +2,14 @@
 
 use super::testhost::{HostSpec, NodeSpec, held};
 use super::{plan_on, refusal, run, says};
+use crate::cpuset::CpuSet;
+use crate::memsize::MemSize;
 use crate::placement::affinity::{Among, Homes};
 use crate::placement::*;
 use crate::request::CellWish;
+use crate::request::{Profile, Request};
 use crate::topology::Parts;
+use crate::topology::Topology;
 
 /// The recorded DGX A100: GPUs on nodes 1, 3, 5 and 7 of 8.
 fn dgx_a100() -> Topology {

@@ -4,6 +4,8 @@
 
 use crate::golden::{compare, numbers};
 use crate::placement::*;
+use crate::request::Request;
+use crate::topology::Topology;
 use crate::topology::file;
 use serde_json::{Value, json};
 use std::fmt::Write;

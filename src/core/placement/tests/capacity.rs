@@ -3,8 +3,11 @@
 
 use super::testhost::{HostSpec, held};
 use super::{dgx2, plan_on, run};
+use crate::bdf::Bdf;
 use crate::placement::*;
 use crate::request::GpuWish;
+use crate::request::Request;
+use crate::topology::Topology;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

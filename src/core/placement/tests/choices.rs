@@ -3,9 +3,13 @@
 
 use super::testhost::{HostSpec, device};
 use super::{dgx2, plan_on, refusal, run, says};
+use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
+use crate::memsize::MemSize;
 use crate::placement::*;
 use crate::request::{Allow, DeviceWish, Extras, GpuWish, Policy, Prefer};
+use crate::request::{PinPolicy, Request};
+use crate::topology::Topology;
 use crate::topology::{FabricModel, NvLink};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,12 +2,18 @@
 
 use super::testhost::{HostSpec, NodeSpec, held};
 use super::{dgx2, pins, plan_on, refusal, run, says};
+use crate::bdf::Bdf;
 use crate::cpuset::PcpuId;
+use crate::cpuset::{CpuSet, NodeId};
+use crate::memsize::MemSize;
 use crate::placement::affinity::Homes;
+use crate::placement::budget::Counting;
 use crate::placement::budget::{Budget, Solution};
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, L3Wish, Policy, Reserve};
+use crate::request::{PinPolicy, Request};
+use crate::topology::Topology;
 use crate::topology::{CoreKind, NumaNode, Parts, Speed};
 
 /// A request for this many vCPUs without GPUs.

@@ -2,11 +2,16 @@
 
 use super::testhost::{HostSpec, device, held};
 use super::{dgx2, plan_on, refusal, run, says};
+use crate::bdf::Bdf;
+use crate::cpuset::CpuSet;
 use crate::cpuset::NodeId;
+use crate::memsize::MemSize;
 use crate::placement::reason::{CoreReason, GpuReason, TreeReason};
 use crate::placement::*;
 use crate::request::{CellWish, DeviceWish, GpuWish, HugePages, Reserve};
+use crate::request::{PageSize, PinPolicy, Request};
 use crate::topology::NvLink;
+use crate::topology::Topology;
 
 #[test]
 fn functions_are_free_or_held() {

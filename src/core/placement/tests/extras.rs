@@ -2,6 +2,7 @@
 //! possible choice.
 
 use super::testhost::{HostSpec, device, held};
+use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::placement::affinity::Homes;
 use crate::placement::cover::{distance, rank};
@@ -9,7 +10,9 @@ use crate::placement::explain::Reasons;
 use crate::placement::extras::{Extras, Search};
 use crate::placement::taken::Taken;
 use crate::placement::*;
+use crate::request::Request;
 use crate::request::{DeviceWish, GpuWish, Near};
+use crate::topology::Topology;
 use crate::topology::{DeviceKind, Parts, PciDevice, Proximity, Sriov, file};
 use proptest::prelude::*;
 

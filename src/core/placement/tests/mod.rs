@@ -16,8 +16,13 @@ pub(crate) use sound::check_together;
 pub(crate) mod testhost;
 
 use super::*;
+use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
+use crate::cpuset::{CpuSet, NodeSet};
+use crate::memsize::MemSize;
 use crate::request::{CellWish, GpuWish, HugePages};
+use crate::request::{PageSize, PinPolicy, Profile, Request};
+use crate::topology::Topology;
 use crate::topology::{Drive, DriveUse, HugetlbMount, NetFace, Parts, Sriov};
 use testhost::{HostSpec, device, held};
 

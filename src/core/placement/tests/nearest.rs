@@ -2,8 +2,12 @@
 
 use super::testhost::held;
 use super::{dgx2, plan_on, run};
+use crate::bdf::Bdf;
+use crate::memsize::MemSize;
 use crate::placement::*;
 use crate::request::{Allow, CellWish, DeviceWish, Extras, GpuWish, HugePages, Near, Reserve};
+use crate::request::{PinPolicy, Request};
+use crate::topology::Topology;
 
 /// The recorded DGX A100.
 fn a100() -> Topology {

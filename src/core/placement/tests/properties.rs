@@ -3,9 +3,14 @@
 
 use super::sound::{Case, check_together};
 use super::testhost::{HostSpec, NodeSpec, held};
+use crate::bdf::Bdf;
+use crate::memsize::MemSize;
+use crate::placement::reason::MemoryReason;
 use crate::placement::reason::NoPages;
 use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, HugePages, Policy, Reserve};
+use crate::request::{PageSize, PinPolicy, Profile, Request};
+use crate::topology::Topology;
 use proptest::prelude::*;
 
 /// One event of a stream.

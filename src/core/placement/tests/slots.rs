@@ -2,7 +2,7 @@
 
 use super::testhost::held;
 use super::{dgx2, pins, plan_on, refusal, run, says};
-use crate::placement::*;
+use crate::request::{Profile, Request};
 use crate::topology::FabricModel;
 
 /// Slots of `nvidia-vm`: count and first index (gpuvm-nvidia-vm(7), SLOTS).

@@ -1,11 +1,15 @@
 //! Invariants of every plan, for any request and host: checks for the property tests.
 
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeSet};
 use crate::cpuset::{NodeId, PcpuId};
 use crate::memsize::MemSize;
 use crate::placement::affinity::{Homes, distance};
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::{CellWish, Profile};
+use crate::request::{PageSize, PinPolicy, Request};
+use crate::topology::Topology;
 use crate::topology::{Core, DeviceKind};
 use std::collections::BTreeSet;
 

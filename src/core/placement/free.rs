@@ -1,0 +1,45 @@
+//! What a guest could have now: functions and cores that nothing holds.
+
+use super::affinity::Homes;
+use super::groups;
+use super::taken::Taken;
+use super::types::DeviceState;
+use crate::bdf::Bdf;
+use crate::cpuset::{CpuSet, NodeSet};
+use crate::occupancy::Occupancy;
+use crate::topology::Topology;
+
+/// Why no guest gets an NVSwitch in the shared model, as words to follow its name.
+pub const FABRIC_MANAGERS: &str = "stays with Fabric Manager, which sets up the NVLinks of guests";
+
+/// Returns whether functions can be passed through now, and why not, as words to follow a
+/// function's name.
+pub fn device_states(
+    topology: &Topology,
+    held: &Occupancy,
+    functions: &[Bdf],
+) -> Vec<(DeviceState, Option<String>)> {
+    let taken = Taken::new(topology, held);
+    let aside = |bdf| topology.device(bdf).and_then(|device| topology.set_aside(device));
+    let state = |&bdf: &Bdf| match groups::block(topology, &taken, bdf) {
+        None if topology.is_fabric_managers(bdf) => {
+            (DeviceState::Host, Some(FABRIC_MANAGERS.to_owned()))
+        }
+        None => match (groups::remains(topology, bdf), aside(bdf)) {
+            (Some(why), _) => (DeviceState::Data, Some(why)),
+            (None, Some(why)) => (DeviceState::Display, Some(why.why().into_owned())),
+            (None, None) => (DeviceState::Free, None),
+        },
+        Some(block) => (block.state(), Some(block.why(1))),
+    };
+    functions.iter().map(state).collect()
+}
+
+/// Pcpus of cores of these nodes that a guest could have: no domain holds them, and none is among
+/// the first `kept` cores of its node, which are reserved for the host.
+pub fn idle_cores(topology: &Topology, held: &Occupancy, kept: u32, nodes: &NodeSet) -> CpuSet {
+    let (homes, taken) = (Homes::new(topology, kept), Taken::new(topology, held));
+    let seats = nodes.iter().flat_map(|node| homes.seats(node));
+    let free = seats.filter(|seat| taken.is_free(seat.at));
+    free.flat_map(|seat| seat.core.pcpus.iter()).collect()
+}
