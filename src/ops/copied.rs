@@ -41,7 +41,8 @@ use crate::tune::subjects::{self, Subjects};
 use crate::world::World;
 use gpuvm_core::check::{self, Finding};
 use gpuvm_core::finding::Severity;
-use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
+use gpuvm_core::tune::items::Resize;
+use gpuvm_core::tune::{Items, TuneError, Tuned};
 
 /// A request for a guest as another one.
 #[derive(Debug, Clone)]
@@ -288,7 +289,7 @@ fn place(
     // Another host's settings say nothing of this one.
     let items = if of.is_elsewhere { Items::all() } else { Items::default() };
     let tuning = |gpus: u32| Tune {
-        items: Items { anew: true, gpus: Item::To(GpuWish::Count(gpus)), ..items.clone() },
+        items: Items { resize: Resize::gpus(Some(GpuWish::Count(gpus))), ..items.clone() },
         allow_remote: wanted.allow_remote,
         ..Tune::default()
     };

@@ -39,7 +39,7 @@ use crate::set::{SetRequest, set};
 use crate::shell::word;
 use crate::start::{Start, start};
 use crate::stop::{Down, stop};
-use crate::topology::Topology;
+use crate::topology::{TAKES_ONE, Topology};
 use crate::tune::Tuning;
 use crate::words::count;
 use crate::world::World;
@@ -478,7 +478,7 @@ fn or_shared(error: Error, name: &DomainName) -> Error {
             refusal.message = format!("guest `{name}`: {}", refusal.message);
             // Guests that are strangers by `gpuvm host trust` are not taken by either.
             refusal.hint = refusal.hint.replace(
-                "`--accept-shared-fabric` takes it for one guest",
+                TAKES_ONE,
                 "`accept-shared-fabric: true` in its entry takes it for this guest",
             );
             Error::Refused(refusal)

@@ -30,9 +30,10 @@ use crate::tune::{Tune, Tuning, agreed, extra};
 use crate::words;
 use crate::world::World;
 use gpuvm_core::guest::gpus_of;
-use gpuvm_core::tune::items::{NewNics, OtherFunctions};
+use gpuvm_core::tune::items::{NewNics, OtherFunctions, Resize};
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
 pub use nics::explained;
+use std::collections::BTreeSet;
 
 /// The reason a guest does not get another size.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -123,15 +124,20 @@ pub struct SetRequest {
 }
 
 impl SetRequest {
-    pub(crate) fn tuning(&self) -> Tune {
-        let items = Items {
-            anew: true,
-            vcpus: self.vcpus.map_or(Item::Keep, Item::To),
-            max_vcpus: self.max_vcpus.map_or(Item::Keep, Item::To),
-            memory: self.memory.map_or(Item::Keep, Item::To),
-            huge_pages: self.huge_pages,
+    /// The settings with these GPUs, none: its own stay; and with these root ports for functions, none: any.
+    pub(crate) fn tuning(&self, gpus: Option<GpuWish>, ports: Option<BTreeSet<u8>>) -> Tune {
+        let resize = Resize {
+            vcpus: self.vcpus,
+            max_vcpus: self.max_vcpus,
+            memory: self.memory,
+            gpus,
             gpus_said: self.gpus_said.clone(),
-            functions: self.functions.clone(),
+            functions: OtherFunctions { ports, ..self.functions.clone() },
+            ..Resize::default()
+        };
+        let items = Items {
+            resize: Some(resize),
+            huge_pages: self.huge_pages,
             all_nics: self.networks.as_ref().map(|_| NewNics::FreeOrNew),
             movable: match self.movable {
                 None => Item::Keep,
@@ -206,7 +212,7 @@ pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
     if wanted.live {
         nics::refuse_not_live(world, wanted)?;
     }
-    let tune = wanted.tuning();
+    let tune = wanted.tuning(None, None);
     let subjects = subjects::read(world, &tune)?;
     let tuned = best(&subjects, wanted)?.map_err(|error| no_place(&subjects, &error, wanted))?;
     let mut tuned = vec![Ok(tuned)];
@@ -242,10 +248,8 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
         (compromises, cells)
     };
     for gpus in choices {
-        let mut tune = wanted.tuning();
-        tune.items.gpus = gpus;
+        let mut tune = wanted.tuning(gpus, functions::ports(subject, subjects, wanted)?);
         tune.items.all_nics = nics::ports(subject, wanted)?;
-        tune.items.functions.ports = functions::ports(subject, subjects, wanted)?;
         let (_, mut tuned) = subjects.try_all(&tune);
         let Some(tuned) = tuned.pop() else { continue };
         let is_better = match (&found, &tuned) {
@@ -290,10 +294,9 @@ fn moved(subjects: &Subjects, subject: &Subject, wanted: &SetRequest) -> Result<
     if wanted.gpu_set.is_some() || own == 0 || count == own || count == 0 {
         return Ok(None);
     }
-    let mut tune = wanted.tuning();
-    tune.items.gpus = Item::To(GpuWish::Count(count));
+    let ports = functions::ports(subject, subjects, wanted)?;
+    let mut tune = wanted.tuning(Some(GpuWish::Count(count)), ports);
     tune.items.all_nics = nics::ports(subject, wanted)?;
-    tune.items.functions.ports = functions::ports(subject, subjects, wanted)?;
     let (_, mut tuned) = subjects.try_all(&tune);
     let Some(Ok(tuned)) = tuned.pop() else { return Ok(None) };
     if wanted.may_move || gpus::were_counted(subject) {

@@ -376,14 +376,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         named.clone().unwrap_or(base)
     }
     Items {
-        anew: false,
-        vcpus: base.vcpus,
-        max_vcpus: base.max_vcpus,
-        plugged: base.plugged,
-        memory: base.memory,
-        gpus: base.gpus,
-        gpus_said: base.gpus_said,
-        functions: base.functions,
+        resize: base.resize,
         pins: or(&args.pins, base.pins),
         topology: or(&args.topology, base.topology),
         emulator: or(&args.emulator, base.emulator),

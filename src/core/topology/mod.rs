@@ -39,7 +39,7 @@ pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
 pub use peers::{Meeting, OpenPort};
 pub use proximity::{Proximity, Way};
 pub use set_aside::{SetAside, Unsupported};
-pub use trust::Trust;
+pub use trust::{TAKES_ONE, Trust};
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};

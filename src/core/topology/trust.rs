@@ -14,6 +14,16 @@ pub enum Trust {
     Strangers,
 }
 
+/// The part of the advice that names an option.
+macro_rules! takes_one {
+    () => {
+        "`--accept-shared-fabric` takes it for one guest"
+    };
+}
+
+/// The part of [`Trust::advice`] that names an option of `create`, which a file spells as a field.
+pub const TAKES_ONE: &str = takes_one!();
+
 impl Trust {
     /// Whether a guest whose NVLinks others reach is refused: always if the guests are declared
     /// strangers, which cannot be overridden for one guest; without a declaration, unless accepted
@@ -42,10 +52,11 @@ impl Trust {
     /// sentence of `plan`, `capacity` and `create`.
     pub fn advice(said: Option<Trust>) -> &'static str {
         match said {
-            None => {
+            None => concat!(
                 "`gpuvm host trust one-tenant` says once that all guests of this host trust each \
-                 other; `--accept-shared-fabric` takes it for one guest"
-            }
+                 other; ",
+                takes_one!()
+            ),
             Some(Trust::OneTenant) => {
                 "all guests of this host trust each other, by `gpuvm host trust`"
             }

@@ -42,15 +42,16 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
 fn vcpus(work: &mut Work<'_>) -> Result<(), TuneError> {
     let (items, item) = (work.given.items, ItemName::Vcpus);
     if let Some(why) = work.cells_stay().filter(|_| items.resizes()) {
-        let item = if items.vcpus.is_kept() { ItemName::Memory } else { item };
+        let item = if items.size().vcpus.is_none() { ItemName::Memory } else { item };
         let hint = format!("`virsh edit {}` changes its cells", domain(&work.xml.name()));
         return Err(TuneError::item(item, format!("{why}, so its cells stay"), hint));
     }
     let vcpus = work.vcpus();
     let is_other = vcpus != work.guest.claims.vcpus.value;
-    let start = items.plugged.value().copied().filter(|start| *start < vcpus);
-    let plugged = (!items.plugged.is_kept()).then_some(DomainEdit::SetPlugged { vcpus: start });
-    if !is_other && items.vcpus.is_kept() {
+    let start = items.size().plugged.value().copied().filter(|start| *start < vcpus);
+    let plugged =
+        (!items.size().plugged.is_kept()).then_some(DomainEdit::SetPlugged { vcpus: start });
+    if !is_other && items.size().vcpus.is_none() {
         return plugged.map_or(Ok(()), |plugged| work.make(item, &[plugged]));
     }
     let edits = [DomainEdit::SetVcpus { vcpus, pinned: false }].into_iter().chain(plugged);
@@ -108,7 +109,7 @@ fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
         let message = format!("{} KiB are divided among cells that stay", was.kib());
         return Err(TuneError::item(item, message, "add --cells on"));
     }
-    let is_whole = !work.guest.hostdevs.is_empty() || !work.given.items.memory.is_kept();
+    let is_whole = !work.guest.hostdevs.is_empty() || work.given.items.size().memory.is_some();
     if memory == was && !(is_whole && starts_with_less(&work.xml, work.guest.claims)) {
         return Ok(());
     }

@@ -83,7 +83,7 @@ fn functions(work: &mut Work<'_>, item: ItemName) -> Result<(), TuneError> {
     let fastest = work.given.abilities.port_speed_dgts.or(has);
     let placement = &without_cells(&work.xml, placement);
     let (gone, vfs) = (&gone[..], &vf_nics(work, placement, &had)?);
-    let ports = work.given.items.functions.ports.as_ref();
+    let ports = work.given.items.size().functions.ports.as_ref();
     let change = FunctionChange { gone, ports, vfs, port_speed_dgts: fastest };
     let Some(edits) = function_edits(&work.xml, placement, work.given.topology, change)? else {
         let what = match item {
@@ -110,7 +110,7 @@ fn vf_nics(
     let mut nics = BTreeMap::new();
     let vfs = placement.devices.iter().copied().filter(|vf| pf_of_nic(topology, *vf).is_some());
     for (nth, vf) in (0..).zip(vfs) {
-        let said = work.given.items.functions.settings_of(vf);
+        let said = work.given.items.size().functions.settings_of(vf);
         let is_new = !had.contains(&vf);
         let now = if is_new { VfSettings::default() } else { settings_now(&work.xml, vf) };
         let then = now.over(&said);

@@ -125,26 +125,57 @@ impl OtherFunctions {
     }
 }
 
+/// Another size of a guest, or other passed-through functions: what depends on it is planned anew,
+/// what somebody has set otherwise stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resize {
+    /// Number of vCPUs; none: it stays, or follows from [`Resize::gpus`].
+    pub vcpus: Option<u32>,
+    /// The most vCPUs that it may have while it runs.
+    pub max_vcpus: Option<u32>,
+    /// Amount of memory; none: it stays, or follows from [`Resize::gpus`].
+    pub memory: Option<MemSize>,
+    /// The passed-through GPUs; none: they stay.
+    pub gpus: Option<GpuWish>,
+    /// How they were requested, for the record; none: as the recorded ones were.
+    pub gpus_said: Option<GpuWish>,
+    /// The passed-through NICs, virtual functions and NVMe drives.
+    pub functions: OtherFunctions,
+    /// How many of its vCPUs are plugged at start, which follows from the numbers before.
+    pub plugged: Item<u32>,
+}
+
+impl Resize {
+    /// Everything stays.
+    const NOTHING: &'static Resize = &Resize {
+        vcpus: None,
+        max_vcpus: None,
+        memory: None,
+        gpus: None,
+        gpus_said: None,
+        functions: OtherFunctions {
+            nics: None,
+            vfs: None,
+            vf_settings: Vec::new(),
+            nvmes: None,
+            nic_near: None,
+            nvme_near: None,
+            ports: None,
+        },
+        plugged: Item::Keep,
+    };
+
+    /// The GPUs alone.
+    pub fn gpus(gpus: Option<GpuWish>) -> Option<Resize> {
+        Some(Resize { gpus, ..Resize::default() })
+    }
+}
+
 /// The action on each setting of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items {
-    /// Whether the guest gets another size: what depends on it is planned anew, what somebody has
-    /// set otherwise stays.
-    pub anew: bool,
-    /// Number of vCPUs; only with [`Items::anew`].
-    pub vcpus: Item<u32>,
-    /// The most vCPUs that it may have while it runs; only with [`Items::anew`].
-    pub max_vcpus: Item<u32>,
-    /// How many of its vCPUs are plugged at start, which follows from the numbers before.
-    pub plugged: Item<u32>,
-    /// Amount of memory; only with [`Items::anew`].
-    pub memory: Item<MemSize>,
-    /// The passed-through GPUs; only with [`Items::anew`].
-    pub gpus: Item<GpuWish>,
-    /// How they were requested, for the record; none: as the recorded ones were.
-    pub gpus_said: Option<GpuWish>,
-    /// The passed-through NICs, virtual functions and NVMe drives; only with [`Items::anew`].
-    pub functions: OtherFunctions,
+    /// Another size; none: it stays, and so do its functions.
+    pub resize: Option<Resize>,
     /// Pins of vCPUs.
     pub pins: Item<PinOrder>,
     /// CPU topology that the guest sees.
@@ -220,14 +251,7 @@ impl Items {
     /// request, since every byte of the disk is copied.
     pub fn all() -> Items {
         Items {
-            anew: false,
-            vcpus: Item::Keep,
-            max_vcpus: Item::Keep,
-            plugged: Item::Keep,
-            memory: Item::Keep,
-            gpus: Item::Keep,
-            gpus_said: None,
-            functions: OtherFunctions::default(),
+            resize: None,
             pins: Item::On,
             topology: Item::On,
             emulator: Item::On,
@@ -274,6 +298,11 @@ impl Items {
         }
     }
 
+    /// The size and the functions that it gets.
+    pub fn size(&self) -> &Resize {
+        self.resize.as_ref().unwrap_or(Resize::NOTHING)
+    }
+
     /// Keeps what the guest sees of its CPU where it is of an operating system that depends on it:
     /// macOS does not boot with other models, nor with some numbers of cores. The same where an
     /// argument of QEMU says it: what the definition says then has no effect.
@@ -306,22 +335,23 @@ impl Items {
 
     /// Whether the guest gets another number of vCPUs, amount of memory or other GPUs.
     pub(super) fn resizes(&self) -> bool {
-        !self.vcpus.is_kept() || !self.memory.is_kept() || !self.gpus.is_kept()
+        let size = self.size();
+        size.vcpus.is_some() || size.memory.is_some() || size.gpus.is_some()
     }
 
     /// Whether passed-through functions come or go, or get other settings.
     pub(super) fn moves_functions(&self) -> bool {
-        !self.gpus.is_kept() || !self.functions.is_kept()
+        self.size().gpus.is_some() || !self.size().functions.is_kept()
     }
 
     /// The first kind of functions that come or go; none: all stay.
     pub(super) fn first_moved(&self) -> Option<ItemName> {
-        if !self.gpus.is_kept() {
+        if self.size().gpus.is_some() {
             return Some(ItemName::Gpus);
         }
         ExtraKind::ALL
             .into_iter()
-            .find(|kind| self.functions.of(*kind).is_some())
+            .find(|kind| self.size().functions.of(*kind).is_some())
             .map(ItemName::from)
     }
 

@@ -162,7 +162,7 @@ pub fn planned_request(current: &DomainXml, given: &Given<'_>) -> Result<Request
 /// Applies settings to a domain; changes nothing that is already so.
 pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> {
     let claims = refuse::understood(current, given)?;
-    let mut items = if given.items.anew {
+    let mut items = if given.items.resize.is_some() {
         resize::items(current, &claims, given)?
     } else {
         given.items.clone()
@@ -182,7 +182,7 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
         None
     };
     if let (Some(placement), true) = (&placement, items.moves_functions()) {
-        if items.functions.ports.is_none() {
+        if items.size().functions.ports.is_none() {
             guest.take(placement);
         } else {
             guest.take_functions(placement);

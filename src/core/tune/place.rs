@@ -35,7 +35,7 @@ pub(super) fn place(
         own_devices: guest.hostdevs.iter().copied().chain(of_arguments).collect(),
         ..given.others.clone()
     };
-    if given.items.functions.nvmes.is_some() {
+    if given.items.size().functions.nvmes.is_some() {
         // A drive that is a disk of its own is no drive that it can be passed.
         let disks = guest.claims.passed.iter();
         let disks = disks.filter(|passed| !passed.is_hostdev() && !passed.by_argument);
@@ -118,8 +118,8 @@ pub(super) fn refuse_arguments(
 fn moves(bdf: Bdf, items: &Items, (topology, kinds): (&Topology, &Kinds<'_>)) -> bool {
     let group = topology.iommu_group(bdf).map(|group| &group.members[..]).unwrap_or_default();
     let of_kind = |bdf: &Bdf| {
-        !items.gpus.is_kept() && kinds.is_of_board(*bdf)
-            || kinds.extra(*bdf).is_some_and(|kind| items.functions.of(kind).is_some())
+        items.size().gpus.is_some() && kinds.is_of_board(*bdf)
+            || kinds.extra(*bdf).is_some_and(|kind| items.size().functions.of(kind).is_some())
     };
     group.iter().chain([&bdf]).any(of_kind)
 }

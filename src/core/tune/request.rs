@@ -82,39 +82,39 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         Item::Off => request.threads = Some(1),
         Item::To(shape) => request.threads = Some(shape.threads),
     }
-    if let (Some(placement), false) = (work.placement, items.gpus.is_kept()) {
+    if let (Some(placement), false) = (work.placement, items.size().gpus.is_none()) {
         let gpus = placement.devices.iter().copied().filter(|bdf| {
             let device = work.given.topology.device(*bdf);
             device.is_some_and(|device| device.kind() == DeviceKind::Gpu)
         });
-        request.gpus = match (&items.gpus_said, request.gpus) {
+        request.gpus = match (&items.size().gpus_said, request.gpus) {
             (Some(said), _) => said.clone(),
             (None, GpuWish::Exact(_) | GpuWish::Indexes(_)) => GpuWish::Exact(gpus.collect()),
             (None, _) => GpuWish::Count(u32::try_from(gpus.count()).unwrap_or(u32::MAX)),
         };
     }
-    if let (Some(placement), false) = (work.placement, items.functions.is_kept()) {
+    if let (Some(placement), false) = (work.placement, items.size().functions.is_kept()) {
         let kinds = Kinds::new(work.given.topology, &work.xml);
         let has = kinds.of(&placement.devices, ExtraKind::Vf);
         let had = kinds.passed(work.guest.claims, ExtraKind::Vf);
         let vfs = (&had[..], &has[..]);
-        request.extras = functions::recorded(&request.extras, &items.functions, vfs);
+        request.extras = functions::recorded(&request.extras, &items.size().functions, vfs);
     }
-    if let Some(&vcpus) = items.vcpus.value() {
+    if let Some(vcpus) = items.size().vcpus {
         request.vcpus = Some(vcpus);
         // Threads that do not divide them are not shown any more.
         let shown = work.placement.map(|placement| placement.topology.threads);
         request.threads = request.threads.and(shown);
     }
-    match items.plugged {
-        Item::Keep if items.vcpus.is_kept() => {}
+    match items.size().plugged {
+        Item::Keep if items.size().vcpus.is_none() => {}
         Item::Keep | Item::On | Item::Off => request.vcpus_at_start = None,
         Item::To(start) => {
             request.vcpus = Some(claims.vcpus.value);
             request.vcpus_at_start = Some(start);
         }
     }
-    if !items.memory.is_kept() {
+    if items.size().memory.is_some() {
         request.memory_kib = Some(claims.memory.value);
     }
     if items.memory_rounding.value().is_some() && request.memory_kib.is_some() {

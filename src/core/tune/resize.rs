@@ -3,7 +3,7 @@
 //! would have them, and stay where somebody has chosen others.
 
 use super::functions::settings_now;
-use super::items::PinOrder;
+use super::items::{OtherFunctions, PinOrder, Resize};
 use super::kinds::Kinds;
 use super::wish::{memory_now, order_of, starts_with_less};
 use super::{Given, Item, ItemName, Items, TuneError, tune};
@@ -25,11 +25,12 @@ pub(super) fn items(
     given: &Given<'_>,
 ) -> Result<Items, TuneError> {
     let mut items = given.items.clone();
-    room(current, claims, &mut items)?;
+    let mut size = items.size().clone();
+    room(current, claims, &mut size)?;
     let vcpus = claims.vcpus.value;
-    let is_whole = claims.plugged.len() == vcpus as usize || !items.plugged.is_kept();
-    if items.vcpus == Item::To(vcpus) && is_whole {
-        items.vcpus = Item::Keep;
+    let is_whole = claims.plugged.len() == vcpus as usize || !size.plugged.is_kept();
+    if size.vcpus == Some(vcpus) && is_whole {
+        size.vcpus = None;
     }
     let page = page_of(claims);
     let has_pages = match items.huge_pages {
@@ -45,20 +46,21 @@ pub(super) fn items(
         _ => page.unwrap_or(PageSize::TwoMib.size()).max(PageSize::TwoMib.size()),
     };
     let memory = memory_now(claims);
-    if let Some(wanted) = items.memory.value()
-        && (*wanted == memory || wanted.round_up(unit) == memory)
+    if let Some(wanted) = size.memory
+        && (wanted == memory || wanted.round_up(unit) == memory)
         && !starts_with_less(current, claims)
     {
-        items.memory = Item::Keep;
+        size.memory = None;
     }
     let repages = !items.huge_pages.is_kept();
-    as_it_has(current, claims, given, &mut items);
+    as_it_has(current, claims, given, &mut size.functions);
+    items.resize = Some(size);
     if !items.resizes() && !items.moves_functions() && !repages {
         return Ok(items);
     }
     refuse_mistaken(&items, given.topology)?;
     refuse(current, claims, &items)?;
-    if !items.memory.is_kept() || items.moves_functions() || repages {
+    if items.size().memory.is_some() || items.moves_functions() || repages {
         items.memory_rounding = Item::On;
     }
     if items.moves_functions() {
@@ -77,7 +79,12 @@ pub(super) fn items(
 
 /// Leaves out kinds of functions that it has as requested. Of a guest of ours as many have been
 /// requested before, too: it may have others that came along.
-fn as_it_has(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &mut Items) {
+fn as_it_has(
+    current: &DomainXml,
+    claims: &Claims<'_>,
+    given: &Given<'_>,
+    wanted: &mut OtherFunctions,
+) {
     let recorded = current.record().ok().flatten().map(|record| record.request.extras);
     let was = |kind| {
         let extras = recorded.as_ref()?;
@@ -87,7 +94,6 @@ fn as_it_has(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items:
             ExtraKind::Nvme => extras.nvmes.number(),
         })
     };
-    let wanted = &mut items.functions;
     let kinds = Kinds::new(given.topology, current);
     let has = |kind| kinds.passed(claims, kind);
     let is_so = |wish: &DeviceWish, has: &[Bdf]| match wish {
@@ -118,12 +124,12 @@ fn as_it_has(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items:
 
 /// Tells how many vCPUs there are, and how many of them are plugged at start: the number itself
 /// where a guest has room for it, or gets that.
-fn room(current: &DomainXml, claims: &Claims<'_>, items: &mut Items) -> Result<(), TuneError> {
+fn room(current: &DomainXml, claims: &Claims<'_>, size: &mut Resize) -> Result<(), TuneError> {
     let (now, most) = (claims.plugged.len(), claims.vcpus.value);
     let now = u32::try_from(now).unwrap_or(u32::MAX);
     let recorded = current.record().ok().flatten().and_then(|record| record.request.vcpus_at_start);
     let has_room = now < most || recorded.is_some();
-    match (items.vcpus.value().copied(), items.max_vcpus.value().copied()) {
+    match (size.vcpus, size.max_vcpus) {
         (None, None) => {}
         (vcpus, Some(most)) => {
             let start = vcpus.unwrap_or(now);
@@ -139,15 +145,15 @@ fn room(current: &DomainXml, claims: &Claims<'_>, items: &mut Items) -> Result<(
                 let hint = format!("`gpuvm set {} --vcpus {number}`", word(&name));
                 return Err(TuneError::item(ItemName::Vcpus, message, hint));
             }
-            items.vcpus = Item::To(most);
-            items.plugged = if start < most { Item::To(start) } else { Item::Off };
+            size.vcpus = Some(most);
+            size.plugged = if start < most { Item::To(start) } else { Item::Off };
         }
         (Some(vcpus), None) if has_room && (1..=most).contains(&vcpus) => {
-            items.vcpus = Item::Keep;
-            items.plugged = Item::To(vcpus);
+            size.vcpus = None;
+            size.plugged = Item::To(vcpus);
         }
         (Some(_), None) => {
-            items.plugged = if has_room { Item::Off } else { Item::Keep };
+            size.plugged = if has_room { Item::Off } else { Item::Keep };
         }
     }
     Ok(())
@@ -162,7 +168,7 @@ fn page_of(claims: &Claims<'_>) -> Option<MemSize> {
 /// Refuses addresses that are not of the kind for which they are named.
 fn refuse_mistaken(items: &Items, topology: &Topology) -> Result<(), TuneError> {
     for kind in ExtraKind::ALL {
-        let Some(DeviceWish::Exact(named)) = items.functions.of(kind) else { continue };
+        let Some(DeviceWish::Exact(named)) = items.size().functions.of(kind) else { continue };
         if let Some((what, hint)) = named.iter().find_map(|bdf| kind.mistaken(*bdf, topology)) {
             return Err(TuneError::item(kind.into(), what, hint));
         }
@@ -172,17 +178,17 @@ fn refuse_mistaken(items: &Items, topology: &Topology) -> Result<(), TuneError> 
 
 /// Refuses what would be left with vCPUs that are not there, or with memory of another division.
 fn refuse(current: &DomainXml, claims: &Claims<'_>, items: &Items) -> Result<(), TuneError> {
-    if items.vcpus == Item::To(0) {
+    if items.size().vcpus == Some(0) {
         let hint = format!("`gpuvm set {} --vcpus 1`", word(&current.name()));
         return Err(TuneError::item(ItemName::Vcpus, "a guest needs at least one", hint));
     }
-    if let Some(memory) = items.memory.value().filter(|memory| memory.kib() < 1024) {
+    if let Some(memory) = items.size().memory.filter(|memory| memory.kib() < 1024) {
         let message = format!("{memory} is too little for a guest");
         let hint = format!("`gpuvm set {} --memory 1G`", word(&current.name()));
         return Err(TuneError::item(ItemName::Memory, message, hint));
     }
     let edit = || format!("`virsh edit {}` changes it", domain(&current.name()));
-    let Some(&vcpus) = items.vcpus.value().filter(|vcpus| **vcpus < claims.vcpus.value) else {
+    let Some(vcpus) = items.size().vcpus.filter(|vcpus| *vcpus < claims.vcpus.value) else {
         return Ok(());
     };
     let tune = current.root().child("cputune").into_iter().flat_map(Element::elements);
@@ -260,7 +266,7 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
         tuned.is_ok_and(|tuned| tuned.changes.is_empty())
     };
     let is_ours = current.record().is_ok_and(|record| record.is_some());
-    if root.find("cpu/topology").is_some() && (is_ours || !items.vcpus.is_kept()) {
+    if root.find("cpu/topology").is_some() && (is_ours || items.size().vcpus.is_some()) {
         items.topology = Item::On;
     }
     if root.find("cpu/cache").is_some() && is_so(|items| items.cpu_cache = Item::On) {
@@ -282,7 +288,7 @@ fn follow(current: &DomainXml, claims: &Claims<'_>, given: &Given<'_>, items: &m
     if !items.moves_functions() && is_so(|items| items.pcie = Item::On) {
         items.pcie = Item::On;
     }
-    let vcpus = items.vcpus.value().copied().unwrap_or(claims.vcpus.value);
+    let vcpus = items.size().vcpus.unwrap_or(claims.vcpus.value);
     let devices = |name: &'static str| {
         let all = root.child("devices").into_iter().flat_map(move |all| all.children(name));
         let queues =
@@ -326,12 +332,13 @@ mod tests {
     }
 
     fn sizes(vcpus: Option<u32>, gib: Option<u64>) -> Items {
-        Items {
-            anew: true,
-            vcpus: vcpus.map_or(Item::Keep, Item::To),
-            memory: gib.map_or(Item::Keep, |gib| Item::To(MemSize::from_gib(gib))),
-            ..Items::default()
-        }
+        with_room(vcpus, None, gib)
+    }
+
+    fn with_room(vcpus: Option<u32>, max_vcpus: Option<u32>, gib: Option<u64>) -> Items {
+        let memory = gib.map(MemSize::from_gib);
+        let resize = Some(Resize { vcpus, max_vcpus, memory, ..Resize::default() });
+        Items { resize, ..Items::default() }
     }
 
     /// A definition of 4 vCPUs and 4 GiB; ours: with the request of it.
@@ -409,7 +416,7 @@ mod tests {
     #[test]
     fn room_for_vcpus_is_planned_and_their_number_is_not() {
         let tuned = made(&guest(true), &Items::all()).unwrap().after;
-        let room = Items { max_vcpus: Item::To(8), ..sizes(Some(2), None) };
+        let room = with_room(Some(2), Some(8), None);
         let after = made(&tuned, &room).unwrap();
         let claims = Claims::read(&after.after);
         assert_eq!((claims.plugged.len(), claims.vcpus.value, claims.vcpu_pins.len()), (2, 8, 8));
@@ -431,8 +438,8 @@ mod tests {
         let beyond = made(&more.after, &sizes(Some(10), None)).unwrap();
         assert_eq!(of(&beyond.after), (Some(10), None));
         assert!(!beyond.after.text().contains("current="), "{}", beyond.after.text());
-        let none = Items { max_vcpus: Item::To(4), ..sizes(None, None) };
-        assert!(matches!(made(&more.after, &none), Err(TuneError::Item { .. })));
+        let other = with_room(None, Some(4), None);
+        assert!(matches!(made(&more.after, &other), Err(TuneError::Item { .. })));
     }
 
     #[test]

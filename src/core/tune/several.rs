@@ -2,7 +2,8 @@
 //! them, and the order in which each change has a place. Who gets less comes first; where each
 //! waits for what another one has, guests that are off give up theirs before they get the new.
 
-use super::{Given, Item, Items, TuneError, Tuned, candidates, together, tune};
+use super::items::Resize;
+use super::{Given, Items, TuneError, Tuned, candidates, together, tune};
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
@@ -157,7 +158,7 @@ fn exactly(gpus: Vec<Bdf>) -> GpuWish {
 
 /// The settings of a change with these GPUs.
 fn with_gpus(items: &Items, gpus: Option<GpuWish>) -> Items {
-    Items { anew: true, gpus: gpus.map_or(Item::Keep, Item::To), ..items.clone() }
+    Items { resize: Some(Resize { gpus, ..items.size().clone() }), ..items.clone() }
 }
 
 /// The sets of GPUs of which a guest gets one, the nearest first; `moves`: where their number
@@ -357,19 +358,13 @@ impl<'a> Order<'a> {
             let items = &self.resized[guest].items;
             let claims = Claims::read(xml);
             let (vcpus, memory): (u32, MemSize) = (claims.vcpus.value, claims.memory.value);
-            let less = Items {
-                vcpus: items
-                    .vcpus
-                    .value()
-                    .filter(|n| **n < vcpus)
-                    .map_or(Item::Keep, |n| Item::To(*n)),
-                memory: items
-                    .memory
-                    .value()
-                    .filter(|size| **size < memory)
-                    .map_or(Item::Keep, |size| Item::To(*size)),
-                ..Items::default()
+            let resize = Resize {
+                vcpus: items.size().vcpus.filter(|number| *number < vcpus),
+                memory: items.size().memory.filter(|size| *size < memory),
+                ..Resize::default()
             };
+            let is_less = resize.vcpus.is_some() || resize.memory.is_some();
+            let less = Items { resize: Some(resize), ..Items::default() };
             let own = gpus_of(xml, self.given.topology);
             let stays: Vec<Bdf> = match &self.sets[guest] {
                 Some(GpuWish::Exact(gpus)) => {
@@ -384,7 +379,6 @@ impl<'a> Order<'a> {
                 let some = (!stays.is_empty()).then_some(GpuWish::Exact(stays));
                 some.into_iter().chain([GpuWish::Count(0)]).map(Some).collect()
             };
-            let is_less = less.vcpus != Item::Keep || less.memory != Item::Keep;
             let wishes = wishes.into_iter().filter(|wish| is_less || wish.is_some());
             { wishes }.find_map(|wish| self.turn(guest, &less, wish, true).ok())
         })

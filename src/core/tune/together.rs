@@ -15,7 +15,7 @@ pub fn together(members: &[DomainXml], given: &Given<'_>) -> Vec<Result<Tuned, T
     let mut occupancy = given.others.clone();
     let mut answers: Vec<Option<Result<Tuned, TuneError>>> = members.iter().map(|_| None).collect();
     for at in order {
-        let ends = !given.items.gpus.is_kept();
+        let ends = given.items.size().gpus.is_some();
         let others = without_member(&occupancy, &members[at], ends);
         let answer = tune(&members[at], &Given { others: &others, ..*given });
         if let Ok(tuned) = &answer {

@@ -65,8 +65,8 @@ impl<'t> Guest<'t> {
         let plugs_memory = modules.next().is_some() || root.child("maxMemory").is_some();
         let mut guest = Guest {
             claims,
-            vcpus: given.items.vcpus.value().copied().unwrap_or(claims.vcpus.value),
-            resized: given.items.memory.value().copied(),
+            vcpus: given.items.size().vcpus.unwrap_or(claims.vcpus.value),
+            resized: given.items.size().memory,
             pins,
             hostdevs,
             request: Request::for_gpus(0),
@@ -107,16 +107,16 @@ impl<'t> Guest<'t> {
         // All have a place, whether they are plugged or not.
         request.vcpus_at_start = None;
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
-        if let Some(gpus) = given.items.gpus.value() {
+        if let Some(gpus) = &given.items.size().gpus {
             request.gpus = gpus.clone();
             // Sizes that follow from the number of GPUs follow from the new one, too.
             let had = self.functions(topology, DeviceKind::Gpu, false).len();
             let own = own.filter(|_| gpus.number() as usize != had);
-            let (vcpus, memory) = (&given.items.vcpus, &given.items.memory);
-            if own.is_some_and(|own| own.vcpus.is_none() && vcpus.is_kept()) {
+            let (vcpus, memory) = (given.items.size().vcpus, given.items.size().memory);
+            if own.is_some_and(|own| own.vcpus.is_none() && vcpus.is_none()) {
                 request.vcpus = None;
             }
-            if own.is_some_and(|own| own.memory_kib.is_none() && memory.is_kept()) {
+            if own.is_some_and(|own| own.memory_kib.is_none() && memory.is_none()) {
                 request.memory_kib = None;
             }
         }
@@ -149,7 +149,7 @@ impl<'t> Guest<'t> {
         }
         let remote = (given.allow_remote || request.allow.remote) && !floats;
         // What it has it has; for other GPUs the rule of a new guest holds.
-        let split = given.items.gpus.is_kept() || own.is_some_and(|own| own.allow.split);
+        let split = given.items.size().gpus.is_none() || own.is_some_and(|own| own.allow.split);
         request.allow = Allow { remote, split };
         request.p2p_clique = current.sets_property(CLIQUE);
         Ok(request)
@@ -166,7 +166,7 @@ impl<'t> Guest<'t> {
             let was = || self.asked.as_ref().map(|own| was(&own.extras)).unwrap_or_default();
             if moves { said.unwrap_or_else(was) } else { Near::Any }
         };
-        let OtherFunctions { nics, vfs, nvmes, nic_near, nvme_near, .. } = &items.functions;
+        let OtherFunctions { nics, vfs, nvmes, nic_near, nvme_near, .. } = &items.size().functions;
         Extras {
             nics: wanted(nics, of(DeviceKind::Nic, false)),
             vfs: wanted(vfs, of(DeviceKind::Nic, true)),

@@ -137,7 +137,7 @@ fn plan(
 
 /// A guest that gets another size.
 fn resized<'a>(subject: &'a Subject, set: &SetRequest) -> Resized<'a> {
-    let Tune { items, allow_remote, .. } = set.tuning();
+    let Tune { items, allow_remote, .. } = set.tuning(None, None);
     let (xml, gpus, is_off) = (&subject.xml, wish(set), !subject.running);
     Resized { xml, items, gpus, allow_remote, is_off }
 }
@@ -159,16 +159,17 @@ fn size_turn(
     topology: &Topology,
 ) -> SizeTurn {
     let Turn { guest, items, gives_up, gpus, .. } = turn;
+    let size = items.size().clone();
     let (number, whole) = &changing[guest];
     let count = gpus.as_ref().map(|gpus| u32::try_from(gpus.len()).unwrap_or(u32::MAX));
     let request = SetRequest {
-        vcpus: items.vcpus.value().copied(),
-        max_vcpus: items.max_vcpus.value().copied(),
-        memory: items.memory.value().copied(),
+        vcpus: size.vcpus,
+        max_vcpus: size.max_vcpus,
+        memory: size.memory,
         huge_pages: items.huge_pages,
         gpus: count,
         gpu_set: gpus.clone(),
-        functions: items.functions,
+        functions: size.functions,
         ..whole.clone()
     };
     let gpus = gpus.map(|gpus| gpu_indexes(topology, &gpus));

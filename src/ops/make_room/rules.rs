@@ -20,6 +20,7 @@ use crate::tune::subject::Subject;
 use crate::tune::subjects::{Subjects, refused};
 use crate::world::World;
 use gpuvm_core::placement::reason::{Because, BesideReason, Reason, Topic};
+use gpuvm_core::tune::items::Resize;
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned, together, tune};
 use std::collections::BTreeSet;
 
@@ -146,7 +147,7 @@ pub(super) fn of_kind(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
 /// bound memory is planned anew.
 pub(super) fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
     match gpus {
-        Some(gpus) => Items { anew: true, gpus: Item::To(gpus), ..Items::default() },
+        Some(gpus) => Items { resize: Resize::gpus(Some(gpus)), ..Items::default() },
         None => Items {
             pins: anew(xml, "cputune/vcpupin"),
             topology: anew(xml, "cputune/vcpupin"),

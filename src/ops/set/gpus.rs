@@ -13,8 +13,8 @@ use crate::world::World;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::claims::Claims;
 use gpuvm_core::guest::{Opt, gpus_of};
+use gpuvm_core::tune::candidates;
 use gpuvm_core::tune::together::without;
-use gpuvm_core::tune::{Item, candidates};
 
 pub(super) fn number(subject: &Subject, subjects: &Subjects) -> Option<u32> {
     u32::try_from(gpus_of(&subject.xml, subjects.topology()).len()).ok()
@@ -32,22 +32,22 @@ pub(super) fn choices(
     subject: &Subject,
     subjects: &Subjects,
     wanted: &SetRequest,
-) -> Result<Vec<Item<GpuWish>>> {
+) -> Result<Vec<Option<GpuWish>>> {
     let own = gpus_of(&subject.xml, subjects.topology());
     if let Some(set) = &wanted.gpu_set {
         let is_own = set.len() == own.len() && set.iter().all(|gpu| own.contains(gpu));
         let wish = if set.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(set.clone()) };
-        return Ok(vec![if is_own { Item::Keep } else { Item::To(wish) }]);
+        return Ok(vec![(!is_own).then_some(wish)]);
     }
-    let Some(count) = wanted.gpus else { return Ok(vec![Item::Keep]) };
+    let Some(count) = wanted.gpus else { return Ok(vec![None]) };
     if own.len() == count as usize {
         // With its NVSwitches, if it has not all, or others.
         let is_whole = has_its_switches(&subject.xml, &own, subjects.topology());
-        return Ok(vec![if is_whole { Item::Keep } else { Item::To(GpuWish::Exact(own)) }]);
+        return Ok(vec![(!is_whole).then_some(GpuWish::Exact(own))]);
     }
     let others = without(subjects.occupancy(), &subject.name);
     let sets = candidates(subjects.topology(), &others, &own, count);
-    Ok(sets.into_iter().map(Item::To).collect())
+    Ok(sets.into_iter().map(Some).collect())
 }
 
 /// Whether a guest with these GPUs has the NVSwitches that their partition takes; true where they are

@@ -15,6 +15,7 @@ use crate::occupancy::{Held, Occupancy};
 use crate::placement::{ExtraKind, plan};
 use crate::request::{DeviceWish, Extras, Guard, Near, Request, VfSettings};
 use crate::topology::{Sriov, Topology};
+use crate::tune::items::Resize;
 use crate::versions::Versions;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +45,7 @@ fn made(xml: &DomainXml, topology: &Topology, items: &Items) -> Result<Tuned, Tu
 
 /// The settings that give a guest these functions.
 fn items(functions: OtherFunctions) -> Items {
-    Items { anew: true, functions, ..Items::default() }
+    Items { resize: Some(Resize { functions, ..Resize::default() }), ..Items::default() }
 }
 
 /// This many NICs and drives; none: they stay.

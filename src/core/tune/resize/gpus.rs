@@ -1,7 +1,7 @@
 //! Guests of every recorded host with another number of GPUs: what stays keeps its place, and the
 //! checker, `tune` and `verify` agree with what they get.
 
-use super::super::{Given, Item, Items, TuneError, Tuned, candidates, tune};
+use super::super::{Given, Items, TuneError, Tuned, candidates, tune};
 use crate::bdf::Bdf;
 use crate::domain::tests::guests::{TEMPLATES, guest, host, render};
 use crate::domain::{DomainXml, guest::VirtType};
@@ -9,6 +9,7 @@ use crate::finding::Severity;
 use crate::placement::{Occupancy, plan};
 use crate::request::{GpuWish, Request};
 use crate::topology::{DeviceKind, Topology};
+use crate::tune::items::Resize;
 use crate::versions::Versions;
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ fn with(xml: &DomainXml, topology: &Topology, count: u32) -> Option<Tuned> {
     let own = gpus(xml, topology);
     let sets = candidates(topology, &Occupancy::default(), &own, count);
     sets.into_iter().find_map(|gpus| {
-        let items = Items { anew: true, gpus: Item::To(gpus), ..Items::default() };
+        let items = Items { resize: Resize::gpus(Some(gpus)), ..Items::default() };
         match made(xml, topology, &items) {
             Ok(tuned) => Some(tuned),
             Err(TuneError::Plan(_)) => None,
@@ -123,7 +124,10 @@ fn cells_of_buses(xml: &DomainXml) -> Vec<String> {
 fn the_bus_of_a_gpu_follows_to_the_cell_that_another_size_gives_it() {
     let topology = host("dgx-a100");
     let with = |xml: &DomainXml, vcpus| {
-        let items = Items { anew: true, vcpus: Item::To(vcpus), ..Items::default() };
+        let items = Items {
+            resize: Some(Resize { vcpus: Some(vcpus), ..Resize::default() }),
+            ..Items::default()
+        };
         let tuned = made(xml, &topology, &items).unwrap();
         let errors = tuned.findings.iter().filter(|found| found.severity == Severity::Error);
         assert_eq!(errors.count(), 0, "{vcpus} vCPUs: {:?}", tuned.findings);

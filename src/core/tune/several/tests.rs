@@ -198,7 +198,10 @@ fn memory_for_gpus_is_exchanged_too() {
     });
     let floating = |gib| Request { pins: crate::request::PinPolicy::None, ..sized(0, gib) };
     assert!(house.add(&floating(large.unwrap())));
-    let size = |gib| Items { memory: Item::To(MemSize::from_gib(gib)), ..Items::default() };
+    let size = |gib| {
+        let resize = Resize { memory: Some(MemSize::from_gib(gib)), ..Resize::default() };
+        Items { resize: Some(resize), ..Items::default() }
+    };
     let changes = [
         Resized { items: size(large.unwrap() / 2), ..house.with(0, GpuWish::Count(1)) },
         Resized { items: size(8), ..house.with(1, GpuWish::Count(1)) },

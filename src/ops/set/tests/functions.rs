@@ -117,7 +117,7 @@ fn an_address_that_is_no_nic_is_refused_with_where_nics_are_shown() {
         assert_eq!(error.refusal().unwrap().hint, "`gpuvm nic list` shows the NICs");
     }
     // What changes is told of NICs alone, though the guest has a GPU, too.
-    let tuned = look(&stage.world, &exactly("0000:e1:00.0").tuning()).unwrap();
+    let tuned = look(&stage.world, &exactly("0000:e1:00.0").tuning(None, None)).unwrap();
     let changes = tuned.pairs().flat_map(|(_, tuned)| tuned.changes.clone());
     let said: Vec<String> =
         changes.map(|change| format!("{}: {}", change.item, change.now)).collect();
