@@ -39,7 +39,7 @@ fn a_change_tells_of_libvirt_and_of_files_by_how_often_it_is_asked() {
     let undefined = |line: &String| line.starts_with("libvirt: undefine domain `test`");
     assert!(asked.iter().any(undefined), "{err}");
     assert!(asked.iter().all(|line| line.ends_with(" s")), "{err}");
-    assert!(!err.contains("list domains") && lines(&err, "read ").is_empty(), "{err}");
+    assert!(!err.contains("list the domains") && lines(&err, "read ").is_empty(), "{err}");
     assert!(lines(&err, "wrote ").iter().any(|line| line.ends_with(".jsonl")), "{err}");
     let (code, _, err) = args("-vv");
     assert_eq!(code, 0, "{err}");

@@ -1,5 +1,5 @@
-//! Tracing of this crate: files read and written, and programs run; [`crate::hypervisor::traced`]
-//! traces calls to libvirt. `INFO` for the essentials, `DEBUG` for everything. Without a subscriber
+//! Tracing of this crate: files read and written, and programs run; calls to libvirt are traced
+//! where they are made. `INFO` for the essentials, `DEBUG` for everything. Without a subscriber
 //! each costs one comparison. Written texts and documents passed to libvirt are never traced: they
 //! may contain secrets.
 

@@ -15,8 +15,9 @@ use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, pf_of_nic};
 use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;
+use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::command_there;
-use crate::hypervisor::{Hypervisor, VfPool};
+use crate::hypervisor::network::VfPool;
 use crate::placement::Occupancy;
 use crate::request::{Extras, Guard, Request, VfSettings};
 use crate::shell::word;
@@ -299,7 +300,7 @@ pub fn pools(
         return Ok(Vec::new());
     }
     let mut pools = Vec::new();
-    for pool in hypervisor.vf_pools()? {
+    for pool in hypervisor.networks().vf_pools()? {
         let asked = networks.iter().filter(|network| network.network == pool.name).count();
         if asked == 0 {
             continue;

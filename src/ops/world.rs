@@ -11,9 +11,10 @@ use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
 use crate::history::{History, Owner, UserRecords, of_users};
 use crate::hypervisor::machine::{self, Machine};
+use crate::hypervisor::network::VfPool;
 use crate::hypervisor::none::{self, NoHypervisor};
 use crate::hypervisor::{
-    Definition, DomainSummary, Hypervisor, HypervisorError, VfPool, XmlOf, definitions,
+    Definition, DomainSummary, Hypervisor, HypervisorError, XmlOf, definitions,
 };
 use crate::moved;
 use crate::placement::{Exclusion, Held, Occupancy};
@@ -461,7 +462,7 @@ impl World {
         }
         let mut excluded = self.excluded()?;
         // libvirt gives them to the next guest that starts.
-        for VfPool { name, functions } in hypervisor.vf_pools()? {
+        for VfPool { name, functions } in hypervisor.networks().vf_pools()? {
             let reason = format!("network `{name}` hands it out");
             let of_pool = |bdf: Bdf| Exclusion { bdf, reason: reason.clone() };
             excluded.extend(functions.into_iter().map(of_pool));
@@ -589,9 +590,8 @@ fn is_of_hypervisor(error: &Error) -> bool {
 #[cfg(feature = "libvirt")]
 fn open(uri: &str, console: bool) -> Result<Rc<dyn Hypervisor>, HypervisorError> {
     use crate::hypervisor::libvirt::Libvirt;
-    use crate::hypervisor::traced;
     let open = if console { Libvirt::open_for_console } else { Libvirt::open };
-    traced::open(uri, || open(uri))
+    Ok(Rc::new(open(uri)?))
 }
 
 /// Returns the error that this build has no hypervisor support.

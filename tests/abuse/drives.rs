@@ -3,7 +3,7 @@
 use crate::support::lawful::NO_LOOP;
 use crate::support::{gpuvm, run, skip, uml};
 use gpuvm::apply::{Observer, Step, apply};
-use gpuvm::hypervisor::Hypervisor as _;
+use gpuvm::hypervisor::Domains as _;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use std::path::{Path, PathBuf};
 use std::process::Command;

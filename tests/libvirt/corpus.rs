@@ -10,7 +10,7 @@ use crate::xml::guests::host;
 use gpuvm::apply::{Observer, Step, apply};
 use gpuvm::domain::DomainXml;
 use gpuvm::hypervisor::libvirt::Libvirt;
-use gpuvm::hypervisor::{Hypervisor as _, XmlOf};
+use gpuvm::hypervisor::{Domains as _, XmlOf};
 use gpuvm::placement::Occupancy;
 use gpuvm::topology::Topology;
 use gpuvm::tune::Items;

@@ -1,9 +1,10 @@
 //! The steps on a fake hypervisor that fails at configured calls.
 
 use super::*;
+use crate::hypervisor::snapshot::Snapshots;
 use crate::hypervisor::{
-    AskedBy, Console, DomainState, DomainSummary, HypervisorError, HypervisorErrorKind, Lease,
-    XmlOf,
+    Addresses, AskedBy, Console, DomainState, DomainSummary, Domains, HypervisorError,
+    HypervisorErrorKind, Lease, Live, XmlOf,
 };
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::DomainXml;
@@ -63,6 +64,9 @@ impl Hypervisor for Fake {
     fn networks(&self) -> &dyn crate::hypervisor::network::Networks {
         &self.networks
     }
+}
+
+impl Domains for Fake {
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         let row = |(name, runs): (&String, &bool)| DomainSummary {
             name: name.clone(),
@@ -99,6 +103,17 @@ impl Hypervisor for Fake {
         }
         Ok(())
     }
+    fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
+        Ok(false)
+    }
+    fn set_autostart(&self, _: &str, _: bool) -> Result<(), HypervisorError> {
+        Ok(())
+    }
+}
+
+impl Snapshots for Fake {}
+
+impl Live for Fake {
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("start")?;
         self.set(name, true);
@@ -138,15 +153,12 @@ impl Hypervisor for Fake {
     ) -> Result<String, HypervisorError> {
         panic!("no step asks an agent")
     }
-    fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
-        Ok(false)
-    }
-    fn set_autostart(&self, _: &str, _: bool) -> Result<(), HypervisorError> {
-        Ok(())
-    }
     fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         panic!("no step attaches to a console")
     }
+}
+
+impl Addresses for Fake {
     fn leases(&self, _: &str, _: &str) -> Result<Vec<Lease>, HypervisorError> {
         Ok(Vec::new())
     }

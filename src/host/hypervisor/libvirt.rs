@@ -4,19 +4,23 @@
 mod abilities;
 mod address;
 mod agent;
+mod call;
 mod console;
 mod domain;
 mod leases;
+mod live;
 mod machine;
 mod networks;
 mod pin;
 mod pools;
+mod snapshots;
 mod storage;
 mod support;
 
+use self::call::{Call, Failed, call};
 use self::support::Supported;
 use super::machine::{Machine, Uri, decide};
-use super::{HypervisorError, HypervisorErrorKind, SILENT, lazy};
+use super::{HypervisorError, HypervisorErrorKind, lazy};
 use crate::quiet;
 use gpuvm_core::domain::guest::Abilities;
 use gpuvm_core::topology::software::GuestSupport;
@@ -81,18 +85,23 @@ impl Libvirt {
 
     /// Connects, with or without libvirt's event loop.
     fn connect(uri: &str, events: Events) -> Result<Libvirt, HypervisorError> {
-        let doing = format!("connect to {uri}");
-        if is_embedded(uri) {
-            lazy::silence_log();
-        }
-        if let Err(message) = lazy::load() {
-            return Err(HypervisorError { kind: HypervisorErrorKind::NoLibrary, doing, message });
-        }
-        virt::error::clear_error_callback();
-        if events != Events::Never {
-            run_event_loop(events).map_err(|e| error(&doing, &e))?;
-        }
-        let opened = |connection: Connect, read_only| Libvirt {
+        let doing = format_args!("connect to {uri}");
+        let opened = call(Call::Works, doing, || {
+            prepare(uri, events)?;
+            match in_time(uri, Connect::open) {
+                // The reason is kept for what is refused later.
+                Err(denied) if denied.kind() == HypervisorErrorKind::Denied => {
+                    let denied = denied.named(doing);
+                    match in_time(uri, Connect::open_read_only) {
+                        Ok(connection) => Ok((connection, Some(denied))),
+                        Err(_) => Err(denied.into()),
+                    }
+                }
+                opened => Ok((opened?, None)),
+            }
+        });
+        let (connection, read_only) = opened?;
+        Ok(Libvirt {
             connected: RefCell::new(connection),
             uri: uri.to_owned(),
             read_only,
@@ -102,17 +111,7 @@ impl Libvirt {
             support: OnceCell::new(),
             supported: Cell::default(),
             asked: Cell::default(),
-        };
-        let denied = match in_time(uri, &doing, Connect::open) {
-            Ok(connection) => return Ok(opened(connection, None)),
-            Err(denied) => denied,
-        };
-        if denied.kind == HypervisorErrorKind::Denied
-            && let Ok(connection) = in_time(uri, &doing, Connect::open_read_only)
-        {
-            return Ok(opened(connection, Some(denied)));
-        }
-        Err(denied)
+        })
     }
 
     fn connection(&self) -> Connect {
@@ -120,15 +119,14 @@ impl Libvirt {
     }
 
     /// Reconnects if the connection is lost, such as by a restart of libvirtd.
-    fn connect_again(&self) -> Result<(), HypervisorError> {
+    fn connect_again(&self) -> Result<(), Failed> {
         let until = Instant::now() + RECONNECT_WAIT;
-        let doing = format!("connect to {} again", self.uri);
         loop {
-            match in_time(&self.uri, &doing, Connect::open) {
+            match in_time(&self.uri, Connect::open) {
                 Ok(connection) => {
                     self.seen.borrow_mut().clear();
                     self.connected.replace(connection);
-                    return self.is_same_machine(doing);
+                    return self.is_same_machine();
                 }
                 Err(failed) if Instant::now() > until => return Err(failed),
                 Err(_) => std::thread::sleep(Duration::from_millis(200)),
@@ -137,21 +135,19 @@ impl Libvirt {
     }
 
     /// Refuses a new connection that leads to another machine than before.
-    fn is_same_machine(&self, doing: String) -> Result<(), HypervisorError> {
+    fn is_same_machine(&self) -> Result<(), Failed> {
         match self.machine.get() {
-            Some(before) if *before != decide(self) => Err(HypervisorError {
-                kind: HypervisorErrorKind::Other,
-                doing,
-                message: "another machine answers than before".into(),
-            }),
+            Some(before) if *before != decide(self) => {
+                Err(Failed::other("another machine answers than before"))
+            }
             _ => Ok(()),
         }
     }
 
-    fn find(&self, doing: &str, name: &str) -> Result<Domain, HypervisorError> {
-        self.connection().lookup_domain_by_name(name).map_err(|e| match error(doing, &e) {
-            missing if missing.kind == HypervisorErrorKind::NoDomain => self.missing(name),
-            other => other,
+    fn find(&self, name: &str) -> Result<Domain, Failed> {
+        self.connection().lookup_domain_by_name(name).map_err(|e| match e {
+            e if e.code().is(ErrorNumber::NoDomain) => self.missing(name).into(),
+            e => e.into(),
         })
     }
 
@@ -163,15 +159,28 @@ impl Libvirt {
     }
 
     /// Finds a domain that is to be changed.
-    fn find_to_change(&self, doing: &str, name: &str) -> Result<Domain, HypervisorError> {
+    fn find_to_change(&self, name: &str) -> Result<Domain, Failed> {
         self.may_change()?;
-        self.find(doing, name)
+        self.find(name)
     }
 
     /// Refuses a change on a read-only connection, with the reason.
     fn may_change(&self) -> Result<(), HypervisorError> {
         self.read_only.clone().map_or(Ok(()), Err)
     }
+}
+
+/// Loads libvirt for a URI, and runs its event loop if wanted.
+fn prepare(uri: &str, events: Events) -> Result<(), Failed> {
+    if is_embedded(uri) {
+        lazy::silence_log();
+    }
+    lazy::load().map_err(|message| Failed::Own(HypervisorErrorKind::NoLibrary, message))?;
+    virt::error::clear_error_callback();
+    if events != Events::Never {
+        run_event_loop(events)?;
+    }
+    Ok(())
 }
 
 /// Whether a URI belongs to a driver in this process, which cannot fail to answer.
@@ -181,14 +190,9 @@ fn is_in_process(uri: &str) -> bool {
 
 /// Opens a connection with a time limit; if the daemon freezes later, the connection is closed, and
 /// pending calls fail.
-fn in_time(
-    uri: &str,
-    doing: &str,
-    open: fn(Option<&str>) -> Result<Connect, Error>,
-) -> Result<Connect, HypervisorError> {
-    let failed = |e: Error| error(doing, &e);
+fn in_time(uri: &str, open: fn(Option<&str>) -> Result<Connect, Error>) -> Result<Connect, Failed> {
     if is_in_process(uri) {
-        return open(Some(uri)).map_err(failed);
+        return Ok(open(Some(uri))?);
     }
     let (tell, told) = mpsc::channel();
     let asked = uri.to_owned();
@@ -200,18 +204,12 @@ fn in_time(
     let may_ask = Uri::parse(uri).is_none_or(|uri| uri.may_ask());
     let wait = if may_ask { ASKING_WAIT } else { OPEN_WAIT };
     let connection = match told.recv_timeout(wait) {
-        Ok(opened) => opened.map_err(failed)?,
-        Err(_) => return Err(silent(doing, wait)),
+        Ok(opened) => opened?,
+        Err(_) => return Err(Failed::silent(wait)),
     };
     // A driver without keepalive works without it.
     let _ = connection.set_keep_alive(ALIVE_SECONDS, ALIVE_COUNT);
     Ok(connection)
-}
-
-/// The error that a daemon does not answer.
-fn silent(doing: &str, wait: Duration) -> HypervisorError {
-    let message = format!("libvirt's daemon {SILENT} {} s", wait.as_secs());
-    HypervisorError { kind: HypervisorErrorKind::NoConnection, doing: doing.to_owned(), message }
 }
 
 /// Whether a URI is of an embedded driver.
@@ -266,101 +264,9 @@ fn run_event_loop(when: Events) -> Result<(), Error> {
     }
 }
 
-fn error(doing: &str, error: &Error) -> HypervisorError {
-    let message = error.message().trim().replace('\n', "; ");
-    if message.contains("keepalive") {
-        let seconds = u64::from(ALIVE_COUNT) * u64::from(ALIVE_SECONDS.unsigned_abs());
-        return silent(doing, Duration::from_secs(seconds));
-    }
-    let kind = kind(error.code().known(), &message);
-    HypervisorError { kind, doing: doing.to_owned(), message }
-}
-
-/// Whether a driver does not know a call or a flag of it.
-fn is_unsupported(error: &Error) -> bool {
-    match error.code().known() {
-        Some(ErrorNumber::NoSupport | ErrorNumber::ArgumentUnsupported) => true,
-        Some(ErrorNumber::InvalidArg) => error.message().contains("unsupported flags"),
-        _ => false,
-    }
-}
-
-/// Classifies an error by what the caller can do. libvirt gives a number, but many causes share
-/// one, so its text counts, too.
-fn kind(code: Option<ErrorNumber>, message: &str) -> HypervisorErrorKind {
-    use ErrorNumber as N;
-    use HypervisorErrorKind as K;
-    let says = |text: &str| message.contains(text);
-    match code {
-        Some(N::NoDomain) => K::NoDomain,
-        Some(N::DomExist) => K::Exists,
-        Some(N::OperationFailed) if says("already exists") || says("already defined") => K::Exists,
-        Some(N::OperationFailed) if says("Active console session") => K::Busy,
-        Some(N::StorageVolExist) => K::Exists,
-        Some(N::NoStoragePool | N::NoStorageVolume) => K::NoVolume,
-        Some(N::NoNetwork) => K::NoNetwork,
-        Some(N::OperationInvalid) if says("network '") && says("is not active") => K::NoNetwork,
-        Some(N::OperationInvalid) => K::WrongState,
-        Some(N::XmlError | N::XmlDetail | N::XmlInvalidSchema | N::ParseFailed) => K::BadXml,
-        Some(N::OsType | N::NoOs | N::NoName | N::InvalidMac) => K::BadXml,
-        Some(N::AuthFailed | N::AuthCancelled | N::AuthUnavailable) => K::Denied,
-        Some(N::OperationDenied | N::AccessDenied) => K::Denied,
-        Some(N::SystemError | N::InternalError | N::Rpc)
-            if says("socket") && says("Permission denied") =>
-        {
-            K::Denied
-        }
-        Some(N::NoConnect | N::InvalidConn | N::UnknownHost | N::GnutlsError | N::Ssh) => {
-            K::NoConnection
-        }
-        Some(N::Libssh | N::ConfSyntax) => K::NoConnection,
-        Some(N::SystemError | N::InternalError | N::Rpc)
-            if ["socket", "onnection re", "unable to connect", "roken pipe", "End of file"]
-                .iter()
-                .any(|text| says(text)) =>
-        {
-            K::NoConnection
-        }
-        _ => K::Other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn errors_are_sorted_by_what_helps() {
-        use ErrorNumber as N;
-        use HypervisorErrorKind as K;
-        let socket = "Failed to connect socket to '/run/libvirt/libvirt-sock': ";
-        let cases = [
-            (N::NoDomain, "Domain not found: no domain with matching name 'x'", K::NoDomain),
-            (
-                N::OperationFailed,
-                "operation failed: domain 'x' already exists with uuid",
-                K::Exists,
-            ),
-            (N::OperationFailed, "operation failed: disk full", K::Other),
-            (N::OperationFailed, "Active console session exists for this domain", K::Busy),
-            (N::SystemError, &format!("{socket}No such file or directory"), K::NoConnection),
-            (N::SystemError, &format!("{socket}Connection refused"), K::NoConnection),
-            (N::SystemError, &format!("{socket}Permission denied"), K::Denied),
-            (N::SystemError, "Cannot recv data: Connection reset by peer", K::NoConnection),
-            (N::SystemError, "End of file while reading data: Input/output error", K::NoConnection),
-            (N::SystemError, "Cannot write data: Broken pipe", K::NoConnection),
-            (N::SystemError, "cannot open file '/x': Permission denied", K::Other),
-            (N::AuthUnavailable, "authentication unavailable: no polkit agent", K::Denied),
-            (N::OperationDenied, "operation virDomainCreate forbidden", K::Denied),
-            (N::NoNetwork, "Network not found: no network with matching name 'x'", K::NoNetwork),
-            (N::OperationInvalid, "network 'default' is not active", K::NoNetwork),
-            (N::OperationInvalid, "domain is not running", K::WrongState),
-            (N::XmlInvalidSchema, "XML document failed to validate", K::BadXml),
-        ];
-        for (code, message, expected) in cases {
-            assert_eq!(kind(Some(code), message), expected, "{code:?} {message}");
-        }
-    }
 
     #[test]
     fn a_uri_of_no_driver_is_an_error() {

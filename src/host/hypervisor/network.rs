@@ -2,6 +2,7 @@
 //! served by the hypervisor.
 
 use super::HypervisorError;
+use gpuvm_core::bdf::Bdf;
 use serde::Serialize;
 use std::net::IpAddr;
 
@@ -45,6 +46,15 @@ pub struct NetworkLease {
     pub expires_s: u64,
 }
 
+/// A network that gives each of its interfaces a virtual function when their guest starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VfPool {
+    /// Its name.
+    pub name: String,
+    /// The functions that it gives.
+    pub functions: Vec<Bdf>,
+}
+
 /// A hypervisor's networks. No method replaces a network of another UUID, and each fails if the
 /// network does not exist.
 pub trait Networks {
@@ -62,9 +72,13 @@ pub trait Networks {
     fn autostart_network(&self, name: &str, on: bool) -> Result<(), HypervisorError>;
     /// Returns the leases of a network; empty without DHCP.
     fn network_leases(&self, name: &str) -> Result<Vec<NetworkLease>, HypervisorError>;
-
     /// One network; none if there is none of this name.
     fn network(&self, name: &str) -> Result<Option<NetworkState>, HypervisorError> {
         Ok(self.all_networks()?.into_iter().find(|network| network.name == name))
+    }
+    /// The networks that run and hand out virtual functions; empty for a hypervisor without
+    /// networks.
+    fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {
+        Ok(Vec::new())
     }
 }

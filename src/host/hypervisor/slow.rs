@@ -33,11 +33,8 @@ pub fn tell_by(tell: fn(&str)) {
     let _ = TELL.set(tell);
 }
 
-pub(super) fn is_on() -> bool {
-    TELL.get().is_some()
-}
-
-pub(super) fn watched<T>(what: impl FnOnce() -> String, run: impl FnOnce() -> T) -> T {
+/// Makes a call under the watch; `what` names it.
+pub fn watched<T>(what: impl FnOnce() -> String, run: impl FnOnce() -> T) -> T {
     match TELL.get() {
         Some(tell) => WATCH.get_or_init(|| Watch::new(LIMIT, STEP, tell)).over(what(), run),
         None => run(),

@@ -1,5 +1,6 @@
 //! Snapshots of domains as libvirt tells of them.
 
+use super::error::{HypervisorError, unsupported};
 use serde::{Deserialize, Serialize};
 
 /// Where the state of a snapshot is.
@@ -133,6 +134,33 @@ impl Snapshot {
             escaped(description)
         )
     }
+}
+
+/// The snapshots of domains; by default there are none.
+pub trait Snapshots {
+    /// The snapshots of a domain; empty if unsupported.
+    fn snapshots(&self, _name: &str) -> Result<Vec<Snapshot>, HypervisorError> {
+        Ok(Vec::new())
+    }
+    /// Makes a snapshot of a domain that is off, in the images of its disks.
+    fn make_snapshot(&self, name: &str, snapshot: &str, _: &str) -> Result<(), HypervisorError> {
+        no_snapshots(name, snapshot)
+    }
+    /// Gives the disks of a domain that is off the content of a snapshot, and the domain its
+    /// definition of that time.
+    fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        no_snapshots(name, snapshot)
+    }
+    /// Deletes a snapshot; the disks keep what they hold.
+    fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+        no_snapshots(name, snapshot)
+    }
+}
+
+/// Refuses a change where there are none.
+fn no_snapshots(name: &str, snapshot: &str) -> Result<(), HypervisorError> {
+    let doing = format_args!("change snapshot `{snapshot}` of domain `{name}`");
+    unsupported(doing, "has no snapshots")
 }
 
 #[cfg(test)]

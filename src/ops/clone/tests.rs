@@ -9,7 +9,7 @@ use crate::domain::disk_change::path_of;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VirtType, VolumeRef};
 use crate::domain::{DomainEdit, Element};
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
-use crate::hypervisor::Hypervisor as _;
+use crate::hypervisor::Domains as _;
 use crate::hypervisor::storage::NewVolume;
 use crate::image;
 use crate::reporter::Answer;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::domain::DomainEdit;
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
-use crate::hypervisor::DomainState;
+use crate::hypervisor::{DomainState, Live as _};
 use crate::session::Confirm;
 use crate::stage::{Stage, UUID, kill, manner};
 use crate::storage::{SeedRequest, StorageRequest};

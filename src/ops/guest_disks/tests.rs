@@ -8,7 +8,7 @@ use crate::apply::Preallocate;
 use crate::domain::guest::VolumeRef;
 use crate::error::Result;
 use crate::hypervisor::uses::Uses;
-use crate::hypervisor::{Hypervisor as _, XmlOf};
+use crate::hypervisor::{Domains as _, XmlOf};
 use crate::reporter::Answer;
 use crate::session::{Confirm, Session};
 use crate::stage::{Stage, UUID, kill, manner};

@@ -6,7 +6,7 @@ use crate::domain::guest::VirtType;
 use crate::domain::view::gpu_indexes;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::guest::{Extra, NameRequest, render, resolve};
-use crate::hypervisor::Hypervisor as _;
+use crate::hypervisor::Domains as _;
 use crate::memsize::MemSize;
 use crate::reporter::Answer;
 use crate::request::{DeviceWish, DomainName, GpuWish, Near, Request};

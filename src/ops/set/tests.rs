@@ -10,7 +10,7 @@ use crate::domain::guest::VirtType;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::history::guest::GuestRecord;
-use crate::hypervisor::{Hypervisor as _, XmlOf};
+use crate::hypervisor::{Domains as _, XmlOf};
 use crate::reporter::Answer;
 use crate::request::{DomainName, GpuWish};
 use crate::session::{Confirm, Done, Manner, Session};

@@ -5,10 +5,11 @@ use super::failed;
 use super::local::LocalAgent;
 use crate::discover::reach::Reach;
 use crate::hypervisor::network::{NetworkState, Networks};
+use crate::hypervisor::snapshot::Snapshots;
 use crate::hypervisor::storage::Storage;
 use crate::hypervisor::{
-    AskedBy, Console, DiskSize, DomainState, DomainSummary, Hypervisor, HypervisorError,
-    HypervisorErrorKind, Lease, XmlOf,
+    Addresses, AskedBy, Console, DiskSize, DomainState, DomainSummary, Domains, Hypervisor,
+    HypervisorError, HypervisorErrorKind, Lease, Live, XmlOf,
 };
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::disk_change::path_of;
@@ -179,6 +180,12 @@ impl Hypervisor for Fake {
     fn networks(&self) -> &dyn Networks {
         self
     }
+    fn versions(&self) -> Versions {
+        self.versions.get()
+    }
+}
+
+impl Domains for Fake {
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         self.answers("list domains")?;
         let row = |(name, (xml, runs)): (&String, &(String, bool))| DomainSummary {
@@ -227,6 +234,24 @@ impl Hypervisor for Fake {
         self.domains.borrow_mut().insert(to.to_owned(), (xml, runs));
         Ok(())
     }
+    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
+        Ok(self.autostarts.borrow().contains(name))
+    }
+    fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError> {
+        self.call("set autostart")?;
+        let mut all = self.autostarts.borrow_mut();
+        if on {
+            all.insert(name.to_owned());
+        } else {
+            all.remove(name);
+        }
+        Ok(())
+    }
+}
+
+impl Snapshots for Fake {}
+
+impl Live for Fake {
     fn start(&self, name: &str) -> Result<(), HypervisorError> {
         self.call("start")?;
         if self.refuses_start.replace(false) {
@@ -305,9 +330,6 @@ impl Hypervisor for Fake {
     fn update(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
         self.call("update")
     }
-    fn versions(&self) -> Versions {
-        self.versions.get()
-    }
     fn ask_agent(&self, _: &str, what: &str, _: Duration) -> Result<String, HypervisorError> {
         self.asked.set(self.asked.get() + 1);
         if let Some(guest) = &*self.guest.borrow() {
@@ -321,22 +343,12 @@ impl Hypervisor for Fake {
         let answer = answer.map(|(_, answer)| format!("{{\"return\":{answer}}}"));
         answer.ok_or_else(|| absent("agent"))
     }
-    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
-        Ok(self.autostarts.borrow().contains(name))
-    }
-    fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError> {
-        self.call("set autostart")?;
-        let mut all = self.autostarts.borrow_mut();
-        if on {
-            all.insert(name.to_owned());
-        } else {
-            all.remove(name);
-        }
-        Ok(())
-    }
     fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
         Err(absent("console"))
     }
+}
+
+impl Addresses for Fake {
     fn leases(&self, _: &str, _: &str) -> Result<Vec<Lease>, HypervisorError> {
         Ok(Vec::new())
     }

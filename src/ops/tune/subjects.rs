@@ -167,7 +167,7 @@ fn networks(
             "`gpuvm network list` shows those that are there",
         ));
     }
-    let pools = hypervisor.vf_pools()?;
+    let pools = hypervisor.networks().vf_pools()?;
     let is_pool = |wish: &NicWish| pools.iter().any(|pool| pool.name == wish.network);
     Ok(wishes.iter().map(|wish| (wish.clone(), is_pool(wish))).collect())
 }

@@ -2,13 +2,17 @@
 
 use super::*;
 use crate::hypervisor::network::Networks;
-use crate::hypervisor::none::NoHypervisor;
+use crate::hypervisor::none::{NoHypervisor, fail};
+use crate::hypervisor::snapshot::Snapshots;
 use crate::hypervisor::storage::Storage;
-use crate::hypervisor::{AskedBy, Console, DomainState, DomainSummary, HypervisorError, Lease};
+use crate::hypervisor::{
+    Addresses, AskedBy, Console, DomainState, DomainSummary, Domains, HypervisorError, Lease, Live,
+};
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::network::GuestAddress;
 use std::cell::{Cell, RefCell};
+use std::fmt::Arguments;
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -30,10 +34,10 @@ struct Fake {
 }
 
 /// The error of a libvirtd that is dead.
-fn gone<T>() -> Result<T, HypervisorError> {
+fn gone<T>(doing: Arguments<'_>) -> Result<T, HypervisorError> {
     Err(HypervisorError {
         kind: HypervisorErrorKind::NoConnection,
-        doing: "list domains".into(),
+        doing: doing.to_string(),
         message: "connection reset".into(),
     })
 }
@@ -48,9 +52,12 @@ impl Hypervisor for Fake {
     fn networks(&self) -> &dyn Networks {
         &NoHypervisor
     }
+}
+
+impl Domains for Fake {
     fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
         if self.away {
-            return gone();
+            return gone(format_args!("list domains"));
         }
         let asked = self.asked.replace(self.asked.get() + 1);
         let seen = self.domains.len() - usize::from(asked < self.from);
@@ -80,47 +87,36 @@ impl Hypervisor for Fake {
         let devices: String = has.iter().map(hostdev).collect();
         Ok(format!("<domain><name>{name}</name><devices>{devices}</devices></domain>"))
     }
-    fn define(&self, _: &str) -> Result<(), HypervisorError> {
-        gone()
+    fail! {
+        gone;
+        fn define(xml: &str) -> (), "define a domain";
+        fn undefine(name: &str) -> (), "undefine `{name}`";
+        fn autostart(name: &str) -> bool, "read autostart of `{name}`";
+        fn set_autostart(name: &str, on: bool) -> (), "set autostart of `{name}`";
     }
-    fn undefine(&self, _: &str) -> Result<(), HypervisorError> {
-        gone()
+}
+
+impl Snapshots for Fake {}
+
+impl Live for Fake {
+    fail! {
+        gone;
+        fn start(name: &str) -> (), "start `{name}`";
+        fn shutdown(name: &str, by: AskedBy) -> (), "shut down `{name}`";
+        fn destroy(name: &str) -> (), "end `{name}`";
+        fn detach(name: &str, device: &str) -> (), "detach a device of `{name}`";
+        fn pin(name: &str, thread: GuestThread, pcpus: &CpuSet) -> (), "pin `{name}`";
+        fn update(name: &str, device: &str) -> (), "update `{name}`";
+        fn ask_agent(name: &str, command: &str, wait: Duration) -> String, "ask `{name}`";
+        fn console(name: &str, force: bool) -> Box<dyn Console>, "attach to `{name}`";
     }
-    fn start(&self, _: &str) -> Result<(), HypervisorError> {
-        gone()
-    }
-    fn shutdown(&self, _: &str, _: AskedBy) -> Result<(), HypervisorError> {
-        gone()
-    }
-    fn destroy(&self, _: &str) -> Result<(), HypervisorError> {
-        gone()
-    }
-    fn detach(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
-        gone()
-    }
-    fn pin(&self, _: &str, _: GuestThread, _: &CpuSet) -> Result<(), HypervisorError> {
-        gone()
-    }
-    fn update(&self, _: &str, _: &str) -> Result<(), HypervisorError> {
-        gone()
-    }
-    fn ask_agent(&self, _: &str, _: &str, _: Duration) -> Result<String, HypervisorError> {
-        gone()
-    }
-    fn autostart(&self, _: &str) -> Result<bool, HypervisorError> {
-        gone()
-    }
-    fn set_autostart(&self, _: &str, _: bool) -> Result<(), HypervisorError> {
-        gone()
-    }
-    fn console(&self, _: &str, _: bool) -> Result<Box<dyn Console>, HypervisorError> {
-        gone()
-    }
-    fn addresses(&self, _: &str, _: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
-        gone()
-    }
-    fn leases(&self, _: &str, _: &str) -> Result<Vec<Lease>, HypervisorError> {
-        gone()
+}
+
+impl Addresses for Fake {
+    fail! {
+        gone;
+        fn addresses(name: &str, macs: &[String]) -> Vec<GuestAddress>, "addresses of `{name}`";
+        fn leases(network: &str, mac: &str) -> Vec<Lease>, "leases of `{network}`";
     }
 }
 

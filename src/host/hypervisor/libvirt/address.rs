@@ -1,8 +1,10 @@
 //! The addresses of a guest through libvirt: leases, the guest's agent, the host's ARP table.
 
-use super::super::{Hypervisor as _, HypervisorError, HypervisorErrorKind};
+use super::super::{Addresses, Hypervisor as _, HypervisorError, Lease};
+use super::Libvirt;
+use super::call::Call::Reads;
+use super::call::{Failed, call};
 use super::leases::{self, Given};
-use super::{Libvirt, error};
 use crate::discover::network::answered_ago;
 use crate::discover::process;
 use crate::discover::reach::{Reach, ask_for, reach};
@@ -27,6 +29,29 @@ const AGENT_WAIT: Duration = Duration::from_secs(6);
 /// How long after a timeout no agent is asked: as long as libvirt delays further requests, which
 /// would make each address lookup take seconds.
 const AGENT_REST: Duration = Duration::from_secs(30);
+
+impl Addresses for Libvirt {
+    fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
+        call(Reads, format_args!("read the addresses of domain `{name}`"), || {
+            Ok(addresses(self, &self.find(name)?, macs))
+        })
+    }
+
+    fn reach(&self, name: &str, address: &GuestAddress) -> Result<Reach, HypervisorError> {
+        call(Reads, format_args!("find where packets to {} arrive", address.ip), || {
+            let domain = self.find(name).map_err(|failed| {
+                failed.named(format_args!("read the addresses of domain `{name}`"))
+            })?;
+            reach_of(self, &domain, address)
+        })
+    }
+
+    fn leases(&self, network: &str, mac: &str) -> Result<Vec<Lease>, HypervisorError> {
+        call(Reads, format_args!("read the leases of network `{network}`"), || {
+            leases::leases(self, network, mac)
+        })
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Agents {
@@ -60,7 +85,7 @@ impl Agents {
 /// The addresses of a guest from the sources in order, until each of these interfaces has one; from
 /// all sources if no interface is named. Addresses older than the guest's start are ignored:
 /// another system may have booted.
-pub(super) fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> Vec<GuestAddress> {
+fn addresses(libvirt: &Libvirt, domain: &Domain, macs: &[String]) -> Vec<GuestAddress> {
     let mut known: Vec<GuestAddress> = Vec::new();
     let run = Run {
         libvirt,
@@ -95,24 +120,14 @@ const ARP_WAIT: Duration = Duration::from_secs(3);
 
 /// Where packets to a guest's address arrive. Of another machine only leases are believed, which
 /// its libvirt knows by MAC address: its routes are not known here.
-pub(super) fn reach_of(
-    libvirt: &Libvirt,
-    domain: &Domain,
-    address: &GuestAddress,
-) -> Result<Reach, HypervisorError> {
+fn reach_of(libvirt: &Libvirt, domain: &Domain, address: &GuestAddress) -> Result<Reach, Failed> {
     if !libvirt.has_guests_here() {
         let is_leased = address.source == AddressSource::Lease;
         return Ok(if is_leased { Reach::Leased } else { Reach::Elsewhere });
     }
-    let doing = || format!("find where packets to {} arrive", address.ip);
-    let other = |message: String| HypervisorError {
-        kind: HypervisorErrorKind::Other,
-        doing: doing(),
-        message,
-    };
-    let live = domain.xml_desc(0).map_err(|e| error(&doing(), &e))?;
-    let live = DomainXml::parse(&live).map_err(|e| other(e.to_string()))?;
-    reach(&live, (&address.mac, address.ip), ARP_WAIT).map_err(|e| other(e.to_string()))
+    let live = DomainXml::parse(&domain.xml_desc(0)?).map_err(|e| Failed::other(e.to_string()))?;
+    let found = reach(&live, (&address.mac, address.ip), ARP_WAIT);
+    found.map_err(|e| Failed::other(e.to_string()))
 }
 
 /// The tolerance in comparing ages: leases and the kernel count in whole seconds.

@@ -2,8 +2,9 @@
 //! omits at build time; here it is loaded for the first command.
 #![allow(unsafe_code)] // one function of a library that is loaded at run time
 
-use super::{Libvirt, error};
-use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
+use super::Libvirt;
+use super::call::Failed;
+use crate::hypervisor::HypervisorErrorKind;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::time::Duration;
 use virt::error::Error;
@@ -23,24 +24,17 @@ unsafe extern "C" {
 
 impl Libvirt {
     /// Gives a command to a guest's agent and returns its answer, both JSON.
-    pub(super) fn ask_agent(
+    pub(super) fn command_agent(
         &self,
         name: &str,
         command: &str,
         wait: Duration,
-    ) -> Result<String, HypervisorError> {
-        let doing = format!("ask the agent of domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let missing = |e: libloading::Error| HypervisorError {
-            kind: HypervisorErrorKind::NoLibrary,
-            doing: doing.clone(),
-            message: e.to_string(),
-        };
-        let command = CString::new(command).map_err(|_| HypervisorError {
-            kind: HypervisorErrorKind::Other,
-            doing: doing.clone(),
-            message: "the command holds a NUL".into(),
-        })?;
+    ) -> Result<String, Failed> {
+        let domain = self.find_to_change(name)?;
+        let missing =
+            |e: libloading::Error| Failed::Own(HypervisorErrorKind::NoLibrary, e.to_string());
+        let command =
+            CString::new(command).map_err(|_| Failed::other("the command holds a NUL"))?;
         let seconds = c_int::try_from(wait.as_secs()).unwrap_or(c_int::MAX);
         // SAFETY: libvirt's initialisers have no preconditions.
         let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(missing)?;
@@ -50,7 +44,7 @@ impl Libvirt {
         // SAFETY: the domain and the command live until the call is over.
         let answer = unsafe { ask(domain.as_ptr(), command.as_ptr(), seconds, 0) };
         if answer.is_null() {
-            return Err(error(&doing, &Error::last_error()));
+            return Err(Error::last_error().into());
         }
         // SAFETY: libvirt returns a NUL-terminated string, owned by us.
         let text = unsafe { CStr::from_ptr(answer) }.to_string_lossy().into_owned();

@@ -1,7 +1,10 @@
 //! A guest's console through libvirt's nonblocking stream, which libvirt's event loop fills.
 
 use super::super::{Console, ConsoleRead, HypervisorError};
-use super::{Libvirt, error};
+use super::Libvirt;
+use super::call::{Failed, error};
+use std::fmt::Arguments;
+use virt::error::Error;
 use virt::stream::Stream;
 use virt::sys;
 
@@ -19,20 +22,25 @@ pub(super) fn attach(
     libvirt: &Libvirt,
     name: &str,
     force: bool,
-) -> Result<Box<dyn Console>, HypervisorError> {
-    let doing = format!("attach to the console of domain `{name}`");
-    let domain = libvirt.find_to_change(&doing, name)?;
-    let stream = Stream::new(&libvirt.connection(), sys::VIR_STREAM_NONBLOCK);
-    let stream = stream.map_err(|e| error(&doing, &e))?;
+    doing: Arguments<'_>,
+) -> Result<Box<dyn Console>, Failed> {
+    let domain = libvirt.find_to_change(name)?;
+    let stream = Stream::new(&libvirt.connection(), sys::VIR_STREAM_NONBLOCK)?;
     let flags = if force { sys::VIR_DOMAIN_CONSOLE_FORCE } else { 0 };
-    domain.open_console(None, &stream, flags).map_err(|e| error(&doing, &e))?;
-    Ok(Box::new(Attached { stream: Some(stream), doing }))
+    domain.open_console(None, &stream, flags)?;
+    Ok(Box::new(Attached { stream: Some(stream), doing: doing.to_string() }))
+}
+
+impl Attached {
+    fn failed(&self, e: &Error) -> HypervisorError {
+        error(format_args!("{}", self.doing), e)
+    }
 }
 
 impl Console for Attached {
     fn read(&mut self, into: &mut [u8]) -> Result<ConsoleRead, HypervisorError> {
         let Some(stream) = &self.stream else { return Ok(ConsoleRead::End) };
-        match stream.recv(into).map_err(|e| error(&self.doing, &e))? {
+        match stream.recv(into).map_err(|e| self.failed(&e))? {
             WOULD_WAIT => Ok(ConsoleRead::Nothing),
             got => Ok(match usize::try_from(got) {
                 Ok(got @ 1..) => ConsoleRead::Bytes(got),
@@ -43,7 +51,7 @@ impl Console for Attached {
 
     fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError> {
         let Some(stream) = &self.stream else { return Ok(0) };
-        let sent = stream.send(from).map_err(|e| error(&self.doing, &e))?;
+        let sent = stream.send(from).map_err(|e| self.failed(&e))?;
         // Negative: it would block.
         Ok(usize::try_from(sent).unwrap_or(0))
     }

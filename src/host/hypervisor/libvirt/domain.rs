@@ -1,120 +1,175 @@
-//! Domains through libvirt.
+//! Domains as they are defined, through libvirt.
 
-use super::super::kvm::{Node, closed};
+use super::super::kvm::{Node, why_slow};
 use super::super::lazy;
-use super::super::machine::{Identity, Machine, SYSTEM_LOGS, Told};
-use super::super::snapshot::Snapshot;
 use super::super::{
-    AskedBy, Console, DiskSize, DomainState, DomainSummary, GuestAddress, Hypervisor,
-    HypervisorError, HypervisorErrorKind, Keep, Kept, Lease, Used, VfPool, XmlOf, network, storage,
+    DomainState, DomainSummary, Domains, Hypervisor as _, HypervisorError, Keep, Kept, XmlOf,
 };
-use super::support::Supported;
-use super::{Libvirt, address, console, error, is_unsupported, leases, pin, pools, support};
-use crate::discover::reach::Reach;
-use gpuvm_core::cpuset::CpuSet;
-use gpuvm_core::domain::guest::VirtType;
-use gpuvm_core::domain::live::GuestThread;
+use super::Libvirt;
+use super::call::Call::{Changes, Reads};
+use super::call::{Failed, ask, call, call_as, error, is_unsupported};
 use gpuvm_core::shell::{self, word};
-use gpuvm_core::topology::software::{GuestSupport, UnusableKvm};
-use gpuvm_core::versions::{Version, Versions};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use tracing::{Level, enabled, info};
 use virt::domain::{Domain, DomainState as State};
 use virt::error::{Error, ErrorNumber};
 use virt::sys;
 
-/// How long a domain being ended may take to disappear. With the embedded driver of a second
-/// process this is seen a moment after libvirt reported that the domain does not run.
-const END_WAIT: Duration = Duration::from_secs(10);
-
 /// Definitions that are asked for at a time: one less than the questions of one client at which a
 /// daemon writes a warning to its log (`max_client_requests`).
 const AT_ONCE: usize = 4;
+/// The duration from which a define took longer than libvirt alone needs.
+const LONG_DEFINE: Duration = Duration::from_secs(2);
 
-impl Libvirt {
-    /// Asks which guests it can run, unless that has begun.
-    fn ask_support(&self) -> Option<GuestSupport> {
-        if !self.uri.starts_with("qemu") {
-            return None;
-        }
-        let asked = self.supported.take().and_then(|asked| asked.join().ok());
-        let Supported { support, no_kvm } =
-            asked.unwrap_or_else(|| support::supported(&self.connection()))?;
-        let is_here = self.its_machine().is_here();
-        let no_kvm = no_kvm.map(|why| match closed(&Node::of_this_machine()) {
-            Some((why, command)) if is_here => UnusableKvm { why, command: Some(command) },
-            _ => UnusableKvm { why, command: None },
+impl Domains for Libvirt {
+    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
+        call(Reads, format_args!("list the domains of {}", self.uri), || self.list())
+    }
+
+    fn domain(&self, name: &str) -> Result<Option<DomainSummary>, HypervisorError> {
+        call(Reads, format_args!("look for domain `{name}`"), || {
+            let found = self.connection().lookup_domain_by_name(name);
+            match found.and_then(|domain| summary(&domain)) {
+                Err(e) if e.code().is(ErrorNumber::NoDomain) => Ok(None),
+                row => Ok(Some(row?)),
+            }
+        })
+    }
+
+    fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
+        let what = format_args!("XML of domain `{name}` ({which:?})");
+        call(Reads, what, || Ok(self.read_xml(name, which)?))
+    }
+
+    fn xmls(
+        &self,
+        wanted: &[(&str, XmlOf)],
+        take: &mut dyn FnMut(usize, Result<String, HypervisorError>),
+    ) {
+        ask(format_args!("XML of {} domains", wanted.len()), || self.read_xmls(wanted, take));
+    }
+
+    fn saved(&self) -> Result<Vec<(String, String)>, HypervisorError> {
+        call(Reads, format_args!("list the saved states of {}", self.uri), || {
+            let saved = sys::VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE;
+            let domains = match self.connection().list_all_domains(saved) {
+                Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
+                domains => domains?,
+            };
+            let mut found = Vec::new();
+            for domain in domains {
+                let name = domain.name()?;
+                match lazy::saved_definition(&domain) {
+                    Ok(xml) => found.push((name, xml)),
+                    // It was resumed, or removed, meanwhile.
+                    Err(_) if !domain.has_managed_save(0).unwrap_or(false) => {}
+                    Err(e) => {
+                        let doing = format_args!("read the saved state of `{name}`");
+                        return Err(error(doing, &e).into());
+                    }
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
+        let since = Instant::now();
+        let (what, doing) = (format_args!("define a domain"), format_args!("define the domain"));
+        let defined = call_as(Changes, what, doing, || {
+            self.may_change()?;
+            self.connection().define_domain_xml_flags(xml, sys::VIR_DOMAIN_DEFINE_VALIDATE)?;
+            Ok(())
         });
-        Some(GuestSupport { no_kvm, ..support })
+        let is_slow = since.elapsed() >= LONG_DEFINE;
+        if is_slow && enabled!(Level::INFO) && self.has_guests_here() {
+            info!("{}", why_slow(&Node::of_this_machine()));
+        }
+        defined
+    }
+
+    fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
+        self.undefine_but(name, Keep::default())
+    }
+
+    fn undefine_but(&self, name: &str, keep: Keep) -> Result<(), HypervisorError> {
+        let but = match (keep.nvram, keep.tpm) {
+            (true, true) => ", but keep its NVRAM and TPM state",
+            (true, false) => ", but keep its NVRAM",
+            (false, true) => ", but keep its TPM state",
+            (false, false) => "",
+        };
+        let doing = format_args!("undefine domain `{name}`");
+        call_as(Changes, format_args!("{doing}{but}"), doing, || self.undefine_with(name, keep))
+    }
+
+    fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
+        call(Changes, format_args!("rename domain `{name}` to `{to}`"), || {
+            let domain = self.find_to_change(name)?;
+            let renamed = domain.rename(to, 0);
+            // What was listed is found by its name.
+            self.seen.borrow_mut().clear();
+            Ok(renamed?)
+        })
+    }
+
+    fn keeps(&self, name: &str) -> Result<Vec<Kept>, HypervisorError> {
+        call(Reads, format_args!("look for snapshots of domain `{name}`"), || {
+            let domain = self.find(name)?;
+            // Not every driver supports them.
+            let number = |of: Result<u32, Error>| match of {
+                Err(e) if is_unsupported(&e) => Ok(0),
+                number => number,
+            };
+            let mut kept = Vec::new();
+            if number(domain.has_managed_save(0).map(u32::from))? > 0 {
+                kept.push(saved_state(name));
+            }
+            match number(domain.num_snapshots(0))? {
+                0 => {}
+                number => {
+                    let what = gpuvm_core::words::count(number, "snapshot");
+                    let hint = format!("`gpuvm snapshot list {}` shows them", word(name));
+                    kept.push(Kept { what, hint, starts: false });
+                }
+            }
+            Ok(kept)
+        })
+    }
+
+    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
+        call(Reads, format_args!("read whether domain `{name}` starts with the host"), || {
+            Ok(self.find(name)?.autostart()?)
+        })
+    }
+
+    fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError> {
+        let doing = format_args!("set whether domain `{name}` starts with the host");
+        call_as(Changes, format_args!("{doing}: {on}"), doing, || {
+            Ok(self.find_to_change(name)?.set_autostart(on)?)
+        })
+    }
+
+    fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
+        let doing = format_args!("list the domains of {} that start with the host", self.uri);
+        call(Reads, doing, || {
+            let flags = sys::VIR_CONNECT_LIST_DOMAINS_AUTOSTART;
+            let listed = self.connection().list_all_domains(flags)?;
+            Ok(listed.iter().filter_map(|domain| domain.name().ok()).collect())
+        })
     }
 }
 
-impl Hypervisor for Libvirt {
-    fn uri(&self) -> &str {
-        &self.uri
-    }
-
-    fn opened_uri(&self) -> String {
-        Told::uri(self)
-    }
-
-    fn machine(&self) -> Machine {
-        self.its_machine().clone()
-    }
-
-    fn identity(&self) -> Identity {
-        self.its_identity()
-    }
-
-    fn versions(&self) -> Versions {
-        // libvirt's test driver returns its own version as QEMU's.
-        let is_qemu = self.uri.starts_with("qemu");
-        let qemu = self.connection().hyp_version().ok().filter(|_| is_qemu);
-        let libvirt = self.connection().lib_version().ok();
-        Versions { libvirt: libvirt.map(Version::of_libvirt), qemu: qemu.map(Version::of_libvirt) }
-    }
-
-    fn emulator(&self) -> Option<PathBuf> {
-        if !self.its_machine().is_here() {
-            return None;
-        }
-        support::emulator(&self.connection())
-    }
-
-    fn guest_support(&self) -> Option<GuestSupport> {
-        self.support.get_or_init(|| self.ask_support()).clone()
-    }
-
-    fn refuses_machine(&self, machine: &str, virt: VirtType) -> Option<String> {
-        support::refuses_machine(&self.connection(), machine, virt.as_str())
-    }
-
-    fn reconnect(&self) -> Result<(), HypervisorError> {
-        self.connect_again()
-    }
-
-    fn run_id(&self, name: &str) -> Result<Option<u32>, HypervisorError> {
-        Ok(self.find(&format!("look for domain `{name}`"), name)?.id())
-    }
-
-    fn storage(&self) -> &dyn storage::Storage {
-        self
-    }
-
-    fn networks(&self) -> &dyn network::Networks {
-        self
-    }
-
-    fn domains(&self) -> Result<Vec<DomainSummary>, HypervisorError> {
-        let doing = format!("list the domains of {}", self.uri);
-        let list = |flags| self.connection().list_all_domains(flags).map_err(|e| error(&doing, &e));
+impl Libvirt {
+    fn list(&self) -> Result<Vec<DomainSummary>, Failed> {
+        let list = |flags| self.connection().list_all_domains(flags);
         let all = list(0)?;
         // Whether a domain is active comes with the list. What more is to be told of active ones is
         // asked of all at once, and only those that neither run nor are off are asked one by one.
-        let named = |flags| -> Result<BTreeSet<String>, HypervisorError> {
+        let named = |flags| -> Result<BTreeSet<String>, Error> {
             Ok(list(flags)?.iter().filter_map(|domain| domain.uuid_string().ok()).collect())
         };
         let known = if all.iter().any(|domain| domain.id().is_some()) {
@@ -128,10 +183,9 @@ impl Hypervisor for Libvirt {
         let mut rows = Vec::with_capacity(all.len());
         for domain in &all {
             match known.summary(domain) {
-                Ok(row) => rows.push(row),
                 // Deleted since it was listed.
                 Err(e) if e.code().is(ErrorNumber::NoDomain) => {}
-                Err(e) => return Err(error(&doing, &e)),
+                row => rows.push(row?),
             }
         }
         self.seen.replace(all.into_iter().filter_map(|d| Some((d.name().ok()?, d))).collect());
@@ -139,47 +193,18 @@ impl Hypervisor for Libvirt {
         Ok(rows)
     }
 
-    fn domain(&self, name: &str) -> Result<Option<DomainSummary>, HypervisorError> {
-        let doing = format!("look for domain `{name}`");
-        let found = self.connection().lookup_domain_by_name(name);
-        match found.and_then(|domain| summary(&domain)) {
-            Ok(row) => Ok(Some(row)),
-            Err(e) if e.code().is(ErrorNumber::NoDomain) => Ok(None),
-            Err(e) => Err(error(&doing, &e)),
-        }
-    }
-
-    fn xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
-        let doing = format!("read the definition of domain `{name}`");
+    fn read_xml(&self, name: &str, which: XmlOf) -> Result<String, HypervisorError> {
+        let doing = format_args!("read the definition of domain `{name}`");
         let flags = self.flags_of(which);
         // A listed domain need not be looked up, unless it was recreated since.
         if let Some(Ok(xml)) = self.seen.borrow().get(name).map(|d| d.xml_desc(flags)) {
             return Ok(xml);
         }
-        self.find(&doing, name)?.xml_desc(flags).map_err(|e| error(&doing, &e))
+        let read = self.find(name).and_then(|domain| Ok(domain.xml_desc(flags)?));
+        read.map_err(|failed| failed.named(doing))
     }
 
-    fn saved(&self) -> Result<Vec<(String, String)>, HypervisorError> {
-        let doing = format!("list the saved states of {}", self.uri);
-        let saved = sys::VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE;
-        let domains = match self.connection().list_all_domains(saved) {
-            Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
-            domains => domains.map_err(|e| error(&doing, &e))?,
-        };
-        let mut found = Vec::new();
-        for domain in domains {
-            let name = domain.name().map_err(|e| error(&doing, &e))?;
-            match lazy::saved_definition(&domain) {
-                Ok(xml) => found.push((name, xml)),
-                // It was resumed, or removed, meanwhile.
-                Err(_) if !domain.has_managed_save(0).unwrap_or(false) => {}
-                Err(e) => return Err(error(&format!("read the saved state of `{name}`"), &e)),
-            }
-        }
-        Ok(found)
-    }
-
-    fn xmls(
+    fn read_xmls(
         &self,
         wanted: &[(&str, XmlOf)],
         take: &mut dyn FnMut(usize, Result<String, HypervisorError>),
@@ -210,267 +235,11 @@ impl Hypervisor for Libvirt {
             for (at, text) in told {
                 // One that cannot be read by its row is looked up by its name.
                 let (name, which) = wanted[at];
-                take(at, text.map_or_else(|| self.xml(name, which), Ok));
+                take(at, text.map_or_else(|| self.read_xml(name, which), Ok));
             }
         });
     }
 
-    fn define(&self, xml: &str) -> Result<(), HypervisorError> {
-        self.may_change()?;
-        let defined =
-            self.connection().define_domain_xml_flags(xml, sys::VIR_DOMAIN_DEFINE_VALIDATE);
-        defined.map(|_| ()).map_err(|e| error("define the domain", &e))
-    }
-
-    fn undefine(&self, name: &str) -> Result<(), HypervisorError> {
-        self.undefine_but(name, Keep::default())
-    }
-
-    fn undefine_but(&self, name: &str, keep: Keep) -> Result<(), HypervisorError> {
-        self.undefine_with(name, keep)
-    }
-
-    fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
-        let doing = format!("rename domain `{name}` to `{to}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let renamed = domain.rename(to, 0).map(drop).map_err(|e| error(&doing, &e));
-        // What was listed is found by its name.
-        self.seen.borrow_mut().clear();
-        renamed
-    }
-
-    fn keeps(&self, name: &str) -> Result<Vec<Kept>, HypervisorError> {
-        let doing = format!("look for snapshots of domain `{name}`");
-        let domain = self.find(&doing, name)?;
-        // Not every driver supports them.
-        let number = |of: Result<u32, Error>| match of {
-            Err(e) if is_unsupported(&e) => Ok(0),
-            number => number.map_err(|e| error(&doing, &e)),
-        };
-        let mut kept = Vec::new();
-        if number(domain.has_managed_save(0).map(u32::from))? > 0 {
-            let hint = format!(
-                "`gpuvm start {name}` lets it go on from there, then `gpuvm stop {name}` ends it; \
-                     `virsh managedsave-remove {virsh}` throws it away",
-                name = word(name),
-                virsh = shell::domain(name)
-            );
-            kept.push(Kept { what: "a saved state".into(), hint, starts: true });
-        }
-        match number(domain.num_snapshots(0))? {
-            0 => {}
-            number => {
-                let what = gpuvm_core::words::count(number, "snapshot");
-                let hint = format!("`gpuvm snapshot list {name}` shows them", name = word(name));
-                kept.push(Kept { what, hint, starts: false });
-            }
-        }
-        Ok(kept)
-    }
-
-    fn snapshots(&self, name: &str) -> Result<Vec<Snapshot>, HypervisorError> {
-        let doing = format!("read the snapshots of domain `{name}`");
-        let all = match self.find(&doing, name)?.list_all_snapshots(0) {
-            // Not every driver has them.
-            Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
-            all => all.map_err(|e| error(&doing, &e))?,
-        };
-        let mut read = Vec::with_capacity(all.len());
-        for one in &all {
-            match one.xml_desc(0) {
-                Ok(text) => {
-                    read.push(Snapshot::read(&text).map_err(|message| HypervisorError {
-                        kind: HypervisorErrorKind::Other,
-                        doing: doing.clone(),
-                        message,
-                    })?)
-                }
-                // Deleted since it was listed.
-                Err(e) if e.code().is(ErrorNumber::NoDomainSnapshot) => {}
-                Err(e) => return Err(error(&doing, &e)),
-            }
-        }
-        Ok(read)
-    }
-
-    fn make_snapshot(&self, name: &str, snapshot: &str, of: &str) -> Result<(), HypervisorError> {
-        let doing = format!("make snapshot `{snapshot}` of domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let made = domain.create_snapshot_xml(&Snapshot::document(snapshot, of), 0);
-        made.map(drop).map_err(|e| error(&doing, &e))
-    }
-
-    fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
-        let doing = format!("revert domain `{name}` to snapshot `{snapshot}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let found = Domain::lookup_snapshot_by_name(&domain, snapshot, 0);
-        found.and_then(|found| found.revert(0)).map_err(|e| error(&doing, &e))
-    }
-
-    fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
-        let doing = format!("delete snapshot `{snapshot}` of domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let found = Domain::lookup_snapshot_by_name(&domain, snapshot, 0);
-        found.and_then(|found| found.delete(0)).map_err(|e| error(&doing, &e))
-    }
-
-    fn start(&self, name: &str) -> Result<(), HypervisorError> {
-        let doing = format!("start domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        domain.create().map_err(|e| error(&doing, &e))
-    }
-
-    fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError> {
-        let doing = format!("shut down domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let asked = match by {
-            AskedBy::Agent => domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_GUEST_AGENT),
-            // Not every driver accepts the flag for ACPI; without it libvirt may ask the agent
-            // first.
-            AskedBy::PowerButton => {
-                match domain.shutdown_flags(sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN) {
-                    Err(e) if is_unsupported(&e) => domain.shutdown(),
-                    asked => asked,
-                }
-            }
-        };
-        asked.map_err(|e| error(&doing, &e))
-    }
-
-    fn pause(&self, name: &str, paused: bool) -> Result<(), HypervisorError> {
-        let doing = format!("{} domain `{name}`", if paused { "pause" } else { "resume" });
-        let domain = self.find_to_change(&doing, name)?;
-        let done = if paused { domain.suspend() } else { domain.resume() };
-        done.map(drop).map_err(|e| error(&doing, &e))
-    }
-
-    fn destroy(&self, name: &str) -> Result<(), HypervisorError> {
-        let doing = format!("end domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        match domain.destroy() {
-            Err(e) if e.code().is(ErrorNumber::OperationInvalid) && ends(&domain) => Ok(()),
-            other => other.map_err(|e| error(&doing, &e)),
-        }
-    }
-
-    fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
-        let doing = format!("remove a device from domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
-        domain.detach_device_flags(device, live).map_err(|e| error(&doing, &e))
-    }
-
-    fn attach(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
-        let doing = format!("attach a device to domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
-        domain.attach_device_flags(device, live).map_err(|e| error(&doing, &e))
-    }
-
-    fn used(&self, name: &str) -> Result<Used, HypervisorError> {
-        let domain = self.find(&format!("read the use of domain `{name}`"), name)?;
-        // A driver that does not know one of them may know the other.
-        let cpu_ns = domain.info().ok().map(|info| info.cpu_time);
-        let stats = domain.memory_stats(0).unwrap_or_default();
-        let rss = stats.iter().find(|stat| stat.tag == sys::VIR_DOMAIN_MEMORY_STAT_RSS);
-        Ok(Used { cpu_ns, memory_kib: rss.map(|stat| stat.val) })
-    }
-
-    fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
-        let domain = self.find(&format!("read the disks of domain `{name}`"), name)?;
-        // A drive without medium, a file that is gone and a driver without disks are no errors:
-        // nothing is known of them.
-        let Ok(info) = domain.block_info(target, 0) else { return Ok(None) };
-        let (capacity_bytes, allocation_bytes) = (info.capacity, info.allocation);
-        Ok((capacity_bytes > 0).then_some(DiskSize { capacity_bytes, allocation_bytes }))
-    }
-
-    fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
-        let doing = format!("grow disk `{target}` of domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let in_bytes = sys::VIR_DOMAIN_BLOCK_RESIZE_BYTES;
-        domain.block_resize(target, bytes, in_bytes).map_err(|e| error(&doing, &e))
-    }
-
-    fn pin(&self, name: &str, thread: GuestThread, pcpus: &CpuSet) -> Result<(), HypervisorError> {
-        let doing = format!("pin {thread} of domain `{name}` to pcpus {pcpus}");
-        let domain = self.find_to_change(&doing, name)?;
-        pin::pin(&domain, thread, pcpus).map_err(|e| error(&doing, &e))
-    }
-
-    fn plug_vcpus(&self, name: &str, vcpus: u32) -> Result<(), HypervisorError> {
-        let doing = format!("change the vCPUs of running domain `{name}` to {vcpus}");
-        let domain = self.find_to_change(&doing, name)?;
-        let live = sys::VIR_DOMAIN_VCPU_LIVE;
-        domain.set_vcpus_flags(vcpus, live).map(drop).map_err(|e| error(&doing, &e))
-    }
-
-    fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError> {
-        let doing = format!("change a device of domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
-        let live = sys::VIR_DOMAIN_AFFECT_LIVE;
-        domain.update_device_flags(device, live).map_err(|e| error(&doing, &e))
-    }
-
-    fn ask_agent(
-        &self,
-        name: &str,
-        command: &str,
-        wait: Duration,
-    ) -> Result<String, HypervisorError> {
-        Libvirt::ask_agent(self, name, command, wait)
-    }
-
-    fn autostart(&self, name: &str) -> Result<bool, HypervisorError> {
-        let doing = format!("read whether domain `{name}` starts with the host");
-        self.find(&doing, name)?.autostart().map_err(|e| error(&doing, &e))
-    }
-
-    fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError> {
-        let doing = format!("set whether domain `{name}` starts with the host");
-        let set = self.find_to_change(&doing, name)?.set_autostart(on);
-        set.map_err(|e| error(&doing, &e))
-    }
-
-    fn log_dir(&self) -> Option<PathBuf> {
-        self.logs_to().filter(|dir| dir.is_dir())
-    }
-
-    fn missing_log_dir(&self) -> Option<PathBuf> {
-        self.logs_to().filter(|dir| !dir.is_dir())
-    }
-
-    fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
-        let doing = format!("list the domains of {} that start with the host", self.uri);
-        let flags = sys::VIR_CONNECT_LIST_DOMAINS_AUTOSTART;
-        let listed = self.connection().list_all_domains(flags).map_err(|e| error(&doing, &e))?;
-        Ok(listed.iter().filter_map(|domain| domain.name().ok()).collect())
-    }
-
-    fn console(&self, name: &str, force: bool) -> Result<Box<dyn Console>, HypervisorError> {
-        console::attach(self, name, force)
-    }
-
-    fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError> {
-        let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
-        Ok(address::addresses(self, &domain, macs))
-    }
-
-    fn reach(&self, name: &str, address: &GuestAddress) -> Result<Reach, HypervisorError> {
-        let domain = self.find(&format!("read the addresses of domain `{name}`"), name)?;
-        address::reach_of(self, &domain, address)
-    }
-
-    fn vf_pools(&self) -> Result<Vec<VfPool>, HypervisorError> {
-        pools::vf_pools(self)
-    }
-
-    fn leases(&self, network: &str, mac: &str) -> Result<Vec<Lease>, HypervisorError> {
-        leases::leases(self, network, mac)
-    }
-}
-
-impl Libvirt {
     /// The flags of a question for a definition.
     fn flags_of(&self, which: XmlOf) -> u32 {
         let flags = match which {
@@ -482,15 +251,8 @@ impl Libvirt {
         flags | if secret { sys::VIR_DOMAIN_XML_SECURE } else { 0 }
     }
 
-    /// Where it keeps the logs of guests; none: another machine, or not the system's libvirt.
-    fn logs_to(&self) -> Option<PathBuf> {
-        let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
-        (is_system && self.has_guests_here()).then(|| PathBuf::from(SYSTEM_LOGS))
-    }
-
-    fn undefine_with(&self, name: &str, keep: Keep) -> Result<(), HypervisorError> {
-        let doing = format!("undefine domain `{name}`");
-        let domain = self.find_to_change(&doing, name)?;
+    fn undefine_with(&self, name: &str, keep: Keep) -> Result<(), Failed> {
+        let domain = self.find_to_change(name)?;
         let saved =
             sys::VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | sys::VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA;
         let nvram = if keep.nvram {
@@ -508,11 +270,21 @@ impl Libvirt {
         for flags in [saved | nvram | tpm, saved | nvram, saved] {
             match domain.undefine_flags(flags) {
                 Err(e) if is_unsupported(&e) => {}
-                other => return other.map_err(|e| error(&doing, &e)),
+                other => return Ok(other?),
             }
         }
-        domain.undefine().map_err(|e| error(&doing, &e))
+        Ok(domain.undefine()?)
     }
+}
+
+fn saved_state(name: &str) -> Kept {
+    let hint = format!(
+        "`gpuvm start {name}` lets it go on from there, then `gpuvm stop {name}` ends it; \
+         `virsh managedsave-remove {virsh}` throws it away",
+        name = word(name),
+        virsh = shell::domain(name)
+    );
+    Kept { what: "a saved state".into(), hint, starts: true }
 }
 
 /// What is read of all active domains at once, by UUID.
@@ -566,23 +338,10 @@ fn active(state: Option<State>) -> DomainState {
     }
 }
 
-/// Whether a domain stops within [`END_WAIT`], or already has.
-fn ends(domain: &Domain) -> bool {
-    let until = Instant::now() + END_WAIT;
-    loop {
-        match domain.is_active() {
-            Ok(false) => return true,
-            // A transient domain disappears when it stops.
-            Err(e) if e.code().is(ErrorNumber::NoDomain) => return true,
-            Ok(true) | Err(_) if Instant::now() > until => return false,
-            Ok(true) | Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hypervisor::{Addresses as _, HypervisorErrorKind, Live as _};
     use crate::skip::skip;
 
     #[test]
@@ -624,7 +383,7 @@ mod tests {
         assert_eq!(listed(), [off.clone(), row("runs", DomainState::ShutOff)]);
         libvirt.start("runs").unwrap();
         assert_eq!(listed(), [off.clone(), row("runs", DomainState::Running)]);
-        libvirt.find("", "runs").unwrap().suspend().unwrap();
+        libvirt.find("runs").unwrap().suspend().unwrap();
         assert_eq!(listed(), [off, row("runs", DomainState::Paused)]);
     }
 

@@ -1,10 +1,11 @@
 //! DHCP leases of a libvirt network, which the binding lacks.
 #![allow(unsafe_code)] // one call that fills an array of structures
 
+use super::super::Lease;
 use super::super::network::NetworkLease;
 use super::super::storage::xml;
-use super::super::{HypervisorError, Lease};
-use super::{Libvirt, error, is_unsupported};
+use super::Libvirt;
+use super::call::{Failed, is_unsupported};
 use nix::libc;
 use serde::Deserialize;
 use std::ffi::{CStr, CString};
@@ -16,26 +17,21 @@ use virt::network::Network;
 use virt::sys;
 
 /// The leases of IPv4 addresses that a network has given to an interface.
-pub(super) fn leases(
-    libvirt: &Libvirt,
-    network: &str,
-    mac: &str,
-) -> Result<Vec<Lease>, HypervisorError> {
-    let doing = format!("read the leases of network `{network}`");
+pub(super) fn leases(libvirt: &Libvirt, network: &str, mac: &str) -> Result<Vec<Lease>, Failed> {
     let found = match libvirt.connection().lookup_network_by_name(network) {
         // An interface on a bridge or on the host's network.
         Err(e) if e.code().is(ErrorNumber::NoNetwork) || e.code().is(ErrorNumber::NoSupport) => {
             return Ok(Vec::new());
         }
-        found => found.map_err(|e| error(&doing, &e))?,
+        found => found?,
     };
-    let Some(server) = server(&found).map_err(|e| error(&doing, &e))? else {
+    let Some(server) = server(&found)? else {
         return Ok(Vec::new());
     };
     let given = match of_mac(&found, mac) {
         // Drivers without networks of their own have no leases.
         Err(e) if is_unsupported(&e) => Vec::new(),
-        given => given.map_err(|e| error(&doing, &e))?,
+        given => given?,
     };
     Ok(given.into_iter().map(|ip| Lease { server, ip, mac: mac.to_owned() }).collect())
 }

@@ -1,8 +1,18 @@
-//! The machine of a connection.
+//! The machine of a connection, and what guests can have on it.
 
-use super::super::machine::{Identity, Machine, Told, decide};
+use super::super::kvm::{Node, closed};
+use super::super::machine::{self, Identity, Machine, SYSTEM_LOGS, Told, decide};
+use super::super::network::Networks;
+use super::super::storage::Storage;
+use super::super::{Hypervisor, HypervisorError};
 use super::Libvirt;
+use super::call::{Call, ask, call};
+use super::support::{self, Supported};
+use gpuvm_core::domain::guest::VirtType;
+use gpuvm_core::topology::software::{GuestSupport, UnusableKvm};
+use gpuvm_core::versions::{Version, Versions};
 use serde::Deserialize;
+use std::path::PathBuf;
 use virt::connect::Connect;
 
 /// A driver of libvirt's client library, which reads this machine's name like every driver.
@@ -38,14 +48,90 @@ impl Told for Libvirt {
     }
 }
 
+impl Hypervisor for Libvirt {
+    fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    fn opened_uri(&self) -> String {
+        Told::uri(self)
+    }
+
+    fn machine(&self) -> Machine {
+        ask(format_args!("which machine it is on"), || self.its_machine().clone())
+    }
+
+    fn identity(&self) -> Identity {
+        ask(format_args!("what tells its machine from others"), || self.its_identity())
+    }
+
+    // A part of other calls, which are traced.
+    fn has_guests_here(&self) -> bool {
+        self.its_machine().is_here() && !machine::is_test(&self.uri)
+    }
+
+    fn log_dir(&self) -> Option<PathBuf> {
+        self.logs_to().filter(|dir| dir.is_dir())
+    }
+
+    fn missing_log_dir(&self) -> Option<PathBuf> {
+        self.logs_to().filter(|dir| !dir.is_dir())
+    }
+
+    fn versions(&self) -> Versions {
+        ask(format_args!("its versions"), || {
+            // libvirt's test driver returns its own version as QEMU's.
+            let is_qemu = self.uri.starts_with("qemu");
+            let qemu = self.connection().hyp_version().ok().filter(|_| is_qemu);
+            let libvirt = self.connection().lib_version().ok();
+            Versions {
+                libvirt: libvirt.map(Version::of_libvirt),
+                qemu: qemu.map(Version::of_libvirt),
+            }
+        })
+    }
+
+    fn emulator(&self) -> Option<PathBuf> {
+        ask(format_args!("its QEMU"), || {
+            let is_here = self.its_machine().is_here();
+            is_here.then(|| support::emulator(&self.connection())).flatten()
+        })
+    }
+
+    fn guest_support(&self) -> Option<GuestSupport> {
+        ask(format_args!("the guests that it can run"), || {
+            self.support.get_or_init(|| self.ask_support()).clone()
+        })
+    }
+
+    fn refuses_machine(&self, machine: &str, virt: VirtType) -> Option<String> {
+        ask(format_args!("whether it has a machine type"), || {
+            support::refuses_machine(&self.connection(), machine, virt.as_str())
+        })
+    }
+
+    fn reconnect(&self) -> Result<(), HypervisorError> {
+        let doing = format_args!("connect to {} again", self.uri);
+        call(Call::Changes, doing, || self.connect_again())
+    }
+
+    fn storage(&self) -> &dyn Storage {
+        self
+    }
+
+    fn networks(&self) -> &dyn Networks {
+        self
+    }
+}
+
 impl Libvirt {
     /// Returns the machine of its domains, read once.
-    pub(super) fn its_machine(&self) -> &Machine {
+    fn its_machine(&self) -> &Machine {
         self.machine.get_or_init(|| decide(self))
     }
 
     /// Returns the identity of that machine.
-    pub(super) fn its_identity(&self) -> Identity {
+    fn its_identity(&self) -> Identity {
         match self.its_machine() {
             Machine::Here => Identity::of_this_machine(),
             Machine::Elsewhere { host } => Identity {
@@ -53,5 +139,27 @@ impl Libvirt {
                 uuid: self.uuid(),
             },
         }
+    }
+
+    /// Where it keeps the logs of guests; none: another machine, or not the system's libvirt.
+    fn logs_to(&self) -> Option<PathBuf> {
+        let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
+        (is_system && self.has_guests_here()).then(|| PathBuf::from(SYSTEM_LOGS))
+    }
+
+    /// Asks which guests it can run, unless that has begun.
+    fn ask_support(&self) -> Option<GuestSupport> {
+        if !self.uri.starts_with("qemu") {
+            return None;
+        }
+        let asked = self.supported.take().and_then(|asked| asked.join().ok());
+        let Supported { support, no_kvm } =
+            asked.unwrap_or_else(|| support::supported(&self.connection()))?;
+        let is_here = self.its_machine().is_here();
+        let no_kvm = no_kvm.map(|why| match closed(&Node::of_this_machine()) {
+            Some((why, command)) if is_here => UnusableKvm { why, command: Some(command) },
+            _ => UnusableKvm { why, command: None },
+        });
+        Some(GuestSupport { no_kvm, ..support })
     }
 }

@@ -1,18 +1,18 @@
 //! libvirt networks that hand out virtual functions.
 
+use super::super::network::VfPool;
 use super::super::storage::xml;
-use super::super::{HypervisorError, VfPool};
-use super::{Libvirt, error, is_unsupported};
+use super::Libvirt;
+use super::call::{Failed, is_unsupported};
 use gpuvm_core::bdf::Bdf;
 use serde::Deserialize;
 
 /// Returns the networks that hand out virtual functions, also those that do not run: their functions
 /// are theirs when they do.
-pub(super) fn vf_pools(libvirt: &Libvirt) -> Result<Vec<VfPool>, HypervisorError> {
-    let doing = format!("list the networks of {}", libvirt.uri);
+pub(super) fn vf_pools(libvirt: &Libvirt) -> Result<Vec<VfPool>, Failed> {
     let networks = match libvirt.connection().list_all_networks(0) {
         Err(e) if is_unsupported(&e) => return Ok(Vec::new()),
-        networks => networks.map_err(|e| error(&doing, &e))?,
+        networks => networks?,
     };
     let mut pools = Vec::new();
     for network in networks {

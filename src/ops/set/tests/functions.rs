@@ -4,7 +4,7 @@
 use super::{defined, kept, kill, manner, run};
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
-use crate::hypervisor::{Hypervisor as _, XmlOf};
+use crate::hypervisor::{Domains as _, XmlOf};
 use crate::reporter::Answer;
 use crate::request::{DeviceWish, Extras, Guard, Request, VfSettings};
 use crate::session::{Confirm, Manner, Session};
