@@ -2,6 +2,7 @@
 //! defects, which `check`, `verify` and `host doctor` judge by. Values and comparisons only.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -189,8 +190,21 @@ pub enum Bad {
     Only(&'static [Version]),
     /// Kernels with these whole release names.
     Releases(&'static [&'static str]),
-    /// Kernels of Debian 12, those of its backports included, as their configuration is.
-    Debian12,
+}
+
+/// The hosts that a defect concerns: those that have what it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concern {
+    /// Every host of GPU guests.
+    Every,
+    /// Those with iommufd.
+    Iommufd,
+    /// Those with processors of AMD.
+    Amd,
+    /// Those with processors of Arm.
+    Arm,
+    /// Those with a function of these ids, vendor and device.
+    Function(&'static [(u16, u16)]),
 }
 
 /// What the source of a defect is worth.
@@ -217,9 +231,34 @@ pub struct Defect {
     pub source: &'static str,
     /// What the source is worth.
     pub evidence: Evidence,
+    /// The hosts that it concerns.
+    pub concern: Concern,
+    /// The component that brings it about, from this version on; none: it needs no other.
+    pub with: Option<(Component, Version)>,
 }
 
 impl Defect {
+    /// A defect that the project's own words name, of every host.
+    const fn documented(
+        of: Component,
+        bad: Bad,
+        what: &'static str,
+        source: &'static str,
+    ) -> Defect {
+        let evidence = Evidence::Documented;
+        Defect { of, bad, what, source, evidence, concern: Concern::Every, with: None }
+    }
+
+    /// The same that only users have reported.
+    const fn reported(of: Component, bad: Bad, what: &'static str, source: &'static str) -> Defect {
+        Defect { evidence: Evidence::Reported, ..Defect::documented(of, bad, what, source) }
+    }
+
+    /// The same that concerns only these hosts.
+    const fn of_hosts(self, concern: Concern) -> Defect {
+        Defect { concern, ..self }
+    }
+
     /// Whether a version has it; for a kernel with its whole release name.
     pub fn is_in(&self, version: Version, release: &str) -> bool {
         match self.bad {
@@ -228,10 +267,6 @@ impl Defect {
             Bad::From(bad) => version >= bad,
             Bad::Only(bad) => bad.contains(&version),
             Bad::Releases(bad) => bad.contains(&release),
-            Bad::Debian12 => {
-                let is_debian = ["-amd64", "-arm64"].iter().any(|end| release.ends_with(end));
-                is_debian && ((version.0, version.1) == (6, 1) || release.contains("+deb12"))
-            }
         }
     }
 
@@ -254,200 +289,309 @@ impl Defect {
 }
 
 /// A kernel that maps large BARs in 4 KiB pieces (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
-pub const KERNEL_SMALL_MAPS: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::Before(Version(6, 12, 0)),
-    what: "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
-    source: "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
-    evidence: Evidence::Documented,
-};
+pub const KERNEL_SMALL_MAPS: Defect = Defect::documented(
+    Component::Kernel,
+    Bad::Before(Version(6, 12, 0)),
+    "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
+    "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
+);
 /// A QEMU that does not align large BARs for it (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
-pub const QEMU_SMALL_MAPS: Defect = Defect {
-    of: Component::Qemu,
-    bad: Bad::Before(Version(9, 2, 0)),
-    what: "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
-    source: "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
-    evidence: Evidence::Documented,
-};
+pub const QEMU_SMALL_MAPS: Defect = Defect::documented(
+    Component::Qemu,
+    Bad::Before(Version(9, 2, 0)),
+    "large BARs are mapped in 4 KiB pieces: the guest's start takes minutes longer",
+    "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
+);
 /// A QEMU that takes long for BARs of 256 GiB (gpuvm-hardware(7), LARGE BARS AND VERSIONS).
-pub const QEMU_HUGE_BARS: Defect = Defect {
-    of: Component::Qemu,
-    bad: Bad::Before(Version(10, 1, 0)),
-    what: "BARs of 256 GiB can keep the guest's firmware busy for minutes to an hour",
-    source: "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
-    evidence: Evidence::Documented,
-};
+pub const QEMU_HUGE_BARS: Defect = Defect::documented(
+    Component::Qemu,
+    Bad::Before(Version(10, 1, 0)),
+    "BARs of 256 GiB can keep the guest's firmware busy for minutes to an hour",
+    "gpuvm-hardware(7), LARGE BARS AND VERSIONS",
+);
 /// A QEMU that misplaces the clique (gpuvm-hardware(7), PEER-TO-PEER CLIQUES).
-pub const QEMU_CLIQUE: Defect = Defect {
-    of: Component::Qemu,
-    bad: Bad::Before(Version(8, 1, 0)),
-    what: "the clique's capability can lie over another one of the GPU",
-    source: "gpuvm-hardware(7), PEER-TO-PEER CLIQUES",
-    evidence: Evidence::Documented,
-};
+pub const QEMU_CLIQUE: Defect = Defect::documented(
+    Component::Qemu,
+    Bad::Before(Version(8, 1, 0)),
+    "the clique's capability can lie over another one of the GPU",
+    "gpuvm-hardware(7), PEER-TO-PEER CLIQUES",
+);
 /// A QEMU that fills cells in turn (gpuvm-hardware(7), MEMORY AT START).
-pub const QEMU_FILL: Defect = Defect {
-    of: Component::Qemu,
-    bad: Bad::Before(Version(9, 0, 0)),
-    what: "the cells' huge pages are filled one cell after the other",
-    source: "QEMU commit b41484ccb6",
-    evidence: Evidence::Documented,
-};
+pub const QEMU_FILL: Defect = Defect::documented(
+    Component::Qemu,
+    Bad::Before(Version(9, 0, 0)),
+    "the cells' huge pages are filled one cell after the other",
+    "QEMU commit b41484ccb6",
+);
 /// A libvirt without `<maxphysaddr>` (gpuvm-hardware(7), BARS AND THE MMIO WINDOW).
-pub const LIBVIRT_ADDRESS_BITS: Defect = Defect {
-    of: Component::Libvirt,
-    bad: Bad::Before(Version(8, 7, 0)),
-    what: "<maxphysaddr> is not known, so large BARs may find no window",
-    source: "libvirt news, 8.7.0",
-    evidence: Evidence::Documented,
-};
+pub const LIBVIRT_ADDRESS_BITS: Defect = Defect::documented(
+    Component::Libvirt,
+    Bad::Before(Version(8, 7, 0)),
+    "<maxphysaddr> is not known, so large BARs may find no window",
+    "libvirt news, 8.7.0",
+);
 /// Kernels whose change of PCI resets broke passed-through GPUs.
-pub const KERNEL_RESET: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::Only(&[Version(6, 14, 2), Version(6, 12, 23)]),
-    what: "resetting a GPU between guests fails, so it works only once",
-    source: "https://github.com/zen-kernel/zen-kernel/issues/380",
-    evidence: Evidence::Reported,
-};
+pub const KERNEL_RESET: Defect = Defect::reported(
+    Component::Kernel,
+    Bad::Only(&[Version(6, 14, 2), Version(6, 12, 23)]),
+    "resetting a GPU between guests fails, so it works only once",
+    "https://github.com/zen-kernel/zen-kernel/issues/380",
+);
 /// Kernels with which AMD's RDNA GPUs do not reset.
-pub const KERNEL_RESET_RDNA: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::From(Version(6, 15, 0)),
-    what: "AMD RDNA GPUs may not be reset between guests",
-    source: "https://github.com/void-linux/void-packages/issues/56829",
-    evidence: Evidence::Reported,
-};
+pub const KERNEL_RESET_RDNA: Defect = Defect::reported(
+    Component::Kernel,
+    Bad::From(Version(6, 15, 0)),
+    "AMD RDNA GPUs may not be reset between guests",
+    "https://github.com/void-linux/void-packages/issues/56829",
+);
 /// Kernels that do not tell reset methods.
-pub const KERNEL_RESET_METHOD: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::Before(Version(5, 15, 0)),
-    what: "reset methods are not shown and cannot be chosen",
-    source: "Linux 5.15, Documentation/ABI/testing/sysfs-bus-pci",
-    evidence: Evidence::Documented,
-};
+pub const KERNEL_RESET_METHOD: Defect = Defect::documented(
+    Component::Kernel,
+    Bad::Before(Version(5, 15, 0)),
+    "reset methods are not shown and cannot be chosen",
+    "Linux 5.15, Documentation/ABI/testing/sysfs-bus-pci",
+);
 /// Kernels that refuse a process its VFIO group.
-pub const KERNEL_PERMISSION: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::Releases(&["6.8.12-12-pve", "6.14.8-1-bpo12-pve"]),
-    what: "QEMU gets no access to the VFIO group: \"error getting device from group: Permission \
+pub const KERNEL_PERMISSION: Defect = Defect::reported(
+    Component::Kernel,
+    Bad::Releases(&["6.8.12-12-pve", "6.14.8-1-bpo12-pve"]),
+    "QEMU gets no access to the VFIO group: \"error getting device from group: Permission \
            denied\"",
-    source: "https://github.com/strongtz/i915-sriov-dkms/issues/322",
-    evidence: Evidence::Reported,
-};
+    "https://github.com/strongtz/i915-sriov-dkms/issues/322",
+);
 /// Kernels without `hugepages=NODE:N`.
-pub const KERNEL_NODE_PAGES: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::Before(Version(5, 16, 0)),
-    what: "hugepages= on the command line cannot name a node",
-    source: "Linux 5.16, Documentation/admin-guide/kernel-parameters.txt",
-    evidence: Evidence::Documented,
-};
+pub const KERNEL_NODE_PAGES: Defect = Defect::documented(
+    Component::Kernel,
+    Bad::Before(Version(5, 16, 0)),
+    "hugepages= on the command line cannot name a node",
+    "Linux 5.16, Documentation/admin-guide/kernel-parameters.txt",
+);
 /// Kernels whose firmware framebuffer is not `simpledrm` or `efifb` by a switch of its own.
-pub const KERNEL_SYSFB: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::Before(Version(5, 15, 0)),
-    what: "`initcall_blacklist=sysfb_init` is not known; `video=efifb:off` is",
-    source: "Linux 5.15, drivers/firmware/sysfb.c",
-    evidence: Evidence::Documented,
-};
+pub const KERNEL_SYSFB: Defect = Defect::documented(
+    Component::Kernel,
+    Bad::Before(Version(5, 15, 0)),
+    "`initcall_blacklist=sysfb_init` is not known; `video=efifb:off` is",
+    "Linux 5.15, drivers/firmware/sysfb.c",
+);
 /// Kernels whose vfio-pci leaves a VGA display's memory to the host's console.
-pub const KERNEL_CONSOLE: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::Before(Version(6, 0, 0)),
-    what: "vfio-pci does not end the console on a display that it is bound to",
-    source: "Linux 6.0, vfio_pci_vga_init() in drivers/vfio/pci/vfio_pci_core.c",
-    evidence: Evidence::Documented,
-};
+pub const KERNEL_CONSOLE: Defect = Defect::documented(
+    Component::Kernel,
+    Bad::Before(Version(6, 0, 0)),
+    "vfio-pci does not end the console on a display that it is bound to",
+    "Linux 6.0, vfio_pci_vga_init() in drivers/vfio/pci/vfio_pci_core.c",
+);
 /// Kernels that no longer have the module `vfio_virqfd`.
-pub const KERNEL_VIRQFD: Defect = Defect {
-    of: Component::Kernel,
-    bad: Bad::From(Version(6, 2, 0)),
-    what: "the module `vfio_virqfd` is part of vfio, and a list that names it fails",
-    source: "https://github.com/pavolelsig/passthrough_helper_fedora/issues/2",
-    evidence: Evidence::Reported,
-};
+pub const KERNEL_VIRQFD: Defect = Defect::reported(
+    Component::Kernel,
+    Bad::From(Version(6, 2, 0)),
+    "the module `vfio_virqfd` is part of vfio, and a list that names it fails",
+    "https://github.com/pavolelsig/passthrough_helper_fedora/issues/2",
+);
 
 /// A libvirt whose daemon an agent's answer about its disks can crash, or worse.
-pub const LIBVIRT_AGENT_DISKS: Defect = Defect {
-    of: Component::Libvirt,
-    bad: Bad::Before(Version(12, 7, 0)),
-    what: "a malicious guest agent makes the daemon free memory twice by its answer on disks",
-    source: "CVE-2026-77158",
-    evidence: Evidence::Documented,
-};
+pub const LIBVIRT_AGENT_DISKS: Defect = Defect::documented(
+    Component::Libvirt,
+    Bad::Before(Version(12, 7, 0)),
+    "a malicious guest agent makes the daemon free memory twice by its answer on disks",
+    "CVE-2026-77158",
+);
+/// A libvirt that follows links where the state of emulated TPMs is.
+pub const LIBVIRT_TPM_LOG: Defect = Defect::documented(
+    Component::Libvirt,
+    Bad::Before(Version(12, 7, 0)),
+    "the daemon changes the owner of a file through a link",
+    "CVE-2026-77159",
+);
 /// Vulnerabilities of libvirt, which distributions fix in older versions, too.
-pub const LIBVIRT_CVES: [Defect; 3] = [
-    Defect {
-        what: "an integer overflow that a read-only connection reaches",
-        source: "CVE-2026-18917",
-        ..LIBVIRT_AGENT_DISKS
-    },
+pub const LIBVIRT_CVES: [Defect; 5] = [
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Before(Version(12, 7, 0)),
+        "an integer overflow that a read-only connection reaches",
+        "CVE-2026-18917",
+    ),
     LIBVIRT_AGENT_DISKS,
-    Defect {
-        what: "the daemon changes the owner of a file through a link",
-        source: "CVE-2026-77159",
-        ..LIBVIRT_AGENT_DISKS
-    },
+    LIBVIRT_TPM_LOG,
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Before(Version(11, 10, 0)),
+        "the overlay of a snapshot of a stopped guest can be read by everybody",
+        "CVE-2025-13193",
+    ),
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Before(Version(11, 10, 0)),
+        "accounts without full rights make the daemon use up memory",
+        "CVE-2025-12748",
+    ),
 ];
 
-/// Defects that every GPU guest of such a version may meet, which `host doctor` lists. Those of the
-/// table that depend on devices or files of the host are judged by its rules.
+/// The vulnerabilities that a text names: `CVE-2026-77158`.
+pub fn cves_in(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let words = text.split(|c: char| !is_part(c));
+    let is_number = |word: &&str| {
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let parts = word.strip_prefix("CVE-").and_then(|rest| rest.split_once('-'));
+        parts.is_some_and(|(year, number)| year.len() == 4 && digits(year) && digits(number))
+    };
+    words.filter(is_number).map(str::to_owned).collect()
+}
+
+/// QEMU whose iommufd maps guest memory by its file although the guest writes to private copies.
+pub const QEMU_PRIVATE_MEMORY: Defect = Defect::documented(
+    Component::Qemu,
+    Bad::Between(Version(10, 1, 0), Version(11, 0, 2)),
+    "with iommufd, devices read and write wrong pages of a guest on private huge pages",
+    "QEMU commit e6c47bebdf, https://bugzilla.kernel.org/show_bug.cgi?id=220776",
+)
+.of_hosts(Concern::Iommufd);
+/// Kernels by whose iommufd the devices of one guest do not reach each other.
+pub const KERNEL_PEERS: Defect = Defect::documented(
+    Component::Kernel,
+    Bad::Before(Version(6, 19, 0)),
+    "devices of one guest cannot reach each other by iommufd and dma-buf",
+    "Linux 6.19, drivers/vfio/pci/vfio_pci_dmabuf.c",
+)
+.of_hosts(Concern::Iommufd);
+/// QEMU by whose iommufd the devices of one guest do not reach each other.
+pub const QEMU_PEERS: Defect = Defect::documented(
+    Component::Qemu,
+    Bad::Before(Version(11, 0, 0)),
+    "devices of one guest cannot reach each other by iommufd",
+    "QEMU 11.0, hw/vfio/iommufd.c",
+)
+.of_hosts(Concern::Iommufd);
+
+/// Defects that GPU guests of such a version may meet, which `host doctor` lists where the host has
+/// what they are about. Those of the table that depend on devices or files of the host are judged by
+/// its rules.
 pub const DEFECTS: &[Defect] = &[
     QEMU_HUGE_BARS,
     QEMU_CLIQUE,
     QEMU_FILL,
+    QEMU_PRIVATE_MEMORY,
+    QEMU_PEERS,
+    Defect::reported(
+        Component::Qemu,
+        Bad::From(Version(10, 1, 0)),
+        "BARs whose size is no power of two, such as memory of Grace, are mapped in small pages",
+        "https://github.com/NVIDIA/QEMU/pull/13",
+    )
+    .of_hosts(Concern::Arm),
     LIBVIRT_ADDRESS_BITS,
     KERNEL_RESET_METHOD,
     KERNEL_NODE_PAGES,
+    Defect::documented(
+        Component::Kernel,
+        Bad::Before(Version(6, 8, 0)),
+        "vGPUs by a vendor's VFIO driver are not possible",
+        "gpuvm-hardware(7)",
+    ),
+    KERNEL_PEERS,
+    Defect::reported(
+        Component::Kernel,
+        Bad::Between(Version(6, 2, 0), Version(6, 18, 0)),
+        "BARs of a guest by iommufd count as locked memory: large cards fail with \"Cannot \
+         allocate memory\"",
+        "https://github.com/NVIDIA/NV-Kernels/pull/249",
+    )
+    .of_hosts(Concern::Iommufd),
+    Defect::reported(
+        Component::Kernel,
+        Bad::From(Version(6, 16, 0)),
+        "programs cannot map the memory of Omni-Path adapters",
+        "https://github.com/cornelisnetworks/opa-psm2/issues/74",
+    )
+    .of_hosts(Concern::Function(&[(0x8086, 0x24f0), (0x8086, 0x24f1)])),
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Before(Version(10, 0, 0)),
+        "VFIO drivers of a vendor's own are not bound",
+        "libvirt news, 10.0.0",
+    ),
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Between(Version(11, 0, 0), Version(11, 5, 0)),
+        "a domain's definition cannot be read while a migration of it comes in",
+        "libvirt news, 11.5.0",
+    ),
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Between(Version(11, 2, 0), Version(11, 4, 0)),
+        "going back to an internal snapshot fails",
+        "libvirt news, 11.4.0",
+    ),
     Defect {
-        of: Component::Kernel,
-        bad: Bad::Before(Version(6, 8, 0)),
-        what: "vGPUs by a vendor's VFIO driver are not possible",
-        source: "gpuvm-hardware(7)",
-        evidence: Evidence::Documented,
+        with: Some((Component::Qemu, Version(10, 0, 0))),
+        ..Defect::documented(
+            Component::Libvirt,
+            Bad::Before(Version(11, 10, 0)),
+            "a migration of a guest with threads is refused: \"extra features: ht\"",
+            "libvirt news, 11.10.0",
+        )
     },
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Between(Version(10, 9, 0), Version(12, 0, 0)),
+        "a guest with more than about 25 external snapshots does not start",
+        "libvirt news, 12.0.0",
+    ),
     Defect {
-        of: Component::Kernel,
-        bad: Bad::Before(Version(6, 19, 0)),
-        what: "devices of one guest cannot reach each other by iommufd and dma-buf",
-        source: "Linux 6.19, drivers/vfio/pci/vfio_pci_dmabuf.c",
-        evidence: Evidence::Documented,
+        with: Some((Component::Qemu, Version(10, 0, 0))),
+        ..Defect::documented(
+            Component::Libvirt,
+            Bad::Before(Version(12, 1, 0)),
+            "a saved guest is not restored",
+            "libvirt news, 12.1.0",
+        )
     },
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Between(Version(12, 1, 0), Version(12, 2, 0)),
+        "the daemon can crash on a hot-plugged NIC that is a passed-through function",
+        "libvirt news, 12.2.0",
+    ),
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Before(Version(12, 3, 0)),
+        "whether a bus can be reset is judged by bus 0 only",
+        "libvirt news, 12.3.0",
+    ),
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Before(Version(12, 3, 0)),
+        "a guest with a macvtap NIC may not start while the host is busy",
+        "libvirt news, 12.3.0",
+    ),
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Before(Version(12, 4, 0)),
+        "a new limit of a NIC in one direction removes that in the other",
+        "libvirt news, 12.4.0",
+    ),
     Defect {
-        of: Component::Kernel,
-        bad: Bad::Debian12,
-        what: "the kernel is built without iommufd, whatever libvirt offers",
-        source: "configuration of Debian's kernels 6.1.0 and 6.12.95+deb12, CONFIG_IOMMUFD",
-        evidence: Evidence::Documented,
+        with: Some((Component::Qemu, Version(10, 1, 0))),
+        ..Defect::documented(
+            Component::Libvirt,
+            Bad::Before(Version(12, 5, 0)),
+            "features of guests are misreported (arch-capabilities); Windows may crash with them",
+            "libvirt news, 12.5.0",
+        )
+        .of_hosts(Concern::Amd)
     },
-    Defect {
-        of: Component::Libvirt,
-        bad: Bad::Before(Version(10, 0, 0)),
-        what: "VFIO drivers of a vendor's own are not bound",
-        source: "libvirt news, 10.0.0",
-        evidence: Evidence::Documented,
-    },
-    Defect {
-        of: Component::Libvirt,
-        bad: Bad::Between(Version(11, 2, 0), Version(11, 4, 0)),
-        what: "going back to an internal snapshot fails",
-        source: "libvirt news, 11.4.0",
-        evidence: Evidence::Documented,
-    },
-    Defect {
-        of: Component::Libvirt,
-        bad: Bad::Between(Version(12, 1, 0), Version(12, 2, 0)),
-        what: "the daemon can crash on a hot-plugged NIC that is a passed-through function",
-        source: "libvirt news, 12.2.0",
-        evidence: Evidence::Documented,
-    },
-    Defect {
-        of: Component::Libvirt,
-        bad: Bad::Before(Version(12, 3, 0)),
-        what: "whether a bus can be reset is judged by bus 0 only",
-        source: "libvirt news, 12.3.0",
-        evidence: Evidence::Documented,
-    },
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Before(Version(12, 7, 0)),
+        "virsh crashes on some errors, as of detach-disk",
+        "libvirt news, 12.7.0",
+    ),
+    Defect::documented(
+        Component::Libvirt,
+        Bad::Between(Version(12, 2, 0), Version(12, 9, 0)),
+        "PCI devices can be missing from its list or be misjudged",
+        "libvirt news, 12.9.0",
+    ),
 ];
 
 #[cfg(test)]
@@ -489,13 +633,12 @@ mod tests {
         ] {
             assert!(kernel(defect, bad) && !kernel(defect, good), "{defect:?}");
         }
-        let iommufd = DEFECTS.iter().find(|defect| matches!(defect.bad, Bad::Debian12)).unwrap();
-        assert!(kernel(iommufd, "6.1.0-28-amd64") && !kernel(iommufd, "6.1.0-generic"));
-        assert!(kernel(iommufd, "6.12.95+deb12-amd64") && !kernel(iommufd, "6.12.41+deb13-amd64"));
         let snapshot =
-            Defect { bad: Bad::Between(Version(11, 2, 0), Version(11, 4, 0)), ..*iommufd };
+            Defect { bad: Bad::Between(Version(11, 2, 0), Version(11, 4, 0)), ..KERNEL_PEERS };
         assert!(!snapshot.is_in(Version(11, 1, 9), "") && snapshot.is_in(Version(11, 3, 0), ""));
         assert_eq!(snapshot.good_from(), Some(Version(11, 4, 0)));
         assert!(DEFECTS.iter().all(|defect| !defect.source.is_empty()));
+        let text = "  * CVE-2026-77158, (CVE-2025-13193)\n CVE-20-1 xCVE-2024-1 CVE-2024-x";
+        assert_eq!(Vec::from_iter(cves_in(text)), ["CVE-2025-13193", "CVE-2026-77158"]);
     }
 }

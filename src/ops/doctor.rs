@@ -4,21 +4,29 @@
 use crate::apply::bind::boot;
 use crate::apply::{nic, startup};
 use crate::bdf::Bdf;
+use crate::command::output;
 use crate::discover::facts;
+use crate::domain::Element;
+use crate::domain::claims::Claims;
 use crate::error::{Coded, Error, Result};
 use crate::fabric::{HOOK, UNIT as FABRIC_UNIT};
 use crate::fsroot::FsRoot;
-use crate::hypervisor::HypervisorErrorKind;
+use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf, definitions};
 use crate::placement::Occupancy;
 use crate::topology::{Facts, Topology};
 use crate::world::World;
-use gpuvm_core::doctor::{self, Case, Connection, Entry, Finding, KnownDefect};
+use gpuvm_core::doctor::{self, Case, Connection, Entry, Finding, KnownDefect, Traits};
 use gpuvm_core::finding::Severity;
 use gpuvm_core::topology::facts::ReplaceableProgram;
 use gpuvm_core::topology::software::Software;
-use gpuvm_core::versions::Versions;
+use gpuvm_core::versions::{Versions, cves_in};
 use gpuvm_host::later;
 use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Seconds to read a changelog.
+const CHANGELOG_S: u64 = 10;
 
 /// What was found of a host.
 #[derive(Debug, Serialize)]
@@ -134,8 +142,9 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
     };
     let libvirt = libvirt(world)?;
     let guests = libvirt.guests.as_ref().ok();
-    let Libvirt { versions, connection, .. } = &libvirt;
-    let case = Case { topology: &topology, facts: &read, guests, versions, connection };
+    let Libvirt { versions, connection, traits, fixed, .. } = &libvirt;
+    let (topology, facts, traits) = (&topology, &read, *traits);
+    let case = Case { topology, facts, guests, versions, connection, traits, fixed };
     let diagnosis = doctor::diagnose(&case);
     let mut sources = Vec::new();
     if let Err(why) = &libvirt.guests {
@@ -176,6 +185,9 @@ struct Libvirt {
     /// What its domains hold, or why that is not known.
     guests: std::result::Result<Occupancy, String>,
     connection: Connection,
+    traits: Option<Traits>,
+    /// Vulnerabilities that its installed package has fixed.
+    fixed: BTreeSet<String>,
 }
 
 /// Asks libvirt. Most rules do without, so one that refuses, hangs or is not there is no error,
@@ -185,6 +197,8 @@ fn libvirt(world: &World) -> Result<Libvirt> {
         versions: Versions::default(),
         guests: Err(why),
         connection,
+        traits: None,
+        fixed: BTreeSet::new(),
     };
     let not_asked = |why: String| without(why.clone(), Connection::NotAsked(why));
     if world.is_recorded() {
@@ -203,7 +217,45 @@ fn libvirt(world: &World) -> Result<Libvirt> {
     };
     let guests = world.occupancy_to_look(false).map_err(|error| error.to_string());
     let connection = Connection::Answers(hypervisor.guest_support());
-    Ok(Libvirt { versions: hypervisor.versions(), guests, connection })
+    let fixed = if world.has_guests_here()? { fixed_by_package() } else { BTreeSet::new() };
+    let traits = traits(&*hypervisor);
+    Ok(Libvirt { versions: hypervisor.versions(), guests, connection, traits, fixed })
+}
+
+/// Reads what definitions of guests have; none if they cannot be read.
+fn traits(hypervisor: &dyn Hypervisor) -> Option<Traits> {
+    let mut traits = Traits::default();
+    let found = definitions(hypervisor, |_| &[XmlOf::Public]).ok()?;
+    for xml in found.iter().filter_map(|definition| definition.xml.as_ref().ok()) {
+        let root = xml.root();
+        let devices = || root.child("devices").into_iter().flat_map(|devices| devices.elements());
+        let is_agent = |device: &Element<'_>| {
+            let name = device.child("target").and_then(|target| target.attr("name"));
+            name.as_deref() == Some("org.qemu.guest_agent.0")
+        };
+        traits.agent |= devices().any(|device| device.name() == "channel" && is_agent(&device));
+        traits.tpm |= devices().any(|device| device.name() == "tpm");
+        let claims = Claims::read(xml);
+        let passed = claims.passed.iter().filter(|passed| passed.is_hostdev());
+        for passed in passed {
+            traits.iommufd |= passed.iommufd;
+            traits.group |= !passed.iommufd;
+        }
+    }
+    Some(traits)
+}
+
+/// The vulnerabilities that this machine's package of libvirt lists as fixed: distributions mend
+/// versions that upstream has left. None known where no changelog is installed.
+fn fixed_by_package() -> BTreeSet<String> {
+    let debian = ["libvirt-daemon-driver-qemu", "libvirt-daemon", "libvirt0"].into_iter();
+    let file = |package| format!("/usr/share/doc/{package}/changelog.Debian.gz");
+    let file = { debian }.map(file).find(|file| Path::new(file).is_file());
+    let text = match &file {
+        Some(file) => output(&["gzip", "-cd", file], CHANGELOG_S),
+        None => output(&["rpm", "-q", "--changelog", "libvirt-daemon"], CHANGELOG_S),
+    };
+    text.map(|text| cves_in(&text)).unwrap_or_default()
 }
 
 /// Why no libvirt answers at the connection of a world, of which that is known.
@@ -236,8 +288,9 @@ pub fn before(
     let facts = facts(&root, topology);
     let versions = Versions::default();
     let connection = &Connection::NotAsked("its rules are others'".to_owned());
-    let (facts, versions) = (&facts, &versions);
-    let case = Case { topology, facts, guests: Some(held), versions, connection };
+    let (facts, versions, traits, fixed) = (&facts, &versions, None, &BTreeSet::new());
+    let guests = Some(held);
+    let case = Case { topology, facts, guests, versions, connection, traits, fixed };
     let found = doctor::concerning(doctor::diagnose(&case).findings, devices);
     let (fatal, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.says.fatal);
     if !fatal.is_empty() {

@@ -10,6 +10,7 @@ mod fabric;
 pub mod guest;
 mod hostdev;
 mod io;
+mod iommufd;
 pub mod memory;
 mod nics;
 mod numa;
@@ -57,6 +58,7 @@ pub const RULES: &[&[Rule]] = &[
     disks::RULES,
     nics::RULES,
     versions::RULES,
+    iommufd::RULES,
 ];
 
 /// Every rule, one by one.
@@ -115,6 +117,7 @@ pub fn judge(
     io::check(&guest, &mut report);
     others::check(&guest, topology, others, &mut report);
     versions::check(&guest, topology, versions, &mut report);
+    iommufd::check(&guest, topology, versions, &mut report);
     let notes = report.notes();
     (report.finish(), notes)
 }

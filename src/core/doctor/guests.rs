@@ -2,12 +2,13 @@
 //! shutdown.
 
 use super::report::{Report, Wrong, warn};
-use super::{Case, fix, name};
+use super::{Case, Traits, fix, name};
 use crate::check::SLOW_BARS;
-use crate::finding::Rule;
+use crate::finding::{Rule, Severity};
 use crate::shell::word;
 use crate::versions::{
-    Component, KERNEL_PERMISSION, KERNEL_SMALL_MAPS, LIBVIRT_CVES, QEMU_SMALL_MAPS, Version,
+    Component, Defect, KERNEL_PERMISSION, KERNEL_SMALL_MAPS, LIBVIRT_AGENT_DISKS, LIBVIRT_CVES,
+    LIBVIRT_TPM_LOG, QEMU_SMALL_MAPS, Version,
 };
 use std::borrow::Cow;
 
@@ -38,6 +39,8 @@ const LARGE_BAR: u64 = 64 << 30;
 const ENOUGH_S: u64 = 300;
 /// The first libvirt whose daemon can end guests itself.
 const AUTO_SHUTDOWN: Version = Version(11, 2, 0);
+/// The first whose daemon is not ended by systemd before its guests are (libvirt news, 11.6.0).
+const SAFE_AUTO_SHUTDOWN: Version = Version(11, 6, 0);
 /// What a list of devices needs for guests with GPUs.
 const NODE: &str = "/dev/vfio/vfio";
 
@@ -101,7 +104,9 @@ fn vulnerable(case: &Case<'_>, report: &mut Report<'_>) {
         report.skip(&VULNERABLE, "the version of libvirt is not known");
         return;
     };
-    let has: Vec<_> = LIBVIRT_CVES.iter().filter(|defect| case.defect(defect).is_some()).collect();
+    let is_open =
+        |defect: &&Defect| case.defect(defect).is_some() && !case.fixed.contains(defect.source);
+    let has: Vec<_> = LIBVIRT_CVES.iter().filter(is_open).collect();
     let Some(good) = has.iter().filter_map(|defect| defect.good_from()).max() else { return };
     let said: Vec<String> =
         has.iter().map(|defect| format!("{} ({})", defect.source, defect.what)).collect();
@@ -117,7 +122,15 @@ fn vulnerable(case: &Case<'_>, report: &mut Report<'_>) {
             "# upgrade libvirt to {good}, or to a fixed package of the distribution"
         )],
     };
-    report.add(&VULNERABLE, wrong);
+    // What a guest can use against the daemon is more than a note.
+    let traits = case.traits.unwrap_or_default();
+    let is_open = |one: &Defect| has.iter().any(|defect| defect.source == one.source);
+    let is_reached =
+        traits.agent && is_open(&LIBVIRT_AGENT_DISKS) || traits.tpm && is_open(&LIBVIRT_TPM_LOG);
+    let finding = report.add(&VULNERABLE, wrong);
+    if !is_reached {
+        finding.severity = Severity::Note;
+    }
 }
 
 /// Finds versions that map large BARs slowly.
@@ -183,9 +196,10 @@ fn configuration(case: &Case<'_>, report: &mut Report<'_>) {
         return;
     };
     let at = "/etc/libvirt/qemu.conf";
-    if let Some(list) =
-        config.device_acl.as_ref().filter(|list| !list.iter().any(|one| one == NODE))
-    {
+    // libvirt itself opens what a guest by iommufd has.
+    let needs_node = !case.traits.is_some_and(Traits::are_without_groups);
+    let lacks_node = |list: &&Vec<String>| needs_node && !list.iter().any(|one| one == NODE);
+    if let Some(list) = config.device_acl.as_ref().filter(lacks_node) {
         let wrong = Wrong {
             message: format!(
                 "cgroup_device_acl lists devices for QEMU, and {NODE} is not one of them"
@@ -227,6 +241,9 @@ fn shutdown(case: &Case<'_>, report: &mut Report<'_>) {
     let unit = &case.facts.guests_unit;
     let Some(unit) = report.need(&SHUTDOWN, unit, "etc/default/libvirt-guests") else { return };
     let auto = case.facts.libvirt.as_ref().is_some_and(|config| config.auto_shutdown);
+    let version = case.versions.libvirt;
+    let knows_auto = version.is_none_or(|version| version >= AUTO_SHUTDOWN);
+    let is_early = version.is_some_and(|version| version < SAFE_AUTO_SHUTDOWN);
     let wrong = if !unit.enabled && !auto {
         Wrong {
             message: "libvirt-guests is not enabled: guests are killed when the host goes down".into(),
@@ -237,7 +254,20 @@ fn shutdown(case: &Case<'_>, report: &mut Report<'_>) {
                 .into(),
             fix: vec!["systemctl enable --now libvirt-guests".into()],
         }
-    } else if unit.enabled && auto && case.versions.libvirt.is_none_or(|one| one >= AUTO_SHUTDOWN) {
+    } else if auto && knows_auto && is_early {
+        Wrong {
+            message:
+                "libvirt's daemon ends guests when the host goes down, and before 11.6 systemd \
+                      may kill them first"
+                    .into(),
+            values: ("libvirt-guests alone".into(), "auto_shutdown_*".into()),
+            at: "/etc/libvirt/qemu.conf".into(),
+            hint: "remove auto_shutdown_* from qemu.conf; `systemctl enable --now libvirt-guests` \
+                   ends guests instead"
+                .into(),
+            fix: vec!["systemctl enable --now libvirt-guests".into()],
+        }
+    } else if unit.enabled && auto && knows_auto {
         Wrong {
             message: "libvirt's daemon and libvirt-guests both end guests when the host goes down"
                 .into(),

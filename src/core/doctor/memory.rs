@@ -1,7 +1,7 @@
 //! Rules on memory: locked memory, huge pages that cannot be reserved, merged pages.
 
-use super::Case;
 use super::report::{Report, Wrong};
+use super::{Case, Traits};
 use crate::check::memory::default_page_size;
 use crate::finding::Rule;
 use crate::memsize::MemSize;
@@ -25,10 +25,14 @@ pub const KSM: Rule = Rule::warning("ksm", "equal memory of guests that the kern
 const ENOUGH_ENTRIES: u64 = 65_535;
 
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
+    // The kernel counts the memory of a guest by iommufd in another way.
+    let is_counted = !case.traits.is_some_and(Traits::are_without_groups);
     if let Some(units) = report.need(&MEMLOCK, &case.facts.daemon_units, "etc/systemd/system") {
-        units.iter().for_each(|unit| daemon(case, unit, report));
+        units.iter().filter(|_| is_counted).for_each(|unit| daemon(case, unit, report));
     }
-    entries(case, report);
+    if is_counted {
+        entries(case, report);
+    }
     pages(case, report);
     ksm(case, report);
 }

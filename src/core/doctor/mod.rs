@@ -27,9 +27,10 @@ use crate::finding::{Rule, Severity};
 use crate::placement::Occupancy;
 use crate::topology::{DeviceKind, Facts, PciDevice, Topology};
 use crate::verify::{BALANCING, GOVERNOR, THP, UNHEALTHY};
-use crate::versions::{Component, DEFECTS, Defect, Evidence, Version, Versions};
+use crate::versions::{Component, Concern, DEFECTS, Defect, Evidence, Version, Versions};
 use report::{Outcome, Report};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Every rule, in the order in which users meet what it finds.
 const RULES: &[&Rule] = &[
@@ -109,6 +110,30 @@ pub struct Case<'a> {
     pub versions: &'a Versions,
     /// Whether libvirt answers, and what it reports.
     pub connection: &'a Connection,
+    /// What definitions of guests have; none: not known.
+    pub traits: Option<Traits>,
+    /// Vulnerabilities that the installed package of libvirt lists as fixed: `CVE-2026-77158`.
+    pub fixed: &'a BTreeSet<String>,
+}
+
+/// What some definition of the host's guests has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// A channel of the guest's agent.
+    pub agent: bool,
+    /// An emulated TPM.
+    pub tpm: bool,
+    /// A function passed through by iommufd.
+    pub iommufd: bool,
+    /// A function passed through by its VFIO group.
+    pub group: bool,
+}
+
+impl Traits {
+    /// Whether every guest with functions has them by iommufd.
+    fn are_without_groups(self) -> bool {
+        self.iommufd && !self.group
+    }
 }
 
 /// A defect of a version that this host has.
@@ -169,7 +194,29 @@ impl Case<'_> {
     /// The version with a defect, if the host has it.
     fn defect(&self, defect: &Defect) -> Option<Version> {
         let release = self.kernel().map(|(release, _)| release).unwrap_or_default();
-        self.version(defect.of).filter(|version| defect.is_in(*version, release))
+        let is_with = |(of, from): (Component, Version)| {
+            self.version(of).is_some_and(|version| version >= from)
+        };
+        let is_met = defect.with.is_none_or(is_with) && self.concerns(defect.concern);
+        self.version(defect.of).filter(|version| is_met && defect.is_in(*version, release))
+    }
+
+    /// Whether the host has what a defect is about.
+    fn concerns(&self, concern: Concern) -> bool {
+        let machine = self.topology.machine();
+        match concern {
+            Concern::Every => true,
+            Concern::Iommufd => {
+                machine.iommufd.is_some_and(|iommufd| iommufd.node)
+                    || self.traits.is_some_and(|traits| traits.iommufd)
+            }
+            Concern::Amd => machine.cpu_vendor.as_deref() == Some("AuthenticAMD"),
+            Concern::Arm => machine.architecture.as_deref() == Some("aarch64"),
+            Concern::Function(ids) => {
+                let devices = self.topology.devices().iter();
+                { devices }.any(|device| ids.contains(&(device.vendor, device.device)))
+            }
+        }
     }
 
     /// The product of a machine, in parentheses after a blank; empty: unknown.

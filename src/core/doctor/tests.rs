@@ -7,11 +7,19 @@ fn host() -> Topology {
     from_json(include_str!("../../../topologies/dual-socket.json")).unwrap()
 }
 
+/// A host of which no guest and no version is known.
+fn case<'a>(topology: &'a Topology, facts: &'a Facts, connection: &'a Connection) -> Case<'a> {
+    const NOTHING_FIXED: &BTreeSet<String> = &BTreeSet::new();
+    const VERSIONS: &Versions = &Versions { libvirt: None, qemu: None };
+    let (versions, fixed) = (VERSIONS, NOTHING_FIXED);
+    Case { topology, facts, guests: None, versions, connection, traits: None, fixed }
+}
+
 /// Diagnoses a host with these facts.
 fn found(topology: &Topology, facts: &Facts) -> Diagnosis {
     let versions = Versions::default();
     let connection = &Connection::NotAsked("not asked".into());
-    diagnose(&Case { topology, facts, guests: None, versions: &versions, connection })
+    diagnose(&Case { versions: &versions, ..case(topology, facts, connection) })
 }
 
 #[test]
@@ -27,7 +35,7 @@ fn a_record_without_facts_has_no_error_and_says_what_was_not_checked() {
 
 #[test]
 fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
-    let names: std::collections::BTreeSet<_> = rules().map(|rule| rule.id).collect();
+    let names: BTreeSet<_> = rules().map(|rule| rule.id).collect();
     assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (42, 42));
     let kernel = crate::topology::facts::KernelSettings {
         ksm: Some(true),
@@ -54,26 +62,108 @@ fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
 }
 
 #[test]
-fn a_libvirt_before_12_7_is_named_with_its_vulnerabilities() {
+fn vulnerabilities_of_libvirt_weigh_by_what_guests_have_and_the_package_has_fixed() {
     let (host, facts) = (host(), Facts::default());
-    let found = |libvirt: Option<Version>| {
+    let fixed = |cves: &[&str]| BTreeSet::from_iter(cves.iter().map(|cve| (*cve).to_owned()));
+    let found = |libvirt: Option<Version>, traits: Traits, fixed: &BTreeSet<String>| {
         let versions = Versions { libvirt, ..Versions::default() };
         let connection = &Connection::NotAsked("not asked".into());
-        let (topology, facts, versions) = (&host, &facts, &versions);
-        let case = Case { topology, facts, guests: None, versions, connection };
-        let Diagnosis { findings, not_checked, .. } = diagnose(&case);
+        let traits = Some(traits);
+        let base = case(&host, &facts, connection);
+        let Diagnosis { findings, not_checked, .. } =
+            diagnose(&Case { versions: &versions, traits, fixed, ..base });
         let one = findings.into_iter().find(|finding| finding.rule == "libvirt-cves");
         (one, not_checked.iter().any(|rule| rule.starts_with("libvirt-cves (")))
     };
-    let (one, unchecked) = found(Some(Version(12, 6, 0)));
+    let (none, plain) = (BTreeSet::new(), Traits::default());
+    let (agent, tpm) = (Traits { agent: true, ..plain }, Traits { tpm: true, ..plain });
+    let (one, unchecked) = found(Some(Version(12, 6, 0)), agent, &none);
     let one = one.unwrap();
     for cve in ["CVE-2026-18917", "CVE-2026-77158", "CVE-2026-77159"] {
         assert!(one.says.message.contains(cve), "{}", one.says.message);
     }
+    assert!(!one.says.message.contains("CVE-2025-"), "{}", one.says.message);
     assert_eq!((one.severity, unchecked), (Severity::Warning, false));
     assert!(one.hint.contains("fixed upstream in 12.7; your distribution may have backported it"));
-    assert_eq!(found(Some(Version(12, 7, 0))), (None, false));
-    assert_eq!(found(None), (None, true));
+    let severity = |libvirt: Version, traits, fixed: &BTreeSet<String>| {
+        found(Some(libvirt), traits, fixed).0.map(|one| one.severity)
+    };
+    let old = Version(11, 3, 0);
+    let agents = fixed(&["CVE-2026-77158"]);
+    assert_eq!(severity(old, plain, &none), Some(Severity::Note));
+    assert_eq!(severity(old, tpm, &none), Some(Severity::Warning));
+    assert_eq!(severity(old, agent, &agents), Some(Severity::Note));
+    assert_eq!(severity(old, tpm, &agents), Some(Severity::Warning));
+    let all = ["CVE-2026-18917", "CVE-2026-77158", "CVE-2026-77159"];
+    assert_eq!(severity(Version(12, 0, 0), agent, &fixed(&all)), None);
+    assert_eq!(severity(Version(12, 9, 0), agent, &none), None);
+    assert_eq!(found(None, agent, &none), (None, true));
+}
+
+#[test]
+fn a_defect_is_listed_where_the_host_has_what_it_is_about() {
+    let facts = Facts::default();
+    let listed = |change: &dyn Fn(&mut crate::topology::Machine), versions: Versions| {
+        let mut parts = host().parts().clone();
+        parts.machine.kernel_release = Some("6.12.43+deb13-amd64".into());
+        change(&mut parts.machine);
+        let topology = Topology::new(parts).unwrap();
+        let connection = &Connection::NotAsked("not asked".into());
+        let base = case(&topology, &facts, connection);
+        let all = diagnose(&Case { versions: &versions, ..base }).known_defects;
+        all.into_iter().map(|defect| defect.what).collect::<Vec<_>>().join("\n")
+    };
+    let of = |libvirt: (u32, u32), qemu: (u32, u32)| Versions {
+        libvirt: Some(Version(libvirt.0, libvirt.1, 0)),
+        qemu: Some(Version(qemu.0, qemu.1, 0)),
+    };
+    let iommufd = |machine: &mut crate::topology::Machine| {
+        machine.iommufd = Some(crate::topology::Iommufd { node: true, unsafe_interrupts: None });
+    };
+    let plain = |_: &mut crate::topology::Machine| {};
+    assert!(!listed(&plain, of((11, 3), (10, 2))).contains("iommufd"));
+    let said = listed(&iommufd, of((11, 3), (10, 2)));
+    for words in ["iommufd and dma-buf", "wrong pages", "count as locked memory"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!listed(&iommufd, of((12, 9), (11, 1))).contains("wrong pages"));
+    let amd = |machine: &mut crate::topology::Machine| {
+        machine.cpu_vendor = Some("AuthenticAMD".into());
+    };
+    let of_amd = "arch-capabilities";
+    assert!(listed(&amd, of((12, 4), (10, 1))).contains(of_amd));
+    for (change, versions) in [
+        (&amd as &dyn Fn(&mut _), of((12, 4), (10, 0))),
+        (&amd, of((12, 5), (10, 1))),
+        (&plain, of((12, 4), (10, 1))),
+    ] {
+        assert!(!listed(change, versions).contains(of_amd));
+    }
+    assert!(listed(&plain, of((12, 5), (11, 1))).contains("missing from its list"));
+    assert_eq!(listed(&plain, of((12, 9), (11, 1))), "");
+}
+
+#[test]
+fn the_daemon_ends_guests_itself_from_11_6_on() {
+    use crate::topology::facts::{GuestsUnit, LibvirtConfig};
+    let topology = host();
+    let said = |enabled: bool, auto_shutdown: bool, libvirt: (u32, u32)| {
+        let unit = GuestsUnit { enabled, timeout_s: None };
+        let config = LibvirtConfig { auto_shutdown, ..LibvirtConfig::default() };
+        let facts = Facts { guests_unit: Some(unit), libvirt: Some(config), ..Facts::default() };
+        let versions = Versions { libvirt: Some(Version(libvirt.0, libvirt.1, 0)), qemu: None };
+        let connection = &Connection::NotAsked("not asked".into());
+        let base = case(&topology, &facts, connection);
+        let all = diagnose(&Case { versions: &versions, ..base }).findings;
+        all.into_iter().find(|one| one.rule == "guests-at-shutdown").map(|one| one.hint)
+    };
+    assert!(said(false, false, (11, 3)).unwrap().contains("`systemctl enable --now"));
+    for enabled in [false, true] {
+        let hint = said(enabled, true, (11, 3)).unwrap();
+        assert!(hint.starts_with("remove auto_shutdown_*"), "{hint}");
+    }
+    assert!(said(true, true, (11, 6)).unwrap().contains("`systemctl disable libvirt-guests`"));
+    assert_eq!(said(false, true, (11, 6)), None);
 }
 
 #[test]

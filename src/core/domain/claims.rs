@@ -109,6 +109,8 @@ pub struct Passed<'t> {
     /// Whether an argument of QEMU passes it: libvirt does not know of it and does not bind it, and
     /// gpuvm does not change it.
     pub by_argument: bool,
+    /// Whether libvirt passes it by iommufd, and not by its VFIO group.
+    pub iommufd: bool,
 }
 
 impl Passed<'_> {
@@ -193,7 +195,7 @@ impl<'t> Claims<'t> {
         let mut passed = passed(root, &mut reader);
         passed.extend(functions.into_iter().map(|bdf| {
             let device = Spot::of(bdf.spot.element());
-            Passed { bdf, device, at: None, by_argument: true }
+            Passed { bdf, device, at: None, by_argument: true, iommufd: false }
         }));
         Claims {
             name: root.child("name").map(|name| name.text().trim().to_owned()).unwrap_or_default(),
@@ -390,11 +392,22 @@ fn passed<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Passed<'t>> {
             if let Some(bdf) = reader.host_address(address) {
                 // A fault in the guest address does not matter to the claims on the host.
                 let at = Reader::default().guest_address(device);
-                passed.push(Passed { bdf, device: Spot::of(device), at, by_argument: false });
+                let (device, iommufd) = (Spot::of(device), by_iommufd(root, part));
+                passed.push(Passed { bdf, device, at, by_argument: false, iommufd });
             }
         }
     }
     passed
+}
+
+/// Whether a device is passed through by iommufd: as it says itself, otherwise as the domain does.
+/// Drives that QEMU has by a driver of its own have nothing of VFIO in libvirt.
+fn by_iommufd(root: Element<'_>, device: Element<'_>) -> bool {
+    let is_yes = |value: &str| value == "yes";
+    let own = device.child("driver").and_then(|driver| driver.attr("iommufd"));
+    let of_domain = root.child("iommufd").and_then(|iommufd| iommufd.attr("enabled"));
+    matches!(device.name(), "hostdev" | "interface")
+        && own.or(of_domain).is_some_and(|value| is_yes(&value))
 }
 
 /// The parts of a device that are PCI functions of the host: itself, or drives of its backing

@@ -28,6 +28,19 @@ pub struct Isolation {
     pub no_iommu: bool,
 }
 
+/// What the kernel has of iommufd, the way to passed-through functions beside VFIO's groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Iommufd {
+    /// Whether /dev/iommu is there.
+    pub node: bool,
+    /// Whether it passes functions through without interrupt remapping; none: its module is not
+    /// loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsafe_interrupts: Option<bool>,
+}
+
 /// What the kernel shows of its IOMMU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

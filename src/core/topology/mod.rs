@@ -32,10 +32,10 @@ pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
 pub use fabric::{Fabric, FabricModel, NoPartition, NvLink, Partition, PartitionId};
 pub use facts::Facts;
 pub use identity::{DeviceIdentity, KnownDevice, Likeness, MarkKind};
-pub use isolation::{Barred, Iommu, Isolated, Isolation, Weakness};
+pub use isolation::{Barred, Iommu, Iommufd, Isolated, Isolation, Weakness};
 pub use matrix::{Matrix, MatrixRow};
 pub use pages::{HugePagePool, HugetlbMount};
-pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov};
+pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov, VfioDevice};
 pub use peers::{Meeting, OpenPort};
 pub use proximity::{Proximity, Way};
 pub use set_aside::{SetAside, Unsupported};
@@ -99,6 +99,9 @@ pub struct Machine {
     /// What the kernel shows of its IOMMU. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu: Option<Iommu>,
+    /// What the kernel has of iommufd. None: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommufd: Option<Iommufd>,
     /// Memory of the machine that no node reports, if it is much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_nodes_kib: Option<MemSize>,

@@ -161,6 +161,22 @@ pub struct PciDevice {
     /// Device control of its PCI Express capability; none: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devctl: Option<u16>,
+    /// Its device of VFIO; none: no VFIO driver has it, or a kernel before 6.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vfio: Option<VfioDevice>,
+}
+
+/// The device that VFIO makes of a function while one of its drivers has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct VfioDevice {
+    /// N of `vfio-dev/vfioN`.
+    pub number: u32,
+    /// Whether it has a node, /dev/vfio/devices/vfioN, which a guest by iommufd opens: kernels
+    /// built with CONFIG_VFIO_DEVICE_CDEV.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub node: bool,
 }
 
 /// The kind of a function, for the planner.

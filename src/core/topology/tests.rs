@@ -43,6 +43,7 @@ fn host() -> Parts {
         ats: None,
         mediated: 0,
         devctl: None,
+        vfio: None,
     };
     Parts {
         nodes: vec![node(0, "0,2"), node(1, "1")],

@@ -49,7 +49,8 @@ fn drivers(live: &Guest<'_>, topology: &Topology, report: &mut Report) {
     for passed in &live.passed {
         let bdf = passed.bdf.value;
         let Some(device) = topology.device(bdf) else { continue }; // has a rule in `check`
-        if !device.driver.as_deref().is_some_and(is_vfio) {
+        // A vendor's own driver of VFIO makes such a device, too.
+        if !device.driver.as_deref().is_some_and(is_vfio) && device.vfio.is_none() {
             let hint = format!("stop the guest, `gpuvm device bind {bdf}`, start it");
             let wrong = Wrong {
                 what: format!("driver of {bdf}"),
@@ -63,7 +64,7 @@ fn drivers(live: &Guest<'_>, topology: &Topology, report: &mut Report) {
     }
 }
 
-/// Compares open IOMMU groups, or single opened functions (iommufd), with the passed-through
+/// Compares open VFIO groups and, of functions by iommufd, open devices with the passed-through
 /// functions.
 fn open_functions(
     live: &Guest<'_>,
@@ -72,29 +73,41 @@ fn open_functions(
     at: &str,
     report: &mut Report,
 ) {
+    // Without numbers of the host's record, no file tells which device is which.
+    let numbered = |bdf| topology.device(bdf).is_some_and(|device| device.vfio.is_some());
     let alone = opened.vfio.iter().filter(|name| name.starts_with("devices/")).count();
-    if alone >= live.passed.len() {
-        return; // no file tells which is which
+    let are_told = live.passed.iter().all(|passed| numbered(passed.bdf.value));
+    if alone >= live.passed.len() && !are_told {
+        return;
     }
     for passed in &live.passed {
         let bdf = passed.bdf.value;
-        let Some(group) = topology.device(bdf).and_then(|device| device.iommu_group) else {
-            continue;
+        let Some(device) = topology.device(bdf) else { continue };
+        let node = device.vfio.filter(|vfio| vfio.node);
+        let node = node.map(|vfio| format!("devices/vfio{}", vfio.number));
+        let groups =
+            device.iommu_group.map(|group| [group.to_string(), format!("noiommu-{group}")]);
+        let (what, expected) = match (&node, &groups) {
+            (Some(node), _) if passed.iommufd => ("the VFIO device open for", node.clone()),
+            // Which device is its own, no file tells.
+            (None, _) if passed.iommufd => continue,
+            (_, Some([group, _])) => ("IOMMU groups open for", group.clone()),
+            (_, None) => continue,
         };
-        let names = [group.to_string(), format!("noiommu-{group}")];
-        if !names.iter().any(|name| opened.vfio.contains(name)) {
-            let hint =
-                format!("`gpuvm restart {}`; its log says why QEMU let go", word(&live.name));
-            let open: Vec<&str> = opened.vfio.iter().map(String::as_str).collect();
-            let wrong = Wrong {
-                what: format!("IOMMU groups open for {bdf}"),
-                expected: group.to_string(),
-                found: if open.is_empty() { "none".into() } else { open.join(", ") },
-                at: at.to_owned(),
-                hint: &hint,
-            };
-            report.differs(&NOT_OPEN, Between::Reality, wrong);
+        let names = groups.iter().flatten().chain(&node);
+        if { names }.any(|name| opened.vfio.contains(name)) {
+            continue;
         }
+        let hint = format!("`gpuvm restart {}`; its log says why QEMU let go", word(&live.name));
+        let open: Vec<&str> = opened.vfio.iter().map(String::as_str).collect();
+        let wrong = Wrong {
+            what: format!("{what} {bdf}"),
+            expected,
+            found: if open.is_empty() { "none".into() } else { open.join(", ") },
+            at: at.to_owned(),
+            hint: &hint,
+        };
+        report.differs(&NOT_OPEN, Between::Reality, wrong);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::cpuset::NodeId;
 use crate::health::{Health, HealthCode, HealthFinding, HealthSource};
 use crate::memsize::MemSize;
 use crate::request::{HugePages, PageSize};
-use crate::topology::FabricModel;
+use crate::topology::{FabricModel, VfioDevice};
 use crate::verify::process::{Mapped, Opened, Thread};
 
 /// The running XML of a guest on a DGX-2: two cells on 1 GiB pages, a GPU on each node, an
@@ -260,6 +260,23 @@ fn memory_on_other_nodes_or_pages_is_found() {
         ("hostdev-not-open", "IOMMU groups open for 0000:34:00.0", |case| {
             case.opened().vfio.pop_first();
         }),
+        (
+            "hostdev-not-open",
+            "the VFIO device open for 0000:34:00.0: expected devices/vfio7, found devices/vfio8",
+            |case| {
+                by_iommufd(case, &[7, 8]);
+                case.opened().vfio = ["devices/vfio8".into()].into();
+            },
+        ),
+        (
+            "hostdev-not-open",
+            "the VFIO device open for 0000:34:00.0: expected devices/vfio7, found devices/vfio8, \
+             devices/vfio9",
+            |case| {
+                by_iommufd(case, &[7, 8]);
+                case.opened().vfio = ["devices/vfio8".into(), "devices/vfio9".into()].into();
+            },
+        ),
         ("net-queues-missing", "open network queues: expected 2, found 1", |case| {
             case.opened().taps = 1;
         }),
@@ -270,6 +287,22 @@ fn memory_on_other_nodes_or_pages_is_found() {
             case.opened().files.insert("/d/a.raw".into(), false);
         }),
     ]);
+}
+
+/// Passes the guest's functions through by iommufd, whose devices have these numbers.
+fn by_iommufd(case: &mut Case, numbers: &[u32]) {
+    for text in [&mut case.definition, &mut case.live] {
+        *text = text.replace("<devices>", "<iommufd enabled='yes'/>\n<devices>");
+    }
+    let passed = |text: &str| {
+        let xml = DomainXml::parse(text).unwrap();
+        xml.held(true).unwrap().devices
+    };
+    let functions = passed(&case.live);
+    for (bdf, &number) in functions.iter().zip(numbers) {
+        let device = case.parts.devices.iter_mut().find(|device| device.bdf == *bdf).unwrap();
+        device.vfio = Some(VfioDevice { number, node: true });
+    }
 }
 
 /// Makes Fabric Manager control the NVSwitches, and gives the guest this driver.

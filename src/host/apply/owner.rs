@@ -7,11 +7,14 @@
 //! processes, even if libvirt is down. And the VFIO group, which the kernel opens exclusively, is
 //! opened by us, which fails if an invisible process has it. It is kept open over a reset, so that
 //! nobody gets it in between; not over an unbind, for which kernels before 6.2 wait until the group
-//! is closed. The members of an IOMMU group count as one. If none of the three can tell, the
+//! is closed. A kernel without VFIO groups has only the function's own device, which is bound to an
+//! iommufd of ours instead. The members of an IOMMU group count as one. If none of the three can tell, the
 //! function stays as it is.
 
+mod device;
+
 use super::bind::BindError;
-use crate::fsroot::{FsError, FsRoot};
+use crate::fsroot::{Dir, FsError, FsRoot};
 use crate::holders::{self, Seen, Use, UseKind};
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf, none};
 use gpuvm_core::bdf::Bdf;
@@ -72,13 +75,16 @@ pub struct Look<'a> {
     pub force: bool,
     /// How long to wait between two checks.
     pub pause: Duration,
-    /// Opens a VFIO group.
+    /// Opens a node below /dev/vfio exclusively: that of a group, or `devices/vfioN`.
     pub open: &'a dyn Fn(&str) -> Result<File, Errno>,
 }
 
-/// Opens the node of a VFIO group on this machine.
-pub fn open_group(group: &str) -> Result<File, Errno> {
-    let path = Path::new("/dev/vfio").join(group);
+/// Opens a node below /dev/vfio of this machine, so that nobody else has its functions.
+pub fn open_node(name: &str) -> Result<File, Errno> {
+    if let Some(device) = name.strip_prefix("devices/") {
+        return device::open(device);
+    }
+    let path = Path::new("/dev/vfio").join(name);
     let opened = File::options()
         .read(true)
         .write(true)
@@ -95,7 +101,7 @@ pub fn on_this_machine<T, E: From<FsError>>(
 ) -> Result<T, E> {
     let root = FsRoot::live()?;
     let pause = Duration::from_millis(100);
-    work(&Look { root: &root, hypervisor, force, pause, open: &open_group })
+    work(&Look { root: &root, hypervisor, force, pause, open: &open_node })
 }
 
 /// The result of checking domains.
@@ -116,12 +122,15 @@ struct Unit {
     group: Option<String>,
     /// The function, and all members of the group.
     members: Vec<Bdf>,
+    /// Its own node, below /dev/vfio; none: the kernel makes none, or no VFIO driver has it.
+    node: Option<String>,
 }
 
 impl Unit {
     fn of(root: &FsRoot, bdf: Bdf) -> Result<Unit, FsError> {
         let dir = root.dir(&format!("sys/bus/pci/devices/{bdf}"))?;
-        let group = dir.map(|dir| dir.link_name("iommu_group")).transpose()?.flatten();
+        let group = dir.as_ref().map(|dir| dir.link_name("iommu_group")).transpose()?.flatten();
+        let node = dir.map(|dir| node_of(&dir)).transpose()?.flatten();
         let mut members = vec![bdf];
         if let Some(group) = &group {
             let names = root.names(&format!("sys/kernel/iommu_groups/{group}/devices"))?;
@@ -129,8 +138,20 @@ impl Unit {
             members.sort();
             members.dedup();
         }
-        Ok(Unit { bdf, group, members })
+        Ok(Unit { bdf, group, members, node })
     }
+}
+
+/// The node of a function's own VFIO device, below /dev/vfio.
+fn node_of(function: &Dir<'_>) -> Result<Option<String>, FsError> {
+    let Some(devices) = function.dir("vfio-dev")? else { return Ok(None) };
+    for name in devices.names()? {
+        let device = devices.dir(&name)?;
+        if device.is_some_and(|device| device.exists("dev")) {
+            return Ok(Some(format!("devices/{name}")));
+        }
+    }
+    Ok(None)
 }
 
 impl Owner for Look<'_> {
@@ -284,18 +305,21 @@ impl Look<'_> {
     fn hold(&self, units: &[Unit], said: &Said, hidden: usize) -> Result<Hold, BindError> {
         let mut hold = Hold::default();
         let mut done = BTreeSet::new();
-        for Unit { bdf, group, .. } in units {
-            let Some(group) = group else { continue };
-            let is_there = self.root.exists(&format!("sys/class/vfio/{group}"));
-            if !is_there || !done.insert(group) {
+        for Unit { bdf, group, node, .. } in units {
+            let has_node = |group: &&String| self.root.exists(&format!("sys/class/vfio/{group}"));
+            let group = group.as_ref().filter(has_node);
+            // The kernel keeps a bound device and an open group of it from each other.
+            let Some(node) = group.or(node.as_ref()).filter(|node| done.insert(*node)) else {
                 continue;
-            }
-            match (self.open)(group) {
+            };
+            match (self.open)(node) {
                 Ok(file) => hold.0.push(file),
                 Err(Errno::EBUSY) if self.yields(said) => {}
                 Err(Errno::EBUSY) => {
-                    let by =
-                        format!("a process that is not seen here and has /dev/vfio/{group} open");
+                    let by = format!(
+                        "a process that is not seen here and has it open through VFIO \
+                         (/dev/vfio/{node})"
+                    );
                     return Err(BindError::InUse { bdf: *bdf, by });
                 }
                 // The device node is missing, as in a container, but every process was inspected.
@@ -307,7 +331,7 @@ impl Look<'_> {
                     };
                     let why = format!(
                         "{why}the open files of {hidden} processes are not seen, and \
-                         /dev/vfio/{group} cannot be opened: {}",
+                         /dev/vfio/{node} cannot be opened: {}",
                         errno.desc()
                     );
                     return Err(BindError::Untold { bdf: *bdf, why });

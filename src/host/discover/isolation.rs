@@ -1,8 +1,8 @@
 //! Kernel settings that weaken IOMMU isolation: the command line, VFIO's modules and their options.
 
 use crate::fsroot::{FsError, FsRoot};
-use gpuvm_core::topology::Isolation;
 use gpuvm_core::topology::isolation::acs_override;
+use gpuvm_core::topology::{Iommufd, Isolation};
 use procfs::{FromRead, KernelCmdline};
 
 /// Where the kernel shows its IOMMU groups.
@@ -31,6 +31,15 @@ pub fn settings(root: &FsRoot) -> Result<Option<Isolation>, FsError> {
         unsafe_interrupts,
         no_iommu,
     }))
+}
+
+/// Reads what the kernel has of iommufd; none: the files of a record do not tell.
+pub fn iommufd(root: &FsRoot) -> Option<Iommufd> {
+    let node = root.exists("dev").then(|| root.exists("dev/iommu"))?;
+    let option = "sys/module/iommufd/parameters/allow_unsafe_interrupts";
+    let value = root.read(option).ok().flatten();
+    let unsafe_interrupts = value.map(|value| is_true(Some(&value)));
+    Some(Iommufd { node, unsafe_interrupts })
 }
 
 /// Reads the number of IOMMU groups; none where the host's files do not tell.

@@ -113,6 +113,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
         without_made_up_groups(root, &mut parts)?;
     }
     parts.machine.iommu = iommu(root, &parts)?;
+    parts.machine.iommufd = isolation::iommufd(root);
     cards::mark_silent(root, &mut parts)?;
     if identify {
         cards::identify(root, &mut parts)?;

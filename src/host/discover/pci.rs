@@ -6,7 +6,7 @@ use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::NodeId;
 use gpuvm_core::domain::arguments::is_uuid;
-use gpuvm_core::topology::{Bar, Link, Parts, PciDevice, Sriov, Unsupported};
+use gpuvm_core::topology::{Bar, Link, Parts, PciDevice, Sriov, Unsupported, VfioDevice};
 use std::collections::BTreeSet;
 
 /// Where the kernel lists every function, as links into its tree of devices.
@@ -136,6 +136,7 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         ats: None,
         mediated: mediated(dir)?,
         devctl: None,
+        vfio: vfio(dir)?,
     };
     acs::read(dir, &mut device);
     Ok(device)
@@ -293,6 +294,17 @@ fn link_speed(text: &str) -> Option<Option<u32>> {
         if good { text.parse::<u32>().ok() } else { None }
     };
     Some(Some(digits(whole)? * 10 + digits(tenth).filter(|&tenth| tenth < 10)?))
+}
+
+/// Reads the device of VFIO that a function is.
+fn vfio(dir: &Dir<'_>) -> Result<Option<VfioDevice>, FsError> {
+    let Some(devices) = dir.dir("vfio-dev")? else { return Ok(None) };
+    for name in devices.names()? {
+        let number = name.strip_prefix("vfio").and_then(|number| number.parse().ok());
+        let (Some(number), Some(device)) = (number, devices.dir(&name)?) else { continue };
+        return Ok(Some(VfioDevice { number, node: device.read_if_any("dev")?.is_some() }));
+    }
+    Ok(None)
 }
 
 /// Counts the mediated devices of a function: directories called by their UUIDs.

@@ -16,6 +16,7 @@ use gpuvm_core::doctor::{
     Case, Connection, NO_FIRMWARE, NO_KVM, NO_QEMU, NO_VHOST, NO_VHOST_HINT, missing,
 };
 use gpuvm_core::versions::Versions;
+use std::collections::BTreeSet;
 
 /// What a machine lacks that the guest needs: KVM, QEMU, firmware. `hypervisor`: none where no
 /// libvirt answers; `root`: the machine's files, if they are here.
@@ -55,7 +56,8 @@ fn reasons(
     let support = connection.support();
     let chooses = support.is_some_and(|support| support.emulator.is_some());
     let versions = &Versions::default();
-    let case = Case { topology, facts: &facts, guests: None, versions, connection };
+    let (traits, fixed) = (None, &BTreeSet::new());
+    let case = Case { topology, facts: &facts, guests: None, versions, connection, traits, fixed };
     let reason = |rule: &str, what: String, hint: String| match rule {
         rule if rule == NO_KVM.id && virt == VirtType::Kvm => {
             Some(CreateError::NoKvm { what }.hint(hint))

@@ -219,5 +219,6 @@ fn function(
         ats: None,
         mediated: 0,
         devctl: None,
+        vfio: None,
     }
 }

@@ -2,7 +2,17 @@
 
 use super::defects::{Defect, MANY, setting};
 use super::setting::{BALLOON, CLIQUE, GIB_PAGES, bars_on, pages};
+use gpuvm_core::topology::Iommufd;
 use gpuvm_core::versions::Version;
+
+/// Functions passed through by iommufd.
+const IOMMUFD: (&str, &str) = ("<features>", "<iommufd enabled='yes'/><features>");
+/// A NIC that is passed through by its group all the same.
+const BY_GROUP: (&str, &str) = (
+    BALLOON,
+    "<hostdev mode='subsystem' type='pci' managed='no'><driver iommufd='no'/><source><address \
+     bus='0x35' slot='0' function='0'/></source></hostdev><memballoon model='none'/>",
+);
 
 /// The defects.
 pub const OLD: &[Defect] = &[
@@ -34,6 +44,60 @@ pub const OLD: &[Defect] = &[
         &[],
     )
     .also(&["bios-huge-bars"]),
+    setting(
+        "iommufd-missing",
+        "/domain/iommufd",
+        |s| s.host.machine.iommufd = Some(Iommufd { node: false, unsafe_interrupts: None }),
+        &[IOMMUFD],
+    ),
+    setting(
+        "iommufd-missing",
+        "/domain/iommufd",
+        |s| s.versions.libvirt = Some(Version(12, 1, 0)),
+        &[IOMMUFD],
+    ),
+    setting(
+        "iommufd-p2p",
+        "/domain/iommufd",
+        |s| s.host.machine.kernel_release = Some("6.17.0-5-generic".into()),
+        &[IOMMUFD],
+    ),
+    setting(
+        "iommufd-p2p",
+        "/domain/iommufd",
+        |s| s.versions.qemu = Some(Version(10, 0, 2)),
+        &[IOMMUFD],
+    ),
+    setting("iommufd-mixed", "/domain/devices/hostdev[4]", |_| (), &[IOMMUFD, BY_GROUP]),
+    setting(
+        "iommufd-mdev",
+        "/domain/devices/hostdev[4]",
+        |_| (),
+        &[
+            IOMMUFD,
+            (
+                BALLOON,
+                "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address \
+                 uuid='c2177883-f1bb-47f0-914d-32a22e3a8804'/></source></hostdev><memballoon \
+                 model='none'/>",
+            ),
+        ],
+    ),
+    setting(
+        "iommufd-memlock",
+        "/domain/memtune/hard_limit",
+        |_| (),
+        &[IOMMUFD, ("<os>", "<memtune><hard_limit unit='MiB'>64</hard_limit></memtune><os>")],
+    ),
+    setting(
+        "iommufd-private-memory",
+        "/domain/memoryBacking",
+        |s| {
+            pages(s, 200);
+            s.versions.qemu = Some(Version(11, 0, 1));
+        },
+        &[IOMMUFD, GIB_PAGES],
+    ),
     setting("maxphysaddr-unknown", "/domain", |s| s.versions.libvirt = Some(Version(8, 0, 0)), &[]),
     setting("clique-misplaced", "/domain", |s| s.versions.qemu = Some(Version(8, 0, 4)), &[CLIQUE]),
     setting(

@@ -39,6 +39,18 @@ fn what_is_right_in_another_way_is_not_found() {
             case.opened().vhosts = 0;
         },
         |case| case.opened().vfio = ["devices/vfio0".into(), "devices/vfio1".into()].into(),
+        |case| {
+            by_iommufd(case, &[3, 4]);
+            case.opened().vfio = ["devices/vfio3".into(), "devices/vfio4".into()].into();
+        },
+        |case| {
+            // A vendor's own driver, which makes a device of VFIO.
+            by_iommufd(case, &[3, 4]);
+            case.opened().vfio = ["devices/vfio3".into(), "devices/vfio4".into()].into();
+            for device in case.parts.devices.iter_mut().filter(|device| device.vfio.is_some()) {
+                device.driver = Some("nvidia".into());
+            }
+        },
         |case| case.parts.isolated = set("0"),
         |case| {
             replace(case, "\n<address type='pci' bus='4' slot='0'/></hostdev>", "</hostdev>");

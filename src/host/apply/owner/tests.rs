@@ -245,8 +245,35 @@ fn where_libvirt_is_away_the_processes_and_the_kernel_tell() {
     fs::remove_dir_all(host.dir.path().join("proc/9")).unwrap();
     host.opens = Err(Errno::EBUSY);
     let error = host.look(&away, false, &[GPU]).unwrap_err();
-    let said = "is in use by a process that is not seen here and has /dev/vfio/12 open";
+    let said = "is in use by a process that is not seen here and has it open through VFIO \
+                (/dev/vfio/12)";
     assert_eq!(error, format!("{GPU} {said}"));
+}
+
+#[test]
+fn without_groups_the_functions_own_device_is_held() {
+    let mut host = Host::new();
+    host.put(&format!("sys/bus/pci/devices/{GPU}/vfio-dev/vfio3/dev"), "511:3");
+    let uevent = "DEVNAME=vfio/devices/vfio3\n";
+    host.put(&format!("sys/bus/pci/devices/{GPU}/vfio-dev/vfio3/uevent"), uevent);
+    assert_eq!(host.look(&with(&[]), false, &[GPU]), Ok(1));
+    assert_eq!(*host.opened.borrow(), ["12"], "the group keeps out guests by iommufd, too");
+    fs::remove_dir_all(host.dir.path().join("sys/class/vfio")).unwrap();
+    host.opened.borrow_mut().clear();
+    assert_eq!(host.look(&with(&[]), false, &[GPU, MATE]), Ok(1));
+    assert_eq!(*host.opened.borrow(), ["devices/vfio3"]);
+    host.process(9, "qemu-system-x86", "/dev/vfio/devices/vfio3");
+    let error = host.look(&with(&[]), false, &[GPU]).unwrap_err();
+    let said = "is in use by process 9 (qemu-system-x86), which has /dev/vfio/devices/vfio3 open";
+    assert_eq!(error, format!("{GPU} {said}"));
+    fs::remove_dir_all(host.dir.path().join("proc/9")).unwrap();
+    host.opens = Err(Errno::EBUSY);
+    let error = host.look(&with(&[]), false, &[GPU]).unwrap_err();
+    assert!(error.ends_with("has it open through VFIO (/dev/vfio/devices/vfio3)"), "{error}");
+    // A kernel before 6.1, or without nodes: the directory alone is none.
+    let dir = host.dir.path().join(format!("sys/bus/pci/devices/{GPU}/vfio-dev/vfio3"));
+    fs::remove_file(dir.join("dev")).unwrap();
+    assert_eq!(host.look(&with(&[]), false, &[GPU]), Ok(0));
 }
 
 #[test]

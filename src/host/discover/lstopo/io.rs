@@ -104,6 +104,7 @@ pub fn read(
             ats: None,
             mediated: 0,
             devctl: None,
+            vfio: None,
         };
         // hwloc lists no function twice; in a forged record the first one counts.
         devices.entry(bdf).or_insert(device);
