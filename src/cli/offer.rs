@@ -34,7 +34,7 @@ const CHANGES: &str = "--count";
 const NOT_RECORDED: &str = " without --host";
 
 /// The words after a command that say where it is to be run.
-const PLACED: [&str; 3] = [NOT_RECORDED, " on that ", " there"];
+const PLACED: [&str; 4] = [NOT_RECORDED, " on that ", " on the host", " there"];
 
 /// The words after a command that changes the host, if that is a recorded one.
 const ON_THAT_MACHINE: &str = " on that machine";
@@ -694,6 +694,7 @@ mod tests {
             ),
             ("`gpuvm man networks`", "`gpuvm man networks`"),
             ("`gpuvm host capture -` there", "`gpuvm host capture -` there"),
+            ("`gpuvm host capture F` on the host", "`gpuvm host capture F` on the host"),
             ("`gpuvm list` without --host asks", "`gpuvm list` without --host asks"),
             ("`gpuvm export --host FILE`", "`gpuvm export --domain-xml d --host FILE`"),
             ("`gpuvm` alone", "`gpuvm` alone"),

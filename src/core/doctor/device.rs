@@ -267,6 +267,9 @@ fn bars(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report:
     };
     let setup = "turn on \"Above 4G Decoding\" and \"Resizable BAR\" in the BIOS setup, and update \
                  the firmware";
+    // A bridge's window for cards that come later is 2 MiB (kernel-parameters.txt, hpmmioprefsize).
+    let later = "a card on Thunderbolt: boot with it plugged in, or with the kernel arguments \
+                 `pci=realloc,hpmmioprefsize=16G`";
     let fix = vec!["# turn on Above 4G Decoding in the BIOS setup: no command does".to_owned()];
     let at = format!("/sys/bus/pci/devices/{}/resource", gpu.bdf);
     let without: Vec<String> = memory
@@ -276,14 +279,10 @@ fn bars(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report:
         .collect();
     if !without.is_empty() {
         let wrong = Wrong {
-            message: format!(
-                "{}: BAR {} has no address: the firmware gave it none",
-                name(gpu),
-                without.join(", ")
-            ),
+            message: format!("{}: BARs without an address: {}", name(gpu), without.join(", ")),
             values: ("an address for each BAR".into(), "none".into()),
             at,
-            hint: setup.into(),
+            hint: format!("{setup}; {later}"),
             fix,
         };
         report.of(&BAR_WINDOW, gpu.bdf, wrong).says.fatal = true;

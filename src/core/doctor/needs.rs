@@ -285,6 +285,10 @@ fn gpu(case: &Case<'_>, report: &mut Report<'_>) {
         return;
     }
     let is_virtual = case.facts.platform.as_ref().is_some_and(|platform| platform.is_virtual);
+    if !is_virtual && case.topology.unlisted().is_some() {
+        report.skip(&NO_GPU, "/sys/bus/pci/devices is not known");
+        return;
+    }
     let (message, hint, fix) = if is_virtual {
         (
             format!(

@@ -34,6 +34,20 @@ fn a_record_without_facts_has_no_error_and_says_what_was_not_checked() {
 }
 
 #[test]
+fn a_host_without_gpus_differs_from_one_whose_functions_are_not_known() {
+    let judged = |keep: fn(&PciDevice) -> bool| {
+        let mut parts = host().parts().clone();
+        parts.devices.retain(keep);
+        parts.drives.clear();
+        let diagnosis = found(&Topology::new(parts).unwrap(), &Facts::default());
+        let is_error = diagnosis.findings.iter().any(|finding| finding.rule == "no-gpu");
+        (is_error, diagnosis.not_checked.iter().any(|text| text.starts_with("no-gpu (")))
+    };
+    assert_eq!(judged(|device| device.kind() != DeviceKind::Gpu), (true, false));
+    assert_eq!(judged(|_| false), (false, true));
+}
+
+#[test]
 fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let names: BTreeSet<_> = rules().map(|rule| rule.id).collect();
     assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (42, 42));

@@ -240,7 +240,10 @@ impl Shortage<'_> {
             let asked = budget.request.memory_kib.unwrap_or(size);
             let is_part = rooms.len() < budget.rooms.len();
             let beyond = if is_part && asked > all && all > there {
-                format!("; all nodes together have {all}")
+                // Memory without pcpus is taken on request only.
+                let has_more = budget.rooms.iter().any(|room| room.pages && !room.usual);
+                let nodes = if has_more { "all nodes with pcpus" } else { "all nodes" };
+                format!("; {nodes} together have {all}")
             } else {
                 String::new()
             };

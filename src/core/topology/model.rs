@@ -64,6 +64,8 @@ const MODELS: &[(u16, u16, &str)] = &[
     (VENDOR_ATI, 0x74a1, "Instinct MI300X"),
     (VENDOR_ATI, 0x74a2, "Instinct MI308X"),
     (VENDOR_ATI, 0x74a5, "Instinct MI325X"),
+    (VENDOR_ATI, 0x75a0, "Instinct MI350X"),
+    (VENDOR_ATI, 0x75a3, "Instinct MI355X"),
     (VENDOR_INTEL, 0x0bd5, "Data Center GPU Max 1550"),
     (VENDOR_INTEL, 0x0bda, "Data Center GPU Max 1100"),
     (VENDOR_INTEL, 0x56c0, "Data Center GPU Flex 170"),

@@ -220,9 +220,9 @@ pub enum CoreReason {
         /// The node.
         node: NodeId,
     },
-    /// Emulator or I/O threads float over the guest's own cores.
+    /// Nodes have no core for emulator and I/O threads.
     EmulatorFloats {
-        /// Whether I/O threads only.
+        /// Whether other nodes have one, on which the I/O threads run then.
         threads_only: bool,
         /// Nodes.
         nodes: Vec<NodeId>,
@@ -404,14 +404,20 @@ impl CoreReason {
                 write!(f, "{noun} {pcpus}, what the last vCPU leaves of its core on node {node}")
             }
             CoreReason::EmulatorFloats { threads_only, nodes } => {
-                let who = if *threads_only { "I/O threads" } else { "emulator and I/O threads" };
                 let noun = if nodes.len() == 1 { "node" } else { "nodes" };
                 let nodes = list(nodes);
-                write!(
-                    f,
-                    "{who} float over the guest's own cores on {noun} {nodes}: a core of their own \
-                     would cost others"
-                )
+                if *threads_only {
+                    write!(
+                        f,
+                        "I/O threads of {noun} {nodes} run beside the emulator of another node"
+                    )?;
+                } else {
+                    write!(
+                        f,
+                        "emulator and I/O threads float over the guest's own cores on {noun} {nodes}"
+                    )?;
+                }
+                f.write_str(": a core of their own would cost others")
             }
             CoreReason::FewDisks { disks, iothreads, most } => {
                 let disks = match disks {

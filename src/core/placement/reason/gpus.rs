@@ -421,12 +421,16 @@ impl GpuReason {
     fn beside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GpuReason::Along { functions, by_iommu } => {
-                let why = if *by_iommu {
-                    "the IOMMU cannot keep them apart"
-                } else {
-                    "they are functions of the same card"
+                let (come, are) = match functions.len() {
+                    1 => ("comes", "it is a function"),
+                    _ => ("come", "they are functions"),
                 };
-                write!(f, "{} come along: {why}", list(functions))
+                write!(f, "{} {come} along: ", list(functions))?;
+                if *by_iommu {
+                    f.write_str("the IOMMU cannot keep them apart")
+                } else {
+                    write!(f, "{are} of the same card")
+                }
             }
             GpuReason::Display { gpu, aside } => write!(f, "{gpu} {}", aside.costs()),
             GpuReason::Never { lines } => write!(f, "never placed: {}", lines.join("; ")),

@@ -202,7 +202,8 @@ fn words_follow_numbers() {
         CoreReason::EmulatorFloats { threads_only, nodes }.to_string()
     };
     assert!(
-        floats(true, &[0]).starts_with("I/O threads float over the guest's own cores on node 0:")
+        floats(true, &[0])
+            .starts_with("I/O threads of node 0 run beside the emulator of another node:")
     );
     assert!(floats(false, &[0, 1]).contains("emulator and I/O threads"));
     assert!(floats(false, &[0, 1]).contains("on nodes 0 and 1:"));

@@ -249,7 +249,7 @@ fn functions_of_the_same_slot_come_along_and_bridges_stay() {
     let placement = plan_on(&host, &[], &run(1, 0)).unwrap();
     let devices: Vec<String> = placement.devices.iter().map(Bdf::to_string).collect();
     assert_eq!(devices, ["0000:10:00.0", "0000:10:00.1"]);
-    assert!(says(&placement, "0000:10:00.1 come along", false));
+    assert!(says(&placement, "0000:10:00.1 comes along", false));
 }
 
 #[test]
