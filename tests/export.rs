@@ -216,3 +216,63 @@ fn what_is_not_lost_is_not_said_to_be() {
     let (_, out, err) = export("--host topologies/dgx-2.json --gpus 1 --format nova");
     assert!(format!("{out}{err}").contains("have one pcpu"), "{out}{err}");
 }
+
+/// A recorded DGX-2 with two guests, which are named by files.
+fn record_with_guests() -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let host = format!("--host topologies/dgx-2.json --domain-xml {}", dir.path().display());
+    for (name, gpus) in [("a", "--gpus 4"), ("b", "--gpu 8")] {
+        let (code, xml, err) = export(&format!("{gpus} --name {name} {host}"));
+        assert_eq!(code, 0, "{err}");
+        std::fs::write(dir.path().join(format!("{name}.xml")), xml).unwrap();
+    }
+    (dir, host)
+}
+
+#[test]
+fn set_prints_what_a_guest_of_a_record_would_get() {
+    let (dir, host) = record_with_guests();
+    let gpuvm = |line: &str| {
+        let line = format!("{line} {host}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        run(gpuvm(&words).current_dir(project()))
+    };
+    let before = std::fs::read_to_string(dir.path().join("a.xml")).unwrap();
+    let (code, xml, err) = gpuvm("set a --vcpus 8");
+    assert_eq!(code, 0, "{err}");
+    assert!(xml.contains(">8</vcpu>") && before != xml, "{xml}");
+    let file = dir.path().join("a.xml");
+    let (code, by_file, err) = gpuvm(&format!("set {} --vcpus 8", file.display()));
+    assert_eq!((code, by_file), (0, xml), "{err}");
+    let (code, diff, _) = gpuvm("set a --vcpus 8 --diff");
+    assert!(code == 0 && diff.contains("+") && diff.contains(">8</vcpu>"), "{diff}");
+    let (code, told, _) = gpuvm("set a --vcpus 8 --dry-run");
+    assert!(code == 0 && told.starts_with("a would change\n  vcpus: "), "{told}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "only printed");
+    for (line, says) in [
+        ("set c --vcpus 8", "none of the files of --domain-xml has domain `c`"),
+        ("set a --vcpus 8 --live", "--live changes a machine"),
+        ("set a --vcpus 900", "domain `a` cannot be changed so"),
+    ] {
+        let (code, _, err) = gpuvm(line);
+        assert!(code != 0 && err.contains(says), "{line}: {code} {err}");
+    }
+    let (code, xml, err) = gpuvm("tune b --pins thread");
+    assert!(code == 0 && xml.contains("<name>b</name>"), "{err}");
+}
+
+#[test]
+fn make_room_says_what_it_would_move_on_a_record() {
+    let (_dir, host) = record_with_guests();
+    let line = format!("make-room --gpus 8 --allow-stop b --accept-shared-fabric {host}");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (code, told, err) = run(gpuvm(&words).current_dir(project()));
+    assert_eq!(code, 0, "{err}");
+    let moves = "move `b`, which is off, from GPU 8 to GPU 4";
+    let then = "then `gpuvm create --gpus 8 --accept-shared-fabric` on that machine has a place";
+    assert!(told.starts_with(moves) && told.contains(then), "{told}");
+    let (code, _, err) = run(gpuvm(&["make-room", "--gpus", "8", "--allow-stop", "x"])
+        .args(["--host", "topologies/dgx-2.json"])
+        .current_dir(project()));
+    assert!(code != 0 && err.contains("--allow-stop: "), "{err}");
+}

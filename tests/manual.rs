@@ -146,7 +146,7 @@ fn of_a_record(command: &str) -> Option<Vec<String>> {
         return None;
     }
     // Guests of libvirt and files of the reader's are not of the record.
-    let takes_guests = ["check", "tune", "list"].contains(&verb[0]);
+    let takes_guests = ["check", "set", "tune", "list"].contains(&verb[0]);
     let of_here = words.iter().filter(|word| project().join(word).exists()).count();
     let names_a_host = verb.contains(&"--host");
     let writes = verb.contains(&"-o") || verb.contains(&"--output");

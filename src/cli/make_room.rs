@@ -6,8 +6,10 @@ use super::context::Context;
 use super::error::EXIT_DONE;
 use super::room;
 use crate::words::count;
+use gpuvm_ops::guest::GuestRequest;
 use gpuvm_ops::make_room::{RoomPlan, RoomRequest, look, make_room};
 use gpuvm_ops::session::Session;
+use gpuvm_ops::taken::Taken;
 use serde::Serialize;
 
 /// The answer as JSON.
@@ -25,22 +27,25 @@ pub(in crate::cli) struct RoomAnswer<'a> {
 
 /// Runs the verb.
 pub fn run(args: &RoomArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("make-room")?;
+    let dry_run = args.dry_run || cx.is_recorded();
     let request = request(&args.gpus, &args.shape)?;
+    let room = room::wanted(request, args.accept_shared_fabric);
+    let taken = Taken::from(&args.taken);
     let wanted = RoomRequest {
+        guest: GuestRequest { taken, ..room.guest },
         max_stops: args.max_stops,
         max_moves: args.max_moves,
         allow_stop: args.allow_stop.clone(),
         wait_s: args.wait,
-        ..room::wanted(request, args.accept_shared_fabric)
+        ..room
     };
-    let room = if args.dry_run {
+    let room = if dry_run {
         look(cx, &wanted)?
     } else {
         let mut session = Session::begin(cx, manner(&args.lock))?;
         make_room(&mut session, cx, (&wanted, args.yes))?
     };
-    answer(&room, &wanted, args.dry_run, cx)?;
+    answer(&room, &wanted, dry_run, cx)?;
     Ok(EXIT_DONE)
 }
 

@@ -309,8 +309,10 @@ impl Call {
             let known = all_of(target).find(|arg| arg.get_id().as_str() == id);
             let takes = match id {
                 "host" => !here && !changes && is_about_records(target),
+                // The machine itself has its guests and its libvirt.
                 "domain_xml" | "assume_empty" | "assume" => {
-                    !here && (verb != DRAWS_GUESTS || is_picture)
+                    let is_there = self.has("--host") && changes_host(command);
+                    !here && !is_there && (verb != DRAWS_GUESTS || is_picture)
                 }
                 // A journal records its own connection.
                 "connect" => verb != ["recover"],

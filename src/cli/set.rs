@@ -4,22 +4,26 @@ use super::args::SetArgs;
 use super::change::{asking, print_steps};
 use super::context::Context;
 use super::error::EXIT_DONE;
-use super::tuned::{print, print_diffs};
+use super::tuned::{print, print_diffs, print_file};
 use crate::apply::Step;
 use gpuvm_ops::change::DomainChange;
 use gpuvm_ops::pages;
 use gpuvm_ops::session::Session;
-use gpuvm_ops::set::{explained, look, set};
+use gpuvm_ops::set::{explained, look, look_at_file, set};
+use gpuvm_ops::source::Source;
+use gpuvm_ops::tune::Tuning;
 
 const FORMAT: &str = "gpuvm-set";
 
 /// Runs the verb.
 pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("set")?;
     if args.reserve_pages {
         pages::refuse_elsewhere("set", cx)?;
     }
-    let wanted = args.wanted()?;
+    let wanted = args.wanted(cx)?;
+    if cx.is_recorded() || matches!(wanted.source, Some(Source::File(_))) {
+        return file(args, &look_at_file(cx, &wanted)?, cx);
+    }
     if args.change.diff {
         let tuning = look(cx, &wanted)?;
         print_diffs(&tuning, cx.output)?;
@@ -55,5 +59,17 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.warning(&warning);
     }
     print(FORMAT, &tuning.domains(args.explain), cx.output, &[], true)?;
+    Ok(EXIT_DONE)
+}
+
+/// Prints the changed definition of a file or of a recorded host's domain.
+fn file(args: &SetArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if args.change.diff {
+        print_diffs(tuning, cx.output)?;
+    } else if args.change.dry_run {
+        print(FORMAT, &tuning.domains(args.explain), cx.output, &[], false)?;
+    } else {
+        print_file(tuning, args.explain, cx)?;
+    }
     Ok(EXIT_DONE)
 }

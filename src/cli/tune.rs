@@ -6,7 +6,7 @@ use super::context::Context;
 use super::diff::hunks;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND, usage};
 use super::output::offered_text;
-use super::tuned::{diffs, print, print_diffs};
+use super::tuned::{diffs, print, print_diffs, print_file};
 use super::view;
 use crate::apply::Step;
 use crate::placement::{Held, Reason};
@@ -17,7 +17,6 @@ use gpuvm_ops::capture;
 use gpuvm_ops::change::DomainChange;
 use gpuvm_ops::pages;
 use gpuvm_ops::session::Session;
-use gpuvm_ops::tune::answer::{self, TunedDomain};
 use gpuvm_ops::tune::{Tune, Tuning, look, look_beside, tune};
 
 const FORMAT: &str = "gpuvm-tune";
@@ -121,21 +120,13 @@ fn draw(args: &TuneArgs, cx: &Context<'_>, tuning: &Tuning) -> anyhow::Result<bo
 }
 
 fn file(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let ([subject], [Ok(tuned)]) = (&tuning.subjects.all[..], &tuning.tuned[..]) else {
+    if tuning.subjects.all.len() != 1 {
         return Err(usage(
             "several files",
             "--diff, --check and --dry-run take several; else name one",
         ));
-    };
-    for warning in answer::warnings(subject, tuned, (args.explain, false)) {
-        cx.output.warning(&warning);
     }
-    if cx.output.json {
-        let domain = TunedDomain::of(subject, Ok(tuned), args.explain).with_xml(tuned);
-        cx.output.json_document("gpuvm-tuned-domain", &domain)?;
-    } else {
-        cx.output.document(tuned.after.text())?;
-    }
+    print_file(tuning, args.explain, cx)?;
     Ok(EXIT_DONE)
 }
 

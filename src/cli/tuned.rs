@@ -1,11 +1,12 @@
 //! The output of tuned domains, for the verbs that change definitions.
 
+use super::context::Context;
 use super::diff::Diff;
 use super::output::Output;
 use crate::apply::Step;
 use crate::tune::{Change, Left};
 use gpuvm_ops::tune::Tuning;
-use gpuvm_ops::tune::answer::{LeftAlone, TunedDomain};
+use gpuvm_ops::tune::answer::{self, LeftAlone, TunedDomain};
 use serde::Serialize;
 
 /// The answer with what would be done.
@@ -22,6 +23,22 @@ pub struct WithSteps<'a> {
 /// Prints the definitions of tuned domains as diffs.
 pub fn print_diffs(tuning: &Tuning, output: Output) -> std::io::Result<()> {
     Diff::print_all(&diffs(tuning), output)
+}
+
+/// Prints the changed definition of the one file.
+pub fn print_file(tuning: &Tuning, explain: bool, cx: &Context<'_>) -> std::io::Result<()> {
+    for (subject, tuned) in tuning.pairs() {
+        for warning in answer::warnings(subject, tuned, (explain, false)) {
+            cx.output.warning(&warning);
+        }
+        if cx.output.json {
+            let domain = TunedDomain::of(subject, Ok(tuned), explain).with_xml(tuned);
+            cx.output.json_document("gpuvm-tuned-domain", &domain)?;
+        } else {
+            cx.output.document(tuned.after.text())?;
+        }
+    }
+    Ok(())
 }
 
 /// The definitions of tuned domains as diffs.

@@ -39,6 +39,7 @@ use crate::set::{SetRequest, set};
 use crate::shell::word;
 use crate::start::{Start, start};
 use crate::stop::{Down, stop};
+use crate::taken::Taken;
 use crate::topology::{TAKES_ONE, Topology};
 use crate::tune::Tuning;
 use crate::words::count;
@@ -775,6 +776,8 @@ fn resized(
     let functions = functions::changed(request, differs);
     let is_other = !functions.is_kept() || { sizes }.any(differs);
     is_other.then(|| SetRequest {
+        source: None,
+        taken: Taken::default(),
         name: guest.name.to_string(),
         vcpus: room.or(request.vcpus).filter(|_| differs(Opt::Vcpus)),
         // Without room for more it has as many as it starts with.

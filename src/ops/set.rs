@@ -17,13 +17,14 @@ use crate::autostart::stays_at_boot;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
 use crate::domain::wish::NicWish;
-use crate::error::{Coded, Error, NoPlace, Refusal, Result};
+use crate::error::{Coded, Error, NoPlace, Refusal, Result, usage};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
 use crate::reporter::Question;
 use crate::request::{Extras, GpuWish, PageSize, Request, Spelled as _};
 use crate::shell::word;
 use crate::source::Source;
+use crate::taken::Taken;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::{self, Subjects, refused};
 use crate::tune::{Tune, Tuning, agreed, extra};
@@ -88,6 +89,8 @@ const MOST_GPUS: u32 = 16;
 pub struct SetRequest {
     /// The domain.
     pub name: String,
+    /// Where its definition is; none: the hypervisor has it.
+    pub source: Option<Source>,
     /// vCPUs.
     pub vcpus: Option<u32>,
     /// The most vCPUs that it may have while it runs.
@@ -121,6 +124,8 @@ pub struct SetRequest {
     pub reserve_pages: bool,
     /// Whether it may be moved to make room for others; none: as it is.
     pub movable: Option<bool>,
+    /// What other domains hold: of a recorded host, or of a file, which is only printed.
+    pub taken: Taken,
 }
 
 impl SetRequest {
@@ -147,8 +152,9 @@ impl SetRequest {
             ..Items::default()
         };
         Tune {
-            sources: vec![Source::Domain(self.name.clone())],
+            sources: vec![self.source.clone().unwrap_or(Source::Domain(self.name.clone()))],
             items,
+            taken: self.taken.clone(),
             networks: self.networks.clone().unwrap_or_default(),
             live: self.live,
             allow_remote: self.allow_remote,
@@ -205,6 +211,23 @@ impl SetRequest {
         let vcpus = if both { self.vcpus.map(|few| few.min(vcpus)) } else { Some(vcpus) };
         SetRequest { vcpus, max_vcpus, ..self.clone() }
     }
+}
+
+/// Plans another size of a domain in a file or of a recorded host: its definition alone.
+pub fn look_at_file(world: &World, wanted: &SetRequest) -> Result<Tuning> {
+    if wanted.live || wanted.reserve_pages {
+        let option = if wanted.live { "--live" } else { "--reserve-pages" };
+        return Err(usage(
+            format!("{option} changes a machine, and the definition of a file is only printed"),
+            format!("leave {option} out: the definition is the same"),
+        ));
+    }
+    let subjects = subjects::read(world, &wanted.tuning(None, None))?;
+    let tuned = best(&subjects, wanted)?.map_err(|error| no_place(&subjects, &error, wanted))?;
+    let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
+    allowed((&subjects, subject), tuned.placement.as_ref(), wanted, world)?;
+    let extras = vec![extra::Extra::default()];
+    Ok(Tuning { subjects, tuned: vec![Ok(tuned)], extras, left: Vec::new() })
 }
 
 /// Plans another size, including the changes beside the definition.

@@ -44,7 +44,7 @@ impl Source {
         // Standard input is not there a second time.
         let file = if file == "-" { Cow::Borrowed("FILE") } else { word(file) };
         let mut text = text.to_owned();
-        for verb in ["check", "nccl", "tune"] {
+        for verb in ["check", "nccl", "set", "tune"] {
             for after in [" ", "`"] {
                 let of = |named: &str| format!("`gpuvm {verb} {named}{after}");
                 text = text.replace(&of(&word(domain)), &of(&file));

@@ -279,6 +279,7 @@ pub enum Verb {
     /// recover` undoes or finishes an interrupted one, and the same command does the rest. It
     /// reserves nothing: the printed `create` takes the place.
     #[command(after_long_help = room::EXAMPLES)]
+    #[command(group = about_records())]
     MakeRoom(Late<RoomArgs>),
     /// Print guests as a file that `apply` accepts
     ///
@@ -405,6 +406,7 @@ pub enum Verb {
     /// A running guest gets its new size at its next start. If the new size does not fit, the
     /// nearest sizes that do are listed.
     #[command(after_long_help = set::EXAMPLES)]
+    #[command(group = about_records())]
     Set(Late<SetArgs>),
     /// Rename a domain that is off
     ///

@@ -1,6 +1,6 @@
 //! Arguments of `make-room`.
 
-use super::guest::{GpuArgs, ShapeArgs};
+use super::guest::{GpuArgs, ShapeArgs, TakenArgs};
 use super::heading::BEHAVIOUR;
 use super::life::LockArgs;
 use super::wish::number;
@@ -45,9 +45,13 @@ pub struct RoomArgs {
     pub yes: bool,
     /// Print the steps and change nothing
     ///
-    /// A line for each move, and what they cost.
+    /// A line for each move, and what they cost. Always so with --host, whose guests --domain-xml
+    /// names.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
+    /// What is taken.
+    #[command(flatten)]
+    pub taken: TakenArgs,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,

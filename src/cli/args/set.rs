@@ -1,5 +1,6 @@
 //! Arguments of `set`: what size a guest that is there gets.
 
+use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
 use super::life::ChangeArgs;
 use super::request::device_wish;
@@ -13,7 +14,11 @@ use crate::request::{
 use crate::tune::Item;
 use clap::{ArgGroup, Args};
 use gpuvm_core::tune::items::OtherFunctions;
+use gpuvm_core::versions::Stack;
 use gpuvm_ops::set::SetRequest;
+use gpuvm_ops::source::Source;
+use gpuvm_ops::taken::Taken;
+use gpuvm_ops::world::World;
 
 /// Examples at the end of the help.
 pub const EXAMPLES: &str = "Examples:
@@ -32,10 +37,12 @@ pub const EXAMPLES: &str = "Examples:
 /// Arguments of `set`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("sizes").required(true).multiple(true))]
-#[command(override_usage = "gpuvm set [OPTIONS] <NAME>")]
+#[command(override_usage = "gpuvm set [OPTIONS] <NAME|FILE>")]
 pub struct SetArgs {
-    /// Domain name
-    #[arg(value_name = "NAME")]
+    /// Domain name, or a file of domain XML
+    ///
+    /// The changed definition of a file, and of a domain of a recorded host, is printed.
+    #[arg(value_name = "NAME|FILE")]
     pub name: String,
     /// Number of vCPUs
     #[arg(long, alias = "cpus", value_name = "N", group = "sizes", help_heading = CPU)]
@@ -166,6 +173,14 @@ pub struct SetArgs {
     /// commas.
     #[arg(long, value_name = "RULE", value_parser = word::<Rule>(), value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<Rule>,
+    /// What is taken.
+    #[command(flatten)]
+    pub taken: TakenArgs,
+    /// libvirt and QEMU of the recorded host
+    ///
+    /// Requires --host. Such as libvirt=12.9,qemu=11.1. Default: those of the record.
+    #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
+    pub assume: Option<Stack>,
     /// Explain each choice
     #[arg(long, help_heading = BEHAVIOUR)]
     pub explain: bool,
@@ -179,9 +194,12 @@ pub struct SetArgs {
 
 impl SetArgs {
     /// What they ask for.
-    pub fn wanted(&self) -> anyhow::Result<SetRequest> {
+    pub fn wanted(&self, world: &World) -> anyhow::Result<SetRequest> {
+        let source = Source::named_by(&self.name, world);
         Ok(SetRequest {
             name: self.name.clone(),
+            source: Some(source),
+            taken: Taken { assume: self.assume, ..Taken::from(&self.taken) },
             vcpus: self.vcpus,
             max_vcpus: self.max_vcpus,
             memory: self.memory,

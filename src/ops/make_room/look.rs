@@ -12,14 +12,14 @@ use crate::domain::DomainXml;
 use crate::domain::view::gpu_indexes;
 use crate::error::{Coded as _, Error, NoPlace, Refusal, Result};
 use crate::guest::with_template;
-use crate::hypervisor::{DomainSummary, XmlOf};
+use crate::hypervisor::{DomainState, DomainSummary, XmlOf};
 use crate::lookup::not_found;
 use crate::placement::{Held, Occupancy, PlanError, nearest, plan};
 use crate::request::{GpuWish, Request};
 use crate::set::allowed;
 use crate::shell::word;
 use crate::source::Source;
-use crate::taken::{Taken, taken_for_new};
+use crate::taken::{Taken, domains_of_files, is_active, taken_for_new};
 use crate::topology::Topology;
 use crate::tune::Tune;
 use crate::tune::extra;
@@ -47,7 +47,11 @@ pub(super) struct Ground {
 impl Ground {
     fn read(world: &World, wanted: &RoomRequest) -> Result<Ground> {
         let mut ground = Ground::without_guests(world, wanted)?;
-        ground.all = eligible(world, &wanted.allow_stop)?;
+        ground.all = if world.is_recorded() {
+            recorded(world, wanted)?
+        } else {
+            eligible(world, &wanted.allow_stop)?
+        };
         Ok(ground)
     }
 
@@ -214,11 +218,7 @@ struct Eligible {
 fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     let hypervisor = world.hypervisor()?;
     let rows = hypervisor.domains()?;
-    if let Some(name) = named.iter().find(|name| rows.iter().all(|row| row.name != **name)) {
-        let missing = not_found(name, &rows);
-        let message = format!("--allow-stop: {}", missing.message);
-        return Err(Refusal { message, ..missing }.into());
-    }
+    refuse_unknown(named, &rows)?;
     let mut all = Vec::new();
     for row in rows {
         let is_named = named.contains(&row.name);
@@ -239,6 +239,33 @@ fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     Ok(all)
 }
 
+/// The same of a recorded host: those whose definitions are named.
+fn recorded(world: &World, wanted: &RoomRequest) -> Result<Vec<Eligible>> {
+    let all = domains_of_files(world, &wanted.guest.taken.domain_xml)?;
+    let row = |xml: &DomainXml| DomainSummary {
+        name: xml.name(),
+        uuid: xml.uuid().unwrap_or_default(),
+        state: if is_active(xml) { DomainState::Running } else { DomainState::ShutOff },
+        persistent: true,
+    };
+    let rows: Vec<DomainSummary> = all.iter().map(|(_, xml)| row(xml)).collect();
+    refuse_unknown(&wanted.allow_stop, &rows)?;
+    let is_named = |row: &DomainSummary| wanted.allow_stop.contains(&row.name);
+    let guests = rows.into_iter().zip(&all);
+    let guests = guests.filter(|(row, (_, xml))| is_named(row) || xml.is_ours());
+    Ok(guests.map(|(row, (_, xml))| Eligible { row, is_movable: is_movable(xml) }).collect())
+}
+
+/// Refuses names of --allow-stop that no domain has.
+fn refuse_unknown(named: &[String], rows: &[DomainSummary]) -> Result<()> {
+    let Some(name) = named.iter().find(|name| rows.iter().all(|row| row.name != **name)) else {
+        return Ok(());
+    };
+    let missing = not_found(name, rows);
+    let message = format!("--allow-stop: {}", missing.message);
+    Err(Refusal { message, ..missing }.into())
+}
+
 struct Search<'a> {
     world: &'a World,
     topology: &'a Topology,
@@ -256,7 +283,8 @@ impl Search<'_> {
             return Ok(Err(NoRoom { is_certain: true, is_limited: false }));
         }
         let sources = guests.iter().map(|one| Source::Domain(one.row.name.clone())).collect();
-        let subjects = subjects::read(self.world, &Tune { sources, ..Tune::default() })?;
+        let taken = self.wanted.guest.taken.clone();
+        let subjects = subjects::read(self.world, &Tune { sources, taken, ..Tune::default() })?;
         let Search { topology, held, request, .. } = *self;
         let wanted = self.wanted;
         let live = Live { topology, held, request, wanted, subjects: &subjects };

@@ -21,7 +21,7 @@ use crate::request::Extras;
 use crate::shell::word;
 use crate::source::{Source, read_file};
 use crate::storage::{abilities, best_io};
-use crate::taken::{is_active, ready_for_off, taken_for_off, xml_files};
+use crate::taken::{domains_of_files, is_active, ready_for_off, taken_for_off, xml_files};
 use crate::topology::Topology;
 use crate::world::World;
 use gpuvm_core::check::free_cores;
@@ -68,7 +68,7 @@ impl Tune {
     pub fn are_files(&self, world: &World) -> bool {
         let is_file = |source: &Source| matches!(source, Source::File(_));
         let files = !self.sources.is_empty() && self.sources.iter().all(is_file);
-        files || (self.all_domains && world.is_recorded())
+        files || world.is_recorded()
     }
 }
 
@@ -85,7 +85,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     };
     let all = match &hypervisor {
         Some(hypervisor) if !files => of_hypervisor(wanted, &**hypervisor, world)?,
-        _ => of_files(wanted)?,
+        _ => of_files(wanted, world)?,
     };
     let topology = world.topology()?;
     let occupancy =
@@ -251,9 +251,14 @@ fn conversions(
     Ok(conversions)
 }
 
-fn of_files(wanted: &Tune) -> Result<Vec<Subject>> {
-    let mut files: Vec<String> =
-        wanted.sources.iter().map(|source| source.named().to_owned()).collect();
+fn of_files(wanted: &Tune, world: &World) -> Result<Vec<Subject>> {
+    let mut files = Vec::new();
+    for source in &wanted.sources {
+        files.push(match source {
+            Source::File(file) => file.clone(),
+            Source::Domain(name) => file_of(name, wanted, world)?,
+        });
+    }
     if wanted.all_domains {
         for path in &wanted.taken.domain_xml {
             let paths = xml_files(path)?.into_iter();
@@ -273,6 +278,21 @@ fn of_files(wanted: &Tune) -> Result<Vec<Subject>> {
         })
     };
     files.iter().map(subject).collect()
+}
+
+/// The file that has the definition of a recorded host's domain.
+fn file_of(name: &str, wanted: &Tune, world: &World) -> Result<String> {
+    let all = domains_of_files(world, &wanted.taken.domain_xml)?;
+    if let Some((path, _)) = all.iter().find(|(_, xml)| xml.name() == name) {
+        return Ok(path.display().to_string());
+    }
+    let names: Vec<String> = all.iter().map(|(_, xml)| format!("`{}`", xml.name())).collect();
+    let message = format!("none of the files of --domain-xml has domain `{name}`");
+    let hint = match &names[..] {
+        [] => "--domain-xml names the file with its definition".to_owned(),
+        names => format!("they have {}", names.join(", ")),
+    };
+    Err(classed(Class::NotFound, message, hint))
 }
 
 impl Subjects {
