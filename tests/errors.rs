@@ -224,7 +224,7 @@ const PROVOKED: &[&str] = &[
     "fleet capacity --hosts README.md",
     "fleet plan --gpus 1 --hosts /nonexistent",
     "fleet capture --hosts /nonexistent",
-    "fabric show --host topologies/dgx-h100.json",
+    "fabric show --host /nonexistent",
     "fabric release 1 --host topologies/dgx-h100.json",
     "fabric restore --host topologies/dgx-h100.json",
     "fabric ensure --stdin",

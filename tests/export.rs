@@ -276,3 +276,18 @@ fn make_room_says_what_it_would_move_on_a_record() {
         .current_dir(project()));
     assert!(code != 0 && err.contains("--allow-stop: "), "{err}");
 }
+
+#[test]
+fn fabric_show_lists_the_partitions_of_a_record() {
+    let show = |host: &str| {
+        let line = ["fabric", "show", "--host", host];
+        run(gpuvm(&line).current_dir(project()))
+    };
+    let (code, told, err) = show("topologies/dgx-h100.json");
+    assert!(code == 0 && err.is_empty(), "{told}{err}");
+    let shared = "NVSwitches are shared by Fabric Manager of unknown version\n";
+    assert!(told.contains(shared), "{told}");
+    assert_eq!(told.lines().filter(|line| line.ends_with(" free")).count(), 15, "{told}");
+    let (code, told, _) = show("topologies/dgx-2.json");
+    assert!(code == 0 && told.contains("NVSwitches go to guests"), "{told}");
+}

@@ -45,7 +45,7 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json("gpuvm-fabric-show", &shown)?;
     } else {
-        cx.output.text(&head(&shown))?;
+        cx.output.text(&head(&shown, cx.is_recorded()))?;
         if !shown.partitions.is_empty() {
             cx.output.table(&table(&shown.partitions))?;
         }
@@ -60,8 +60,8 @@ fn shows(cx: &Context<'_>) -> anyhow::Result<u8> {
                  does it"
             ));
         }
-        if let Some(text) = versions(&shown).filter(|_| shown.model == FabricModel::SharedNvswitch)
-        {
+        let is_asked = shown.model == FabricModel::SharedNvswitch && !cx.is_recorded();
+        if let Some(text) = versions(&shown).filter(|_| is_asked) {
             match shown.versions {
                 VersionCheck::Differ => cx.output.warning(&text),
                 _ => cx.output.text(&format!("{text}\n"))?,
@@ -114,15 +114,14 @@ fn versions(shown: &ShownFabric) -> Option<String> {
 }
 
 /// Returns the lines above the table.
-fn head(shown: &ShownFabric) -> String {
+fn head(shown: &ShownFabric, is_record: bool) -> String {
     let board = shown.board.as_deref().unwrap_or("no NVLink board that is known");
     match shown.model {
         FabricModel::SharedNvswitch => {
             let version = shown.manager_version.as_deref().unwrap_or("of unknown version");
-            format!(
-                "{board}: NVSwitches are shared by Fabric Manager {version} at {}\n",
-                shown.address
-            )
+            let at = Some(&shown.address).filter(|_| !is_record);
+            let at = at.map(|address| format!(" at {address}")).unwrap_or_default();
+            format!("{board}: NVSwitches are shared by Fabric Manager {version}{at}\n")
         }
         FabricModel::FullPassthrough => {
             format!("{board}: NVSwitches go to guests, so Fabric Manager manages no partitions\n")

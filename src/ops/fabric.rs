@@ -23,7 +23,7 @@ use crate::hypervisor::Hypervisor;
 pub use crate::partition::FabricError;
 use crate::partition::{is_managed, running};
 use crate::reporter::Question;
-use crate::topology::{DeviceKind, FabricModel, Topology};
+use crate::topology::{DeviceKind, FabricModel, Partition, Topology};
 use crate::world::World;
 use gpuvm_core::fabric::{
     Domain, Listed, Modules, PartitionState, Release, RestoreEntry, RestoreList, Running, Verdict,
@@ -91,7 +91,7 @@ pub struct ShownFabric {
     /// NVSwitches that this host's Fabric Manager manages although guests should get them: no guest
     /// gets them meanwhile.
     pub managed_switches: Vec<Bdf>,
-    /// Where it listens.
+    /// Where it listens; of a record unknown.
     pub address: String,
     /// Why it gave no partitions; none: it did, or was not asked because NVSwitches are not shared.
     pub refusal: Option<String>,
@@ -115,9 +115,11 @@ impl ShownFabric {
 
 /// Reads the state of this machine from Fabric Manager and libvirt.
 pub fn show(world: &World) -> Result<ShownFabric> {
-    world.refuse_without_guests("fabric show")?;
-    world.refuse_elsewhere("fabric show")?;
     let topology = world.topology()?;
+    if world.is_recorded() {
+        return Ok(recorded(&topology));
+    }
+    world.refuse_elsewhere("fabric show")?;
     let fabric = topology.fabric();
     let config = Config::read(&FsRoot::live()?)?;
     let (is_of_vgpu, address) = (config.is_of_vgpu(), config.address);
@@ -179,6 +181,39 @@ pub fn show(world: &World) -> Result<ShownFabric> {
         Err(refusal) => shown.refusal = Some(refusal.note(&address)),
     }
     Ok(shown)
+}
+
+/// The partitions of a record, as they were when it was made: nobody tells who has them now.
+fn recorded(topology: &Topology) -> ShownFabric {
+    let fabric = topology.fabric();
+    let module_of = |gpu: &Bdf| fabric.module_ids.iter().find(|(bdf, _)| bdf == gpu);
+    let partition = |one: &Partition| ShownPartition {
+        id: one.id.0,
+        modules: one.gpus.iter().filter_map(module_of).map(|(_, module)| *module).collect(),
+        gpus: one.gpus.clone(),
+        links: one.nvlinks_per_gpu,
+        links_at_most: one.nvlinks_per_gpu,
+        active: one.active,
+        holder: None,
+        holders: Vec::new(),
+        verdict: if one.active { Verdict::Unknown } else { Verdict::Free },
+    };
+    let is_shared = fabric.model == FabricModel::SharedNvswitch;
+    let partitions = fabric.partitions.iter().filter(|_| is_shared).map(partition);
+    ShownFabric {
+        board: fabric.board.clone(),
+        model: fabric.model,
+        manager_version: None,
+        driver_version: None,
+        library_version: None,
+        versions: VersionCheck::NotChecked,
+        managed_switches: Vec::new(),
+        address: "unknown".into(),
+        refusal: None,
+        unread: None,
+        partitions: partitions.collect(),
+        pending: Vec::new(),
+    }
 }
 
 /// A simultaneous view of Fabric Manager, libvirt and the file of active partitions.

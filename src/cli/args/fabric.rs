@@ -1,6 +1,7 @@
 //! The verbs on Fabric Manager's partitions.
 
 use super::LockArgs;
+use super::about_records;
 use super::heading::BEHAVIOUR;
 use super::late::Late;
 use clap::{Args, Subcommand};
@@ -41,8 +42,10 @@ pub enum FabricVerb {
     /// (inactive, and a running domain has its GPUs, so CUDA does not start there), `overlap`,
     /// `degraded` (fewer NVLinks than there should be) or `unknown` (module ids of GPUs are not
     /// known). Exits with 3 if a partition is stale, missing or overlaps, is still to be
-    /// deactivated, or if Fabric Manager or the file of active partitions does not tell.
+    /// deactivated, or if Fabric Manager or the file of active partitions does not tell. With --host
+    /// the partitions of the record, whose holders are not known.
     #[command(after_long_help = SHOW)]
+    #[command(group = about_records())]
     Show,
     /// Deactivate an NVLink partition that no running guest uses
     ///
