@@ -1,4 +1,4 @@
-//! `host show`, `host matrix`, `host modules`, `host pages`, `host files`, `host tuning`,
+//! `host show`, `host matrix`, `host p2p`, `host modules`, `host pages`, `host files`, `host tuning`,
 //! `host trust`, `host undo`, `host capture`, `host doctor`.
 
 pub mod capture;
@@ -6,6 +6,7 @@ mod doctor;
 pub mod files;
 pub mod matrix;
 pub mod modules;
+mod p2p;
 pub mod pages;
 pub mod show;
 mod summary;
@@ -23,6 +24,7 @@ pub fn run(verb: &HostVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     match verb {
         HostVerb::Show(args) => show::run(args, cx),
         HostVerb::Matrix(args) => matrix::run(args, cx),
+        HostVerb::P2p(args) => p2p::run(args, cx),
         HostVerb::Modules(args) => modules::run(args, cx),
         HostVerb::Pages(args) => pages::run(args, cx),
         HostVerb::Files(args) => files::run(args, cx),

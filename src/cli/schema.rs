@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 /// `format`; they are named after the verb that prints them.
 type Listed = (&'static str, fn(&str) -> Schema);
 
-const ALL: [Listed; 84] = [
+const ALL: [Listed; 85] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -63,6 +63,7 @@ const ALL: [Listed; 84] = [
     ("gpuvm-host-files", document::<gpuvm_ops::host_files::OpenFiles>),
     ("gpuvm-host-modules", rows::<gpuvm_ops::modules::ModuleOfGpu>),
     ("gpuvm-host-pages", rows::<gpuvm_ops::host_pages::NodePool>),
+    ("gpuvm-host-p2p", document::<gpuvm_core::topology::pairs::Pairs>),
     ("gpuvm-host-show", document::<gpuvm_ops::host_show::ShownHost<'static>>),
     ("gpuvm-host-trust", document::<host::trust::Answer>),
     ("gpuvm-host-tuning", rows::<gpuvm_ops::host_settings::Setting>),

@@ -177,6 +177,7 @@ mod nic_sources;
 pub mod nics;
 pub(crate) mod nvram;
 pub(crate) mod obstacles;
+pub mod p2p;
 pub mod pages;
 pub mod partition;
 pub mod paths;

@@ -23,6 +23,11 @@ const MATRIX: &str = "Examples:
 const MODULES: &str = "Examples:
   gpuvm host modules
   gpuvm host modules --write";
+/// Examples of `p2p`.
+const P2P: &str = "Examples:
+  gpuvm host p2p
+  gpuvm host p2p --guest train-a
+  gpuvm host p2p --host topologies/dgx-2.json --json";
 /// Examples of `undo`.
 const UNDO: &str = "Examples:
   gpuvm host undo --dry-run
@@ -87,6 +92,15 @@ pub enum HostVerb {
     #[command(after_long_help = MATRIX)]
     #[command(group = about_records())]
     Matrix(Late<MatrixArgs>),
+    /// Show the way between GPUs and NICs, drives and GPUs below a PCIe switch
+    ///
+    /// For each pair that meets below a switch: whether writes and reads of the GPU's memory go
+    /// through the switch or over the root complex, which halves their rate, and the register that
+    /// decides it. Pairs of GPUs with NVLinks are left out. GB/S is what the slowest link carries,
+    /// as NCCL counts. Changes nothing; `host doctor` says what to change.
+    #[command(after_long_help = P2P)]
+    #[command(group = about_records())]
+    P2p(Late<P2pArgs>),
     /// Show the module IDs of the GPUs of an NVLink board
     ///
     /// Fabric Manager names GPUs by module ID, which does not follow PCI order. NVML reports the ID
@@ -189,6 +203,17 @@ pub struct MatrixArgs {
     /// With an additional column of PCI addresses.
     #[arg(long)]
     pub tsv: bool,
+}
+
+/// Arguments of `host p2p`.
+#[derive(Debug, Args)]
+pub struct P2pArgs {
+    /// Only pairs of functions that this guest has
+    #[arg(long, value_name = "NAME")]
+    pub guest: Option<String>,
+    /// What is taken.
+    #[command(flatten)]
+    pub taken: TakenArgs,
 }
 
 /// Arguments of `host modules`.

@@ -88,7 +88,7 @@ fn wrong(case: &Case<'_>, at: Bdf, port: Bdf, pairs: &Pairs) -> Wrong {
     );
     let control = case.topology.device(port).and_then(|port| port.acs);
     let control = control.map(|acs| format!(" (ACS control {:#06x})", acs.ctl)).unwrap_or_default();
-    let found: Vec<String> = blocked.iter().map(says).collect();
+    let found: Vec<String> = blocked.iter().map(Block::to_string).collect();
     let hints: Vec<String> = blocked.iter().map(|block| hint(case, block)).collect();
     let fix = blocked.iter().filter_map(command).map(|command| format!("# {command}")).collect();
     Wrong {
@@ -97,21 +97,6 @@ fn wrong(case: &Case<'_>, at: Bdf, port: Bdf, pairs: &Pairs) -> Wrong {
         at: format!("ACSCtl of `lspci -vvv -s {port}`"),
         hint: hints.join("; "),
         fix,
-    }
-}
-
-/// Why a pair is not direct.
-fn says(block: &Block) -> String {
-    let at = block.at;
-    match block.code {
-        Code::NoAts => format!("{at} has no ATS"),
-        Code::AtsOff => format!("ATS of {at} is off"),
-        Code::NoDt => format!("bit DT of {at} is off"),
-        Code::DtUnsupported => format!("{at} has no bit DT"),
-        Code::Tb => format!("bit TB of {at} is on"),
-        Code::Egress => format!("bit EC of {at} is on"),
-        Code::CrWithoutRo => format!("relaxed ordering of {at} is off"),
-        Code::Unknown => format!("{at} is not known"),
     }
 }
 

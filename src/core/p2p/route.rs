@@ -8,6 +8,7 @@
 use super::registers::{Acs, bits};
 use crate::bdf::Bdf;
 use serde::Serialize;
+use std::fmt;
 
 /// A port between a function and the bridge at which it meets its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +45,7 @@ pub struct End {
 
 /// What a function does to its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
     /// Writes its memory.
@@ -54,6 +56,7 @@ pub enum Op {
 
 /// The way of a transaction. Of request and completion of a read the later one of this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// Through the switch.
@@ -68,6 +71,7 @@ pub enum Way {
 
 /// Why a transaction does not go through the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Code {
     /// The requester has no ATS.
@@ -90,11 +94,28 @@ pub enum Code {
 
 /// One reason, and the port or function that it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Block {
     /// The reason.
     pub code: Code,
     /// The port or function.
     pub at: Bdf,
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at;
+        match self.code {
+            Code::NoAts => write!(f, "{at} has no ATS"),
+            Code::AtsOff => write!(f, "ATS of {at} is off"),
+            Code::NoDt => write!(f, "bit DT of {at} is off"),
+            Code::DtUnsupported => write!(f, "{at} has no bit DT"),
+            Code::Tb => write!(f, "bit TB of {at} is on"),
+            Code::Egress => write!(f, "bit EC of {at} is on"),
+            Code::CrWithoutRo => write!(f, "relaxed ordering of {at} is off"),
+            Code::Unknown => write!(f, "{at} is not known"),
+        }
+    }
 }
 
 /// The way of a transaction, and why it is not the switch.

@@ -18,6 +18,7 @@ pub mod isolation;
 pub mod matrix;
 pub mod model;
 pub mod pages;
+pub mod pairs;
 pub mod pci;
 mod peers;
 pub mod proximity;

@@ -6,6 +6,7 @@ use super::call::{call, call_as, is_unsupported};
 use super::{Libvirt, console, pin};
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::versions::Version;
 use std::time::{Duration, Instant};
 use virt::domain::Domain;
 use virt::error::ErrorNumber;
@@ -17,6 +18,17 @@ const END_WAIT: Duration = Duration::from_secs(10);
 
 /// Changes what runs, and not the definition of the next start.
 const LIVE: u32 = sys::VIR_DOMAIN_AFFECT_LIVE;
+
+/// `VIR_DOMAIN_BLOCK_RESIZE_EXTEND`, which the binding does not have.
+const EXTEND: u32 = 1 << 2;
+/// The first libvirt that has it.
+const KNOWS_EXTEND: Version = Version(12, 3, 0);
+
+/// How a disk is grown: the daemon itself refuses to shrink it, as far as it can.
+fn resize_flags(version: Option<Version>) -> u32 {
+    let is_known = version.is_some_and(|version| version >= KNOWS_EXTEND);
+    sys::VIR_DOMAIN_BLOCK_RESIZE_BYTES | if is_known { EXTEND } else { 0 }
+}
 
 impl Live for Libvirt {
     fn run_id(&self, name: &str) -> Result<Option<u32>, HypervisorError> {
@@ -103,8 +115,9 @@ impl Live for Libvirt {
     fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         let doing = format_args!("grow disk `{target}` of domain `{name}`");
         call_as(Works, format_args!("{doing} to {bytes} bytes"), doing, || {
-            let in_bytes = sys::VIR_DOMAIN_BLOCK_RESIZE_BYTES;
-            Ok(self.find_to_change(name)?.block_resize(target, bytes, in_bytes)?)
+            let version = self.connection().lib_version().ok().map(Version::of_libvirt);
+            let flags = resize_flags(version);
+            Ok(self.find_to_change(name)?.block_resize(target, bytes, flags)?)
         })
     }
 
@@ -155,6 +168,24 @@ fn ends(domain: &Domain) -> bool {
             Err(e) if e.code().is(ErrorNumber::NoDomain) => return true,
             Ok(true) | Err(_) if Instant::now() > until => return false,
             Ok(true) | Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_libvirt_that_can_refuses_to_shrink_a_disk_that_is_to_grow() {
+        for (version, flags) in [
+            (None, 1),
+            (Some(Version(11, 3, 0)), 1),
+            (Some(Version(12, 2, 0)), 1),
+            (Some(Version(12, 3, 0)), 5),
+            (Some(Version(12, 9, 0)), 5),
+        ] {
+            assert_eq!(resize_flags(version), flags, "{version:?}");
         }
     }
 }

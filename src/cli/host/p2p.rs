@@ -1,0 +1,76 @@
+//! `host p2p`: the ways between functions below a PCIe switch. Only formats [`Pairs`].
+
+use crate::cli::args::P2pArgs;
+use crate::cli::context::Context;
+use crate::cli::error::EXIT_DONE;
+use crate::cli::table::Table;
+use crate::words::count;
+use gpuvm_core::p2p::{Block, Op, Way};
+use gpuvm_core::topology::pairs::{Pair, Pairs};
+use gpuvm_ops::p2p::pairs;
+use gpuvm_ops::taken::Taken;
+
+/// Runs the verb.
+pub fn run(args: &P2pArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let found = pairs(cx, args.guest.as_deref(), &Taken::from(&args.taken))?;
+    if cx.output.json {
+        cx.output.json("gpuvm-host-p2p", &found)?;
+        return Ok(EXIT_DONE);
+    }
+    if !found.pairs.is_empty() {
+        cx.output.table(&table(&found.pairs))?;
+    }
+    cx.output.text(&summary(&found))?;
+    Ok(EXIT_DONE)
+}
+
+fn table(pairs: &[Pair]) -> Table {
+    let mut table = Table::new(["PAIR", "MEETS AT", "WRITES", "READS", "GB/S", "BLOCKED BY"]);
+    for pair in pairs {
+        table.push([
+            format!("{} - {}", pair.a_name, pair.b_name),
+            pair.meets.to_string(),
+            way(pair.way(Op::Write)).to_owned(),
+            way(pair.way(Op::Read)).to_owned(),
+            rate(pair),
+            blocked(pair),
+        ]);
+    }
+    table
+}
+
+/// What a way is called.
+fn way(way: Way) -> &'static str {
+    match way {
+        Way::Switch => "switch",
+        Way::Root => "root",
+        Way::Rejected => "rejected",
+        Way::Unknown => "unknown",
+    }
+}
+
+/// What the links carry, and what is to be expected.
+fn rate(pair: &Pair) -> String {
+    match (pair.gb_s, pair.expected_gb_s) {
+        (None, _) => "-".to_owned(),
+        (Some(full), Some(half)) if half < full => format!("{full}, about {half}"),
+        (Some(full), _) => full.to_string(),
+    }
+}
+
+fn blocked(pair: &Pair) -> String {
+    let all: Vec<String> = pair.blocked().iter().map(Block::to_string).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join("; ") }
+}
+
+fn summary(found: &Pairs) -> String {
+    let below = count(found.pairs.len(), "pair");
+    let elsewhere = found.elsewhere;
+    let mut text =
+        format!("{below} below a switch; {elsewhere} meet at a root complex or across sockets\n");
+    if found.ports.iter().any(|port| port.ctl.is_none()) {
+        text += "registers of ports are readable by root only; a record by `sudo gpuvm host \
+                 capture FILE` has them\n";
+    }
+    text
+}

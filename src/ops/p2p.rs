@@ -1,0 +1,21 @@
+//! Pairs of functions below a PCIe switch, of a host or of one guest.
+
+use crate::error::{Class, Result, classed};
+use crate::lookup::LISTED;
+use crate::taken::{Taken, taken};
+use crate::world::World;
+use gpuvm_core::topology::pairs::Pairs;
+
+/// The pairs of a host; `guest`: only those of functions that this guest has.
+pub fn pairs(world: &World, guest: Option<&str>, of: &Taken) -> Result<Pairs> {
+    let topology = world.topology()?;
+    let Some(guest) = guest else { return Ok(Pairs::of(&topology, None)) };
+    let held = taken(world, of)?;
+    let mut own = held.domains.iter().filter(|held| held.domain == guest).peekable();
+    if own.peek().is_none() {
+        let message = format!("there is no domain `{guest}`");
+        return Err(classed(Class::NotFound, message, LISTED));
+    }
+    let devices: Vec<_> = own.flat_map(|held| held.devices.iter().copied()).collect();
+    Ok(Pairs::of(&topology, Some(&devices)))
+}
