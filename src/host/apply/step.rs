@@ -2,6 +2,8 @@
 
 mod error;
 mod kind;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub use error::StepError;
