@@ -3,8 +3,8 @@
 use super::error::DriveError;
 use super::named;
 use super::state::{Reason, State};
-use crate::apply::Step;
 use crate::apply::drive::WipeStep;
+use crate::apply::{HostStep, Step};
 use crate::bdf::Bdf;
 use crate::blockdev::Known;
 use crate::change::Change;
@@ -75,7 +75,7 @@ fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
     let change = named(
         ("drive wipe", &name),
         (Deed::Erase, "drive", id),
-        vec![Step::WipeDrive(step)],
+        vec![Step::Host(HostStep::WipeDrive(step))],
         about,
     );
     Ok(Change { again: format!("gpuvm drive wipe {}", word(id)), ..change })

@@ -3,7 +3,6 @@
 use super::*;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use strum::VariantNames as _;
 
 /// Steps of every kind, each as its JSON and, on the next line, its text. Lines may be added, never
 /// changed: journals and histories of older versions have them.
@@ -23,7 +22,7 @@ fn steps_of_every_kind_are_read_and_written_as_they_were_recorded() {
     for (now, recorded) in now.lines().zip(RECORDED.lines()) {
         assert_eq!(now, recorded);
     }
-    assert_eq!(kinds, Step::VARIANTS.iter().map(|&kind| kind.to_owned()).collect());
+    assert_eq!(kinds, Step::kinds().iter().map(|&kind| kind.to_owned()).collect());
 }
 
 #[test]
