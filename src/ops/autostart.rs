@@ -252,7 +252,10 @@ pub(crate) fn undone(
     // guest starts by hand again.
     let shared = startup::files(None, false).map(|(path, _)| Path::new("/").join(path));
     let shared: Vec<PathBuf> = shared.into_iter().chain([PathBuf::from(HOOK)]).collect();
-    let is_shared = |step: &Step| matches!(step, Step::File(FileStep::Set { path, .. }) if shared.contains(path));
+    let is_shared = |step: &Step| match step {
+        Step::File(FileStep::Set { path, .. }) => shared.contains(path),
+        _ => false,
+    };
     let mut own = Vec::new();
     for step in steps {
         // What another guest needs at boot has come into it: its old text would take that back.

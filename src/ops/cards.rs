@@ -1,7 +1,7 @@
 //! Network cards of the host: their virtual functions, and whether their network devices are up.
 
+use crate::apply::Step;
 use crate::apply::nic::NicStep;
-use crate::apply::{HostStep, Step};
 use crate::bdf::Bdf;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
@@ -19,8 +19,7 @@ pub fn link_up(device: &PciDevice, root: Option<&FsRoot>) -> Result<Option<Step>
     let netdev = device.net.as_ref().and_then(|net| net.netdevs.first());
     let (Some(netdev), Some(root)) = (netdev, root) else { return Ok(None) };
     let up = is_up(root, netdev)?;
-    Ok((up == Some(false))
-        .then(|| Step::Host(HostStep::Nic(NicStep::LinkUp { netdev: netdev.clone() }))))
+    Ok((up == Some(false)).then(|| NicStep::LinkUp { netdev: netdev.clone() }.into()))
 }
 
 /// Whether a network device is up; none if unknown.

@@ -82,5 +82,5 @@ fn text_back(edit: TextStep, entry: &Entry) -> Result<Step> {
         .hint(hint));
     };
     let what = format!("take back: {}", edit.what);
-    Ok(Step::Host(HostStep::EditText(TextStep { before: now, after: back, what, path: edit.path })))
+    Ok(TextStep { before: now, after: back, what, path: edit.path }.into())
 }

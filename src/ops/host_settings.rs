@@ -1,10 +1,10 @@
 //! Settings of the host that guests benefit from: how many files they may have open (`host files`),
 //! and the kernel settings that `verify` judges (`host tuning`).
 
+use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::setting::{SettingStep, boot};
 use crate::apply::text::TextStep;
-use crate::apply::{HostStep, Step};
 use crate::discover::files::with_limit;
 use crate::discover::tuning::{BALANCING, TRANSPARENT, value};
 use crate::error::{Coded, Result, coded};
@@ -98,7 +98,7 @@ pub fn open_files(count: u64) -> Result<Vec<Step>> {
         after.map_err(|error| coded((&error).into(), error.to_string(), "mend that line first"))?;
     let step = after.map(|after| {
         let what = format!("let guests have {count} files open: {MAX_FILES} = {count}");
-        Step::Host(HostStep::EditText(TextStep { path, before, after, what }))
+        TextStep { path, before, after, what }.into()
     });
     Ok(step.into_iter().collect())
 }

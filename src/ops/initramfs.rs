@@ -3,7 +3,7 @@
 
 use crate::apply::array::ArrayStep;
 use crate::apply::bind::boot::COPIED;
-use crate::apply::{FileStep, HostStep, Step};
+use crate::apply::{FileStep, Step};
 use crate::discover::facts::boot::initramfs_tool;
 use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
@@ -29,7 +29,7 @@ pub fn renewal() -> Result<Step> {
              knows update-initramfs, dracut and mkinitcpio",
         ));
     }
-    Ok(Step::Host(HostStep::Array(ArrayStep::UpdateInitramfs)))
+    Ok(ArrayStep::UpdateInitramfs.into())
 }
 
 /// Says what renews an initramfs of this machine whose copies are those that these words say;

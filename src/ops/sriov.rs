@@ -230,7 +230,7 @@ fn autoprobe(
     // A kernel before 4.12 has no such setting, and a recorded host may lack it.
     let was = now.map(|text| text.trim() != "0");
     let differs = was.filter(|was| *was != on);
-    Ok(differs.map(|was| Step::Host(HostStep::Nic(NicStep::SetAutoprobe { pf, on, was }))))
+    Ok(differs.map(|was| NicStep::SetAutoprobe { pf, on, was }.into()))
 }
 
 /// The identity of a card for the boot.

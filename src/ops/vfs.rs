@@ -7,7 +7,7 @@
 //! guest was created, which are in its metadata.
 
 use crate::apply::nic::{NicStep, boot, guard};
-use crate::apply::{HostStep, Step, owner};
+use crate::apply::{Step, owner};
 use crate::bdf::Bdf;
 use crate::cards::{functions_of, link_up};
 use crate::domain::guest::Guarded;
@@ -174,7 +174,7 @@ fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, world: &World) -> Resu
 fn step(bdf: Bdf, to: Guard, was: Guard, back: bool, topology: &Topology) -> Option<Step> {
     let to = to.beyond(was);
     let (netdev, vf) = place(topology, bdf).filter(|_| !to.is_empty())?;
-    Some(Step::Host(HostStep::Nic(NicStep::SetGuard { netdev, vf, to, was: was.within(to), back })))
+    Some(NicStep::SetGuard { netdev, vf, to, was: was.within(to), back }.into())
 }
 
 /// The steps that bring up the network devices of these functions' cards.

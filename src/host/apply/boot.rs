@@ -3,7 +3,7 @@
 //! can go stale. The modules of functions, NICs, pages and settings decide the content; this module
 //! reads and writes it.
 
-use super::bind::BindError;
+use super::error::BindError;
 use super::{FileStep, Step, file};
 use crate::fsroot::{FsError, FsRoot, not};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Records which disks gpuvm made, one file for each path in directory `disks` of the state. A file
 //! or volume of that name that somebody has put in a disk's place is not the one that was made.
 
-use super::bind::BindError;
+use super::error::BindError;
 use super::file::set_private_file;
 use super::state::record_of;
 use super::{FileStep, Observer, Step, StepError, VolumeStep};
@@ -101,6 +101,10 @@ pub fn forget_made_at(state: &Path, path: &Path) -> Option<Step> {
     Some(Step::File(FileStep::Remember { path: record, text: None, was }))
 }
 
+fn makes_disk(step: &Step) -> bool {
+    matches!(step, Step::File(FileStep::CreateDisk { .. }) | Step::Volume(VolumeStep::Make { .. }))
+}
+
 /// Where a step makes or deletes a disk on this machine; none: it does neither.
 fn place(step: &Step, made: Option<&Identity>, hypervisor: &dyn Hypervisor) -> Option<PathBuf> {
     if !hypervisor.machine().is_here() {
@@ -140,11 +144,7 @@ pub(super) fn keep(
     if let (Some(state), Step::Volume(VolumeStep::Fill { pool, name, .. })) = (state, step) {
         return filled(state, volume_at(hypervisor, pool, name).as_deref());
     }
-    let makes = matches!(
-        step,
-        Step::File(FileStep::CreateDisk { .. }) | Step::Volume(VolumeStep::Make { .. })
-    );
-    let (Some(state), Some(made), true) = (state, made, makes) else { return };
+    let (Some(state), Some(made), true) = (state, made, makes_disk(step)) else { return };
     let Some(path) = place(step, Some(made), hypervisor) else { return };
     if let Err(error) = write(state, &path, made, format_of(state, step)) {
         observer.note(&format!("which disk {} is was not recorded: {error}", path.display()));
@@ -178,10 +178,7 @@ pub(super) fn forget(
     made: Option<&Identity>,
     hypervisor: &dyn Hypervisor,
 ) {
-    if !matches!(
-        step,
-        Step::File(FileStep::CreateDisk { .. }) | Step::Volume(VolumeStep::Make { .. })
-    ) {
+    if !makes_disk(step) {
         return;
     }
     let path = state.and_then(|_| place(step, made, hypervisor));

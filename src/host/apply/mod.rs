@@ -13,6 +13,7 @@ mod detach;
 mod disk;
 mod domain;
 pub mod drive;
+mod error;
 mod exclusions;
 pub mod file;
 mod firmware;

@@ -10,7 +10,7 @@
 //! is closed. The members of an IOMMU group count as one. If none of the three can tell, the
 //! function stays as it is.
 
-use super::bind::BindError;
+use super::error::BindError;
 use crate::fsroot::{FsError, FsRoot};
 use crate::holders::{self, Seen, Use, UseKind};
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf, none};

@@ -1,7 +1,7 @@
 //! Recovery of an interrupted change: undone, or finished if it cannot be undone. Decided by its
 //! journal alone.
 
-use super::array::ArrayError;
+use super::error::ArrayError;
 use super::journal::{Journal, Orphan, Progress, Story};
 use super::perform::perform_again;
 use super::step::Ours;

@@ -3,8 +3,8 @@
 //! virtual functions and reserve pages say themselves that they come before these daemons. What
 //! stands in the place of one of these files and is not proven ours is neither written nor removed.
 
-use crate::apply::bind::BindError;
 use crate::apply::boot::{BootFile, unit_word, wants};
+use crate::apply::error::BindError;
 use crate::apply::file;
 use crate::apply::ours::is_recorded;
 use crate::apply::{FileStep, Step};

@@ -47,23 +47,23 @@ use std::fmt;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Step {
-    /// Of a domain.
+    /// A change of a domain.
     Domain(DomainStep),
-    /// Of the snapshots of a domain.
+    /// A change of the snapshots of a domain.
     Snapshot(SnapshotStep),
-    /// Of a running guest; its definition is unchanged.
+    /// A change of a running guest; the definition is unchanged.
     Live(LiveStep),
-    /// Of a pool or a volume.
+    /// A change of a pool or a volume.
     Volume(VolumeStep),
-    /// None: it looks at a disk.
+    /// A check of a disk; changes nothing.
     Check(CheckStep),
-    /// Of a file or a directory.
+    /// A change of a file or a directory.
     File(FileStep),
-    /// Of a PCI function.
+    /// A change of a PCI function.
     Device(DeviceStep),
-    /// Of an NVLink partition.
+    /// A change of an NVLink partition.
     Partition(PartitionChange),
-    /// Of the host, or of a network.
+    /// A change of the host or of a network.
     Host(HostStep),
 }
 
@@ -122,8 +122,8 @@ impl Step {
         }
     }
 
-    /// Refuses a step on this machine if the hypervisor's domains are on another: a path, a device or
-    /// an address there means something else here.
+    /// Refuses a step on this machine if the hypervisor's domains are on another: a path, a device
+    /// or an address there means something else here.
     pub(super) fn refuse_elsewhere(&self, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
         match hypervisor.machine() {
             Machine::Elsewhere { host } if self.is_of_machine() => {
@@ -239,8 +239,8 @@ impl Step {
         self.noun().takes_away() || self.is_final()
     }
 
-    /// Whether it is bookkeeping of ours, of no interest to who makes the change: records of what is
-    /// made, and the reservation of an image's name.
+    /// Whether it is bookkeeping of ours, of no interest to who makes the change: records of what
+    /// is made, and the reservation of an image's name.
     pub fn is_internal(&self) -> bool {
         match self {
             Step::File(FileStep::Remember { .. }) => true,

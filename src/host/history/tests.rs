@@ -125,8 +125,9 @@ fn a_copy_goes_after_it_was_compared_or_stays() {
     }));
     entry.steps = vec![compare.clone()];
     let steps = entry.undo("<domain>now</domain>", false, "b", true);
+    let delete = Step::from(VolumeStep::Delete { pool, name, file: None });
     assert!(matches!(&steps[..], [first, Step::Domain(DomainStep::Redefine { .. }), last]
-        if *first == compare && *last == Step::Volume(VolumeStep::Delete { pool, name, file: None })));
+        if *first == compare && *last == delete));
     let steps = entry.undo("<domain>now</domain>", false, "b", false);
     assert!(matches!(steps[..], [Step::Domain(DomainStep::Redefine { .. })]), "{steps:?}");
 }
@@ -201,9 +202,8 @@ fn the_hosts_changes_of_format_1_are_read_and_undone() {
     assert_eq!([files.verb.as_str(), tuning.verb.as_str()], ["host files", "host tuning"]);
     let steps = files.undo("", false, "another boot", false);
     // The caller reverses an edit based on the file's current content.
-    assert!(
-        matches!(&steps[..], [Step::Host(HostStep::EditText(edit))] if edit.after.contains("= 4096"))
-    );
+    let [Step::Host(HostStep::EditText(edit))] = &steps[..] else { panic!("{steps:?}") };
+    assert!(edit.after.contains("= 4096"));
     let [Step::File(FileStep::Set { path, text: None, was: Some(_), .. })] =
         &tuning.undo("", false, "another boot", false)[..]
     else {

@@ -1,8 +1,7 @@
 //! The list on a recorded DGX-2, with its file in a directory of the test's own.
 
 use super::*;
-use crate::apply::DomainStep;
-use crate::apply::{HostLock, Journal};
+use crate::apply::{DomainStep, HostLock, Journal};
 use crate::discover::source::load;
 use crate::error::Error;
 use crate::reporter::Answer;

@@ -3,7 +3,7 @@
 
 use super::create::{new_steps, refusal, usual_nic};
 use super::{host, read};
-use crate::apply::{HostStep, NetworkStep, Step};
+use crate::apply::{NetworkStep, Step};
 use crate::error::Result;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::network::NetworkState;
@@ -60,7 +60,7 @@ pub fn taken_up<'n>(
     let down = states.filter(|state| !state.active && names.contains(state.name.as_str()));
     let start = |NetworkState { name, .. }| {
         world.note(&format!("network `{name}` is down and is started with the guest"));
-        Step::Host(HostStep::Network(NetworkStep::Start { name }))
+        NetworkStep::Start { name }.into()
     };
     Ok(down.map(start).collect())
 }

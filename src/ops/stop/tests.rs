@@ -1,8 +1,7 @@
 //! How each verb treats a crashed guest that keeps its process (`on_crash` preserve).
 
 use super::*;
-use crate::apply::LiveStep;
-use crate::apply::StepError;
+use crate::apply::{LiveStep, StepError};
 use crate::delete::{Delete, delete};
 use crate::error::Refusal;
 use crate::hypervisor::uses::Uses;

@@ -25,8 +25,8 @@ pub enum CheckStep {
     /// write to either.
     #[serde(rename = "compare-disk")]
     Compare(Comparison),
-    /// Refuses a disk that is not what it was when a guest was made with it: its guest has written on
-    /// it. Judged by its bytes alone.
+    /// Refuses a disk that is not what it was when a guest was made with it: its guest has written
+    /// on it. Judged by its bytes alone.
     #[serde(rename = "check-as-made")]
     AsMade {
         /// The domain that uses it.

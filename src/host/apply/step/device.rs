@@ -2,7 +2,7 @@
 
 use super::StepError;
 use super::noun::{Noun, Ours};
-use crate::apply::bind::BindError;
+use crate::apply::error::BindError;
 use crate::apply::owner::Owner as _;
 use crate::apply::{Observer, bind, drive, owner};
 use crate::hypervisor::Hypervisor;

@@ -1,8 +1,7 @@
 //! Errors of steps.
 
-use super::super::array::ArrayError;
-use super::super::bind::BindError;
 use super::super::disk::DiskError;
+use super::super::error::{ArrayError, BindError};
 use super::super::hostnet::HostNetError;
 use super::super::journal::JournalError;
 use super::super::lock::LockError;

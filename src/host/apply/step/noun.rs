@@ -9,8 +9,8 @@ use crate::hypervisor::storage::Progress;
 use crate::identity::{Identity, Mark, Proof};
 use std::fmt;
 
-/// A step of one noun. What [`Step`](super::Step) tells of itself, it tells by these: the text is
-/// there.
+/// A step of one noun. Methods without a comment are explained where [`Step`](super::Step) has
+/// them.
 pub(in crate::apply) trait Noun: fmt::Display {
     /// Refuses a step whose product already exists, before it is recorded: what a journal records
     /// as begun is ours.

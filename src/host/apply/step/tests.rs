@@ -31,7 +31,7 @@ fn a_damaged_step_is_an_error_that_says_what_is_wrong() {
         ("{}", "missing field `step`"),
         ("7", "invalid type: integer `7`"),
         (r#"{"step":7}"#, "invalid type: integer `7`"),
-        (r#"{"step":"define-domain","name":"a"}"#, "missing field `xml`"),
+        (r#"{"step":"define-domain","name":"a"}"#, "step `define-domain`: missing field `xml`"),
         (r#"{"step":"define-domain","name":7,"xml":""}"#, "integer `7`, expected a string"),
         (r#"{"step":"array","do":"x"}"#, "unknown variant `x`, expected one of `replace-text`"),
         (r#"{"step":"array"}"#, "missing field `do`"),

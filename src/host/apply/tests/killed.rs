@@ -228,14 +228,7 @@ fn an_array_that_nothing_tells_from_others_is_left() {
         units: false,
     };
     let fake = Fake::default();
-    killed(
-        dir.path(),
-        &fake,
-        "drive",
-        &[Step::Host(HostStep::Array(make)), Step::Host(HostStep::Array(replace))],
-        0,
-        false,
-    );
+    killed(dir.path(), &fake, "drive", &[make.into(), replace.into()], 0, false);
     let recovery = recovered(dir.path(), &fake);
     assert_eq!(recovery.way, Way::Finish);
     assert!(!text.exists(), "what builds on it is done");
@@ -261,7 +254,7 @@ fn an_initramfs_that_may_have_copies_is_told_and_nothing_is_left_to_undo() {
         program: false,
         kept: false,
     });
-    let steps = [set, Step::Host(HostStep::Array(ArrayStep::UpdateInitramfs))];
+    let steps = [set, ArrayStep::UpdateInitramfs.into()];
     // Killed while the images were written, of which one may be done.
     killed(dir.path(), &Fake::default(), "device bind", &steps, 1, false);
     let mut orphans = Orphan::all_in(&dir.path().join("journal")).unwrap().readable;

@@ -1,8 +1,7 @@
 //! Erasing a drive of a recorded DGX-2, which is not on this machine, so nothing is really erased.
 
 use super::*;
-use crate::apply::DomainStep;
-use crate::apply::{HostLock, Journal};
+use crate::apply::{DomainStep, HostLock, HostStep, Journal, Step};
 use crate::error::Error;
 use crate::placement::{Held, Occupancy};
 use crate::reporter::{Answer, Question};
