@@ -7,7 +7,9 @@ use crate::support::daemon::namespaces;
 use crate::support::tree::scratch;
 use crate::support::{run, skip};
 use gpuvm::apply::partition::{PartitionGpu, PartitionStep};
-use gpuvm::apply::{Journal, Observer, Orphan, Step, apply, recover, state_directory};
+use gpuvm::apply::{
+    FileStep, Journal, Observer, Orphan, PartitionChange, Step, apply, recover, state_directory,
+};
 use gpuvm::hypervisor::none::NoHypervisor;
 use gpuvm_host::fabric::config::Address;
 use gpuvm_host::fabric::{Limits, Manager, RestoreFile, limit_this_process};
@@ -172,15 +174,19 @@ impl Observer for Watch {
 /// and definition.
 fn does_steps(words: &str, mut watch: Watch) -> Value {
     let made = std::env::var_os("DIR").map(|dir| Path::new(&dir).join("made")).unwrap();
-    let directory = |name: &str| Step::CreateDirectory { path: made.join(name) };
+    let directory = |name: &str| Step::File(FileStep::CreateDirectory { path: made.join(name) });
     let step = |word: &str| match word.split_once(' ').unwrap() {
-        ("activate", step) => Step::ActivatePartition(serde_json::from_str(step).unwrap()),
+        ("activate", step) => {
+            Step::Partition(PartitionChange::Activate(serde_json::from_str(step).unwrap()))
+        }
         ("fail", name) => directory(name),
-        ("deactivate", step) => Step::DeactivatePartition(serde_json::from_str(step).unwrap()),
+        ("deactivate", step) => {
+            Step::Partition(PartitionChange::Deactivate(serde_json::from_str(step).unwrap()))
+        }
         (other, _) => panic!("{other} is no step"),
     };
     let mut steps: Vec<Step> = words.split(" then ").map(step).collect();
-    if matches!(steps[0], Step::ActivatePartition(_)) {
+    if matches!(steps[0], Step::Partition(PartitionChange::Activate(_))) {
         steps.insert(0, directory("before"));
         steps.push(directory("after"));
     }

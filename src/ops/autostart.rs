@@ -2,12 +2,12 @@
 //! starts it: its functions bound, its virtual functions made, its huge pages reserved, its NVLink
 //! partition activated by libvirt's hook.
 
-use crate::apply::Step;
 use crate::apply::bind::boot::{self as bind_boot, Listed};
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::nic::boot::{self as vf_boot, AtBoot};
 use crate::apply::pages::boot::{self as page_boot, Numbers};
 use crate::apply::startup::{self, Stranger, StrangerKind};
+use crate::apply::{DomainStep, FileStep, Step};
 use crate::bdf::Bdf;
 use crate::bind::{DeviceError, refuse_unidentified};
 use crate::change::{Change, DomainChange, Part};
@@ -99,7 +99,10 @@ pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted
         made.push("the record of which devices it has".to_owned());
     }
     if was != *on {
-        first.push(Step::Autostart { name: name.clone(), uuid: summary.uuid.clone(), on: *on });
+        first.push(
+            DomainStep::Autostart { name: name.clone(), uuid: summary.uuid.clone(), on: *on }
+                .into(),
+        );
     }
     let mut what: Vec<String> = Vec::new();
     if was != *on {
@@ -239,19 +242,24 @@ pub(crate) fn undone(
     hypervisor: &dyn Hypervisor,
     world: &World,
 ) -> Result<Vec<Step>> {
-    if !steps.iter().any(|step| matches!(step, Step::Autostart { on: false, .. })) {
+    if !steps
+        .iter()
+        .any(|step| matches!(step, Step::Domain(DomainStep::Autostart { on: false, .. })))
+    {
         return Ok(steps);
     }
     // Other guests, and NVLink partitions, may rely on the hook since: it stays, as it does when a
     // guest starts by hand again.
     let shared = startup::files(None, false).map(|(path, _)| Path::new("/").join(path));
     let shared: Vec<PathBuf> = shared.into_iter().chain([PathBuf::from(HOOK)]).collect();
-    let is_shared =
-        |step: &Step| matches!(step, Step::SetFile { path, .. } if shared.contains(path));
+    let is_shared = |step: &Step| match step {
+        Step::File(FileStep::Set { path, .. }) => shared.contains(path),
+        _ => false,
+    };
     let mut own = Vec::new();
     for step in steps {
         // What another guest needs at boot has come into it: its old text would take that back.
-        if let Step::SetFile { path, was, .. } = &step
+        if let Step::File(FileStep::Set { path, was, .. }) = &step
             && !is_shared(&step)
             && input::state_bytes(path)?.as_deref() != was.as_deref().map(str::as_bytes)
         {
@@ -642,7 +650,10 @@ mod tests {
         assert!(done.made && is_on() && !done.change.about.was);
         assert!(!run(true).made, "it is so already");
         let back: Vec<Step> = done.change.steps().iter().filter_map(Step::reversed).collect();
-        assert!(matches!(&back[..], [Step::Autostart { on: false, .. }]), "{back:?}");
+        assert!(
+            matches!(&back[..], [Step::Domain(DomainStep::Autostart { on: false, .. })]),
+            "{back:?}"
+        );
         assert!(run(false).made && !is_on());
         stage.fake.transient.borrow_mut().insert("a".into());
         let error = autostart(&stage.world, &request(true)).unwrap_err();

@@ -1,10 +1,10 @@
 //! `device bind`, `device release`: binds functions of the host to vfio-pci and releases them, or
 //! gives the reasons against it.
 
-use crate::apply::Step;
 use crate::apply::bind::boot::{self, Listed};
 use crate::apply::bind::{early, on_this_machine};
 use crate::apply::boot::steps as boot_steps;
+use crate::apply::{DeviceStep, Step};
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
 use crate::claim::bound_to;
@@ -157,7 +157,7 @@ pub fn bind(world: &World, bind: &Bind) -> Result<Change> {
         what: "taking devices from the host".into(),
     });
     // A driver reports on GPUs only while it has them.
-    let binds = steps.iter().any(|step| matches!(step, Step::BindDevice { .. }));
+    let binds = steps.iter().any(|step| matches!(step, Step::Device(DeviceStep::Bind { .. })));
     let reports = binds.then_some(Part::Reports);
     let parts = reports.into_iter().chain([Part::Steps(steps)]).collect();
     Ok(Change { parts, question, ..bind.change("device bind", Vec::new()) })
@@ -165,7 +165,7 @@ pub fn bind(world: &World, bind: &Bind) -> Result<Change> {
 
 /// Whether a step takes a function from a driver of the host.
 fn takes(step: &Step) -> bool {
-    matches!(step, Step::BindDevice { was, .. } if was.driver.is_some())
+    matches!(step, Step::Device(DeviceStep::Bind { was, .. }) if was.driver.is_some())
 }
 
 fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
@@ -187,7 +187,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     for &bdf in take.functions.iter().filter(|bdf| !on_vfio(bdf)) {
         let Some(was) = bound_to(topology, bdf)? else { continue };
-        steps.push(Step::BindDevice { bdf, to: Binding::vfio(), was, force: bind.force });
+        steps.push(DeviceStep::Bind { bdf, to: Binding::vfio(), was, force: bind.force }.into());
     }
     if let Some(program) = &bind.at_boot {
         let mut wanted = boot::identities(&host.root)?;
@@ -244,7 +244,7 @@ pub fn release(world: &World, bind: &Bind) -> Result<Change> {
         let Some(was) = bound_to(topology, bdf)? else { continue };
         if was.driver.as_deref().is_some_and(is_vfio) {
             bound.push(bdf);
-            steps.push(Step::ReleaseDevice { bdf, was, force: bind.force });
+            steps.push(DeviceStep::Release { bdf, was, force: bind.force }.into());
         }
     }
     let uses = host.uses(&bound)?;
@@ -271,7 +271,7 @@ pub fn release(world: &World, bind: &Bind) -> Result<Change> {
         steps.extend(host.at_boot(&wanted, program, bind.initramfs)?);
     }
     let mut change = bind.change("device release", steps);
-    if change.steps().iter().any(|step| matches!(step, Step::ReleaseDevice { .. })) {
+    if change.steps().iter().any(|step| matches!(step, Step::Device(DeviceStep::Release { .. }))) {
         change.parts.push(Part::Reports);
     }
     Ok(change)

@@ -2,7 +2,7 @@
 //! host: its definition, what gpuvm remembers of it, its disks, and the settings of its firmware.
 //! The guest stays as it is. A disk that only one guest can have is refused, or left out by name.
 
-use crate::apply::{BundleStep, BundledCopy, BundledText, DiskError, Step, space};
+use crate::apply::{BundleStep, BundledCopy, BundledText, DiskError, FileStep, Step, space};
 use crate::change::Change;
 use crate::copied::{
     CloneError, Old, disk_file, is_ours, not_bundled, refuse_busy, refuse_devices, refuse_image,
@@ -138,7 +138,7 @@ pub fn bundle(world: &World, wanted: &BundleRequest) -> Result<Change<ExportedGu
         disks: manifest.disks.into_iter().map(|disk| disk.target).collect(),
         without: wanted.without.clone(),
     };
-    let steps = vec![Step::WriteBundle(BundleStep { path, texts, copies })];
+    let steps = vec![Step::File(FileStep::WriteBundle(BundleStep { path, texts, copies }))];
     Ok(Change { again, ..Change::new("export", name, steps, about) })
 }
 

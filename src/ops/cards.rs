@@ -19,7 +19,7 @@ pub fn link_up(device: &PciDevice, root: Option<&FsRoot>) -> Result<Option<Step>
     let netdev = device.net.as_ref().and_then(|net| net.netdevs.first());
     let (Some(netdev), Some(root)) = (netdev, root) else { return Ok(None) };
     let up = is_up(root, netdev)?;
-    Ok((up == Some(false)).then(|| Step::Nic(NicStep::LinkUp { netdev: netdev.clone() })))
+    Ok((up == Some(false)).then(|| NicStep::LinkUp { netdev: netdev.clone() }.into()))
 }
 
 /// Whether a network device is up; none if unknown.

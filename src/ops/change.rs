@@ -1,7 +1,7 @@
 //! A planned change, before anything is done: its steps, losses, warnings and the question asked
 //! first.
 
-use crate::apply::Step;
+use crate::apply::{DomainStep, Step};
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::reporter::{Answer, Question};
@@ -92,11 +92,11 @@ pub struct DomainChange {
 impl DomainChange {
     /// Returns the step that changes the definition.
     fn redefine(&self) -> Step {
-        Step::RedefineDomain {
+        Step::Domain(DomainStep::Redefine {
             name: self.name.clone(),
             xml: self.after.text().to_owned(),
             before: self.before.clone(),
-        }
+        })
     }
 
     /// All steps.

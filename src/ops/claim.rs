@@ -13,7 +13,7 @@
 //! On a recorded host the steps follow from the record, which has no `driver_override`.
 
 use super::vfs;
-use crate::apply::{Step, bind, owner};
+use crate::apply::{DeviceStep, Step, bind, owner};
 use crate::bdf::Bdf;
 use crate::discover::binding::binding;
 use crate::domain::guest::Bound;
@@ -132,17 +132,15 @@ fn claim_these(
     for &bdf in ours {
         let Some(was) = now(root.as_ref(), topology, bdf)? else { continue };
         if !was.driver.as_deref().is_some_and(is_vfio) {
-            claim.steps.push(Step::BindDevice {
-                bdf,
-                to: Binding::vfio(),
-                was: was.clone(),
-                force: false,
-            });
+            claim.steps.push(
+                DeviceStep::Bind { bdf, to: Binding::vfio(), was: was.clone(), force: false }
+                    .into(),
+            );
             claim.bound.push(Bound { bdf, was });
         }
     }
     let resets = partition::reset(ours, root.as_ref(), topology).into_iter();
-    claim.steps.extend(resets.map(|bdf| Step::ResetDevice { bdf, back: false }));
+    claim.steps.extend(resets.map(|bdf| Step::Device(DeviceStep::Reset { bdf, back: false })));
     Ok(claim)
 }
 
@@ -369,10 +367,10 @@ fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec
         // an excluded one.
         if !excluded.iter().any(|excluded| excluded.bdf == bdf) {
             let resets = partition::reset(&[bdf], Some(&root), &topology).into_iter();
-            steps.extend(resets.map(|bdf| Step::ResetDevice { bdf, back: true }));
+            steps.extend(resets.map(|bdf| Step::Device(DeviceStep::Reset { bdf, back: true })));
         }
         if let Some(bound) = bound.iter().find(|bound| bound.bdf == bdf) {
-            back.push(Step::BindDevice { bdf, to: bound.was.clone(), was, force: false });
+            back.push(DeviceStep::Bind { bdf, to: bound.was.clone(), was, force: false }.into());
         }
     }
     steps.extend(back);

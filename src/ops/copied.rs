@@ -12,7 +12,7 @@ pub(crate) use disks::{Copies, Old, copies, disk_file, refuse_image, refuse_too_
 pub use error::CloneError;
 pub(crate) use overlays::{Overlays, overlays};
 
-use crate::apply::{Step, now_s};
+use crate::apply::{DomainStep, Step, now_s};
 use crate::bdf::Bdf;
 use crate::change::{Change, DomainChange, Part};
 use crate::claim::claim;
@@ -194,7 +194,7 @@ pub(crate) fn another<T>(
     refuse_settings(&xml, (&doing, option), hypervisor)?;
     judge(&xml, &tuned, hypervisor, world)?;
     let mut last = records(world, hypervisor, (of.verb, of.what), (&xml, &steps))?;
-    last.push(Step::DefineDomain { name: name.to_owned(), xml: xml.text().to_owned() });
+    last.push(DomainStep::Define { name: name.to_owned(), xml: xml.text().to_owned() }.into());
     let uuid = xml.uuid();
     let definition = xml.text().to_owned();
     let about =

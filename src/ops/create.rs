@@ -8,7 +8,7 @@ mod tests;
 mod told;
 
 use crate::address::{Wait, Waited};
-use crate::apply::{Step, Transaction};
+use crate::apply::{DomainStep, Step, Transaction};
 use crate::change::{Change, Part};
 use crate::domain::DomainXml;
 use crate::domain::view::View;
@@ -159,7 +159,7 @@ pub fn create(world: &World, wanted: &CreateRequest) -> Result<Change<DomainXml>
     if is_here && !xml.held(false)?.devices.is_empty() {
         change.parts.push(Part::Reports);
     }
-    let start = Step::StartDomain { name: name.clone(), uuid: xml.uuid() };
+    let start = Step::Domain(DomainStep::Start { name: name.clone(), uuid: xml.uuid() });
     change.parts.extend([Part::Steps(steps), Part::ReadBack { name: name.clone(), planned: xml }]);
     if wanted.starts {
         change.parts.extend([Part::Steps(vec![start]), Part::Complete]);

@@ -1,6 +1,6 @@
 //! `delete`: deletes the domain, its NVRAM and saved state, and the disks made for it.
 
-use crate::apply::{Step, is_of_this_machine, mac_owner, tpm_stays};
+use crate::apply::{DeviceStep, DomainStep, Step, is_of_this_machine, mac_owner, tpm_stays};
 use crate::autostart;
 use crate::change::{Change, Part};
 use crate::claim::give_back;
@@ -43,7 +43,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let view = View::of(&parsed, None)?;
     let mut steps = Vec::new();
     if summary.state.is_active() {
-        steps.push(Step::EndDomain { name: name.clone(), uuid: Some(summary.uuid.clone()) });
+        steps.push(DomainStep::End { name: name.clone(), uuid: Some(summary.uuid.clone()) }.into());
     }
     let here = hypervisor.machine().is_here();
     // Resources that another hypervisor of this machine made for a domain of this UUID are not
@@ -53,7 +53,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         steps.extend(partition_once_gone(world, hypervisor, (name, &parsed), !steps.is_empty()));
     }
     if summary.persistent {
-        steps.push(Step::UndefineDomain { name: name.clone(), xml });
+        steps.push(DomainStep::Undefine { name: name.clone(), xml }.into());
     }
     if made_on.is_none() {
         steps.extend(give_back(&parsed, world)?);
@@ -102,7 +102,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     let question = Some(Question::Name { deed: Deed::Delete, kind: "domain", name: name.clone() });
     let again = format!("gpuvm delete {}", word(name));
     let on_drives = drives::kept(&parsed, hypervisor)?;
-    let gives_back = steps.iter().any(|step| matches!(step, Step::BindDevice { .. }));
+    let gives_back = steps.iter().any(|step| matches!(step, Step::Device(DeviceStep::Bind { .. })));
     let mut change = Change::new("delete", name, steps, on_drives);
     change.parts.extend(gives_back.then_some(Part::Reports));
     warnings.append(&mut stays);
@@ -117,7 +117,13 @@ fn firmware(
     (drops_nvram, is_ours): (bool, bool),
     (uses, hypervisor): (&Uses, &dyn Hypervisor),
 ) -> Vec<std::result::Result<Step, String>> {
-    let drop = |tpm| Step::DropNvram { name: name.to_owned(), xml: xml.text().to_owned(), tpm };
+    let drop = |tpm| {
+        Step::Domain(DomainStep::DropNvram {
+            name: name.to_owned(),
+            xml: xml.text().to_owned(),
+            tpm,
+        })
+    };
     let mut fates = Vec::new();
     if drops_nvram {
         let path = xml.nvram().map(PathBuf::from);
@@ -241,7 +247,7 @@ fn leases(hypervisor: &dyn Hypervisor, (view, uuid): (&View, &str), world: &Worl
                 _ if !is_of_this_machine(server) => {
                     stays("its network's DHCP server is not on this machine".into());
                 }
-                Ok(None) => steps.push(Step::ReleaseLease { server, ip, mac }),
+                Ok(None) => steps.push(DomainStep::ReleaseLease { server, ip, mac }.into()),
                 Ok(Some(owner)) => {
                     stays(format!("domain `{}` has the MAC address {mac}", owner.name));
                 }

@@ -1,7 +1,7 @@
 //! `seed drop`, and `create --drop-seed`: removes a guest's seed once it has been read.
 
 use crate::agent::is_forbidden;
-use crate::apply::{ApplyError, LET_GO_S, Step, StepError};
+use crate::apply::{ApplyError, DomainStep, LET_GO_S, LiveStep, Step, StepError};
 use crate::change::Change;
 use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
@@ -157,7 +157,12 @@ impl Seed {
     /// Returns the step that detaches it from a running guest; none: not attached.
     fn detach(&self) -> Option<Step> {
         let (name, path) = (self.name.clone(), self.made.path.clone());
-        self.is_held.then_some(Step::DetachDisk { name, path, wait_s: LET_GO_S, xml: None })
+        self.is_held.then_some(Step::Live(LiveStep::DetachDisk {
+            name,
+            path,
+            wait_s: LET_GO_S,
+            xml: None,
+        }))
     }
 
     /// Returns the step that removes it from the definition; `forget`: and from the metadata. None:
@@ -170,7 +175,7 @@ impl Seed {
         }
         xml.apply(&edit)?;
         let (name, before) = (self.name.clone(), self.xml.clone());
-        Ok(Some(Step::RedefineDomain { name, xml: xml.text().to_owned(), before }))
+        Ok(Some(Step::Domain(DomainStep::Redefine { name, xml: xml.text().to_owned(), before })))
     }
 
     /// The step that deletes it; none: it is gone, or stays.

@@ -14,7 +14,7 @@ pub use restore::{Restored, Restoring, StartMode, Unrestored, restore};
 
 use crate::apply::bind::BindError;
 use crate::apply::partition::{PartitionGpu, PartitionStep};
-use crate::apply::{Step, owner};
+use crate::apply::{PartitionChange, Step, owner};
 use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::error::Result;
@@ -324,7 +324,7 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
         Release::Deactivate => {
             let step = step(partition, &listed, &topology).map_err(FabricError::told)?;
             refuse_candidates(&step, &*world.hypervisor()?).map_err(FabricError::told)?;
-            vec![Step::DeactivatePartition(step)]
+            vec![Step::Partition(PartitionChange::Deactivate(step))]
         }
         Release::Refused(refusal) => return Err(FabricError::from(refusal).told()),
     };

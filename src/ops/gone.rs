@@ -1,7 +1,7 @@
 //! Leftovers of guests undefined by other means: reported by `verify --all` and `recover`, released
 //! by `recover --gone`. A guest is gone if its hypervisor has no domain of its UUID.
 
-use crate::apply::{self, Step, forget_made_at};
+use crate::apply::{self, FileStep, Step, forget_made_at};
 use crate::domain::guest::{Made, VolumeRef};
 use crate::domain_history::boot;
 use crate::error::Result;
@@ -103,7 +103,9 @@ fn left_of(known: &KnownGuest, uses: &Uses, world: &World) -> Result<Left> {
 /// Describes a record that is deleted.
 fn record_path(step: &Step) -> Option<String> {
     match step {
-        Step::Remember { path, .. } => Some(format!("its record {}", path.display())),
+        Step::File(FileStep::Remember { path, .. }) => {
+            Some(format!("its record {}", path.display()))
+        }
         _ => None,
     }
 }

@@ -1,8 +1,8 @@
 //! Changes of the host itself, which `host undo` reverts: each is kept in a history, as those of a
 //! domain are.
 
-use crate::apply::Step;
 use crate::apply::text::TextStep;
+use crate::apply::{HostStep, Step};
 use crate::change::{Change, Part};
 use crate::discover::tuning::value;
 use crate::domain_history::{boot, when};
@@ -42,15 +42,15 @@ pub fn undo(world: &World, discard: bool) -> Result<Change<Entry>> {
     for step in entry.undo("", false, &boot()?, false) {
         match step {
             _ if discard => {}
-            Step::EditText(edit) => steps.push(text_back(edit, entry)?),
-            Step::Set(mut setting) => {
+            Step::Host(HostStep::EditText(edit)) => steps.push(text_back(edit, entry)?),
+            Step::Host(HostStep::Set(mut setting)) => {
                 // A value that somebody else has set since stays.
                 setting
                     .was
                     .retain(|path, was| value(&root, path).ok().flatten().as_ref() == Some(was));
                 setting.to.retain(|path, _| setting.was.contains_key(path));
                 if !setting.to.is_empty() {
-                    steps.push(Step::Set(setting));
+                    steps.push(setting.into());
                 }
             }
             step => steps.push(step),
@@ -82,5 +82,5 @@ fn text_back(edit: TextStep, entry: &Entry) -> Result<Step> {
         .hint(hint));
     };
     let what = format!("take back: {}", edit.what);
-    Ok(Step::EditText(TextStep { before: now, after: back, what, path: edit.path }))
+    Ok(TextStep { before: now, after: back, what, path: edit.path }.into())
 }

@@ -71,9 +71,9 @@ pub fn last_made(world: &World) -> Result<Option<String>> {
 
 /// The bridge that a change of the host created, if any.
 fn made(entry: &Entry) -> Option<&str> {
-    use crate::apply::{Step, hostnet::HostNetStep};
+    use crate::apply::{HostStep, Step, hostnet::HostNetStep};
     entry.steps.iter().filter(|_| entry.verb == CREATED).find_map(|step| match step {
-        Step::HostNet(HostNetStep::Await { bridge, .. }) => Some(bridge.as_str()),
+        Step::Host(HostStep::HostNet(HostNetStep::Await { bridge, .. })) => Some(bridge.as_str()),
         _ => None,
     })
 }

@@ -1,8 +1,8 @@
 //! `host pages`: the number of huge pages of a size on a node, now and at boot.
 
-use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::pages::{PagesError, PagesStep, boot};
+use crate::apply::{HostStep, Step};
 use crate::change::Change;
 use crate::cpuset::NodeId;
 use crate::discover::hugetlb;
@@ -125,7 +125,8 @@ pub struct NodePages {
 /// Plans the change on this machine. Releasing surplus pages requires consent.
 pub fn set_pages(wanted: &NodePages) -> Result<Change> {
     let steps = steps(wanted)?;
-    let lowers = |step: &&Step| matches!(step, Step::SetPages(step) if step.to < step.was);
+    let lowers =
+        |step: &&Step| matches!(step, Step::Host(HostStep::SetPages(step)) if step.to < step.was);
     let lowered: Vec<String> = steps.iter().filter(lowers).map(Step::to_string).collect();
     let question = (!lowered.is_empty()).then(|| Question::Agree {
         lines: Some(lowered),
@@ -155,7 +156,7 @@ fn steps(wanted: &NodePages) -> Result<Vec<Step>> {
             refuse_full(&root, node, page, count - was)?;
         }
         let step = PagesStep { node, page_kib: page, to: count, was, needed: 0 };
-        steps.push(Step::SetPages(step));
+        steps.push(step.into());
     }
     if wanted.at_boot {
         let mut numbers = boot::numbers(&root)?;

@@ -98,7 +98,7 @@ pub fn open_files(count: u64) -> Result<Vec<Step>> {
         after.map_err(|error| coded((&error).into(), error.to_string(), "mend that line first"))?;
     let step = after.map(|after| {
         let what = format!("let guests have {count} files open: {MAX_FILES} = {count}");
-        Step::EditText(TextStep { path, before, after, what })
+        TextStep { path, before, after, what }.into()
     });
     Ok(step.into_iter().collect())
 }
@@ -190,7 +190,7 @@ pub fn tuned(wishes: &[Option<String>; 3], at_boot: bool) -> Result<Vec<Step>> {
             values.into_iter().filter(|(_, now)| now != wish).collect();
         if !was.is_empty() {
             let to = was.keys().map(|path| (path.clone(), wish.clone())).collect();
-            steps.push(Step::Set(SettingStep { name: name.to_owned(), to, was }));
+            steps.push(SettingStep { name: name.to_owned(), to, was }.into());
         }
         let path = match option {
             "--governor" => GOVERNORS,

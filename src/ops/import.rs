@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::apply::{Preallocate, Step, space};
+use crate::apply::{FileStep, Preallocate, Step, space};
 use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::copied::{
@@ -398,11 +398,11 @@ fn known<'b>(disk: Element<'_>, target: &str, all: &'b [BundledDisk]) -> Option<
 
 /// The step that copies a file of a bundle.
 fn put(member: &Member, path: &Path, is_whole: bool) -> Step {
-    Step::CreateDisk {
+    Step::File(FileStep::CreateDisk {
         path: path.to_owned(),
         bytes: member.bytes,
         preallocate: if is_whole { Preallocate::Reserve } else { Preallocate::None },
         from: Some(member.path.clone()),
         sha256: Some(member.sha256),
-    }
+    })
 }

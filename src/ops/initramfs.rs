@@ -1,9 +1,9 @@
 //! Renewing the initramfs as a step of a change, or by hand after it. Refused where no known program
 //! makes it, before anything is changed.
 
-use crate::apply::Step;
 use crate::apply::array::ArrayStep;
 use crate::apply::bind::boot::COPIED;
+use crate::apply::{FileStep, Step};
 use crate::discover::facts::boot::initramfs_tool;
 use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
@@ -29,7 +29,7 @@ pub fn renewal() -> Result<Step> {
              knows update-initramfs, dracut and mkinitcpio",
         ));
     }
-    Ok(Step::Array(ArrayStep::UpdateInitramfs))
+    Ok(ArrayStep::UpdateInitramfs.into())
 }
 
 /// Says what renews an initramfs of this machine whose copies are those that these words say;
@@ -51,7 +51,8 @@ pub fn renewed_by(copies: &str, has_option: bool) -> Result<String> {
 /// has a copy of.
 pub fn outdated(steps: &[Step], has_option: bool) -> Result<Option<String>> {
     let is_copied = |path: &Path| COPIED.iter().any(|file| Path::new("/").join(file) == path);
-    let has_copy = |step: &Step| matches!(step, Step::SetFile { path, .. } if is_copied(path));
+    let has_copy =
+        |step: &Step| matches!(step, Step::File(FileStep::Set { path, .. }) if is_copied(path));
     let is_older = steps.iter().any(has_copy);
     is_older.then(|| renewed_by("has its own copies of these files", has_option)).transpose()
 }
@@ -64,7 +65,7 @@ mod tests {
     fn only_files_that_it_has_copies_of_make_it_older() {
         let step = |path: &str| {
             let (path, text) = (Path::new("/").join(path), Some(String::new()));
-            Step::SetFile { path, text, was: None, program: false, kept: false }
+            Step::File(FileStep::Set { path, text, was: None, program: false, kept: false })
         };
         let unit = step("etc/systemd/system/gpuvm-vfio.service");
         assert_eq!(outdated(std::slice::from_ref(&unit), true).unwrap(), None);

@@ -1,7 +1,7 @@
 //! Refuses to write files that run a program as root later, if others than root could replace it by
 //! then. Every change is checked, whichever verb plans it.
 
-use crate::apply::Step;
+use crate::apply::{FileStep, Step};
 use crate::error::{Coded, Result};
 use crate::shell::word;
 use gpuvm_host::later::{programs, replaceable};
@@ -21,7 +21,7 @@ impl Coded for LaterError {}
 /// Refuses steps that write such a file.
 pub(crate) fn refuse_replaceable(steps: &[Step]) -> Result<()> {
     for step in steps {
-        let Step::SetFile { path, text: Some(text), .. } = step else { continue };
+        let Step::File(FileStep::Set { path, text: Some(text), .. }) = step else { continue };
         for program in programs(text) {
             if let Some(why) = replaceable(&program) {
                 let file = path.display().to_string();
@@ -44,12 +44,14 @@ mod tests {
 
     #[test]
     fn a_file_for_later_is_not_written_if_others_can_replace_its_program() {
-        let write = |path: &str, text: &str| Step::SetFile {
-            path: path.into(),
-            text: Some(text.to_owned()),
-            was: None,
-            program: false,
-            kept: false,
+        let write = |path: &str, text: &str| {
+            Step::File(FileStep::Set {
+                path: path.into(),
+                text: Some(text.to_owned()),
+                was: None,
+                program: false,
+                kept: false,
+            })
         };
         let unit = "/etc/systemd/system/gpuvm-vfs.service";
         let steps = [
@@ -61,13 +63,13 @@ mod tests {
         let said = error.to_string();
         assert!(said.starts_with(&format!("{unit} would run /tmp/gpuvm as root")), "{said}");
         refuse_replaceable(&steps[..1]).unwrap();
-        let removed = Step::SetFile {
+        let removed = Step::File(FileStep::Set {
             path: unit.into(),
             text: None,
             was: Some("ExecStart=/tmp/gpuvm x".into()),
             program: false,
             kept: false,
-        };
+        });
         refuse_replaceable(&[removed]).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 //! it proves nothing by itself: the record has to contain the UUID of this domain, and the disk has
 //! to be one of its disks still.
 
-use crate::apply::{self, Step};
+use crate::apply::{self, FileStep, Step, VolumeStep};
 use crate::domain::DomainXml;
 use crate::domain::disk_change::path_of;
 use crate::domain::guest::{Made, Role, VolumeRef};
@@ -286,11 +286,11 @@ impl<'a> Proof<'a> {
         match made.volume.clone() {
             None => {
                 let file = FileId::at(&path).ok().flatten();
-                Step::DeleteDisk { path, file }
+                Step::File(FileStep::DeleteDisk { path, file })
             }
             Some(VolumeRef { pool, name }) => {
                 let here = self.elsewhere.is_none().then(|| FileId::at(&path).ok().flatten());
-                Step::DeleteVolume { pool, name, file: here.flatten() }
+                Step::Volume(VolumeStep::Delete { pool, name, file: here.flatten() })
             }
         }
     }

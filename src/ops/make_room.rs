@@ -12,7 +12,7 @@ mod tests;
 
 pub use look::{look, offer};
 
-use crate::apply::Step;
+use crate::apply::{DomainStep, Step};
 use crate::bdf::Bdf;
 use crate::domain::view::gpu_indexes;
 use crate::error::{Class, Coded, Error, Refusal, Result};
@@ -304,7 +304,7 @@ fn told(error: Error, leg: &[Target], done: usize, world: &World) -> Error {
     let state = |target: &Target| -> Option<DomainState> {
         Some(find(&*world.hypervisor().ok()?, &target.name).ok()?.state)
     };
-    let is_asked = matches!(error.step(), Some(Step::ShutDownDomain { .. }));
+    let is_asked = matches!(error.step(), Some(Step::Domain(DomainStep::ShutDown { .. })));
     let place = match leg {
         _ if is_left => "and the change is unfinished",
         [_] if is_asked => "and was asked to shut down, which it may still do",
@@ -326,7 +326,7 @@ fn told(error: Error, leg: &[Target], done: usize, world: &World) -> Error {
     let message = format!("{subject} not moved, {place}{before}");
     let hint = match (&error, error.step()) {
         _ if is_left => "remove the cause, then `gpuvm recover`".to_owned(),
-        (_, Some(Step::ShutDownDomain { name, .. })) => format!(
+        (_, Some(Step::Domain(DomainStep::ShutDown { name, .. }))) => format!(
             "--wait SECONDS waits longer; it may still shut down: `gpuvm start {}` starts it then",
             word(name)
         ),

@@ -92,7 +92,7 @@ pub fn reserve(
     let steps = steps(&placement.node_pages, page, &mut Pools::new(), root.as_ref())?;
     for step in steps {
         let (node, count) = (step.node, step.to - step.was);
-        reservation.steps.push(Step::SetPages(step));
+        reservation.steps.push(step.into());
         reservation.reserved.push(Reserved { node, page_kib: page, count, boot: boot.clone() });
     }
     Ok(reservation)
@@ -158,7 +158,7 @@ pub fn to_start(name: &str, xml: &DomainXml, reserve: bool, world: &World) -> Re
     }
     let (mut pools, mut all) = (Pools::new(), Vec::new());
     for (page, pages) in missing {
-        all.extend(steps(&[pages], page, &mut pools, Some(&root))?.into_iter().map(Step::SetPages));
+        all.extend(steps(&[pages], page, &mut pools, Some(&root))?.into_iter().map(Step::from));
     }
     Ok(all)
 }
@@ -187,7 +187,7 @@ pub fn to_move(
         };
         let own = own.iter().filter(|((nodes, of), _)| is_there(nodes, *of));
         pages.free += own.map(|(_, (count, _))| *count).sum::<u64>();
-        all.extend(steps(&[pages], page, &mut pools, Some(&root))?.into_iter().map(Step::SetPages));
+        all.extend(steps(&[pages], page, &mut pools, Some(&root))?.into_iter().map(Step::from));
     }
     Ok(all)
 }
@@ -330,7 +330,7 @@ pub fn give_back_these(reserved: Vec<Reserved>) -> Result<Vec<Step>> {
         let was = pool.reserved();
         let to = was.saturating_sub(count);
         if to < was {
-            steps.push(Step::SetPages(PagesStep { node, page_kib, to, was, needed: 0 }));
+            steps.push(PagesStep { node, page_kib, to, was, needed: 0 }.into());
         }
     }
     Ok(steps)

@@ -6,8 +6,8 @@ mod error;
 
 pub use error::FabricError;
 
-use crate::apply::Step;
 use crate::apply::partition::{PartitionGpu, PartitionStep, Partitions};
+use crate::apply::{DeviceStep, PartitionChange, Step};
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result};
@@ -97,7 +97,7 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
     let Some(wanted) = needed(topology, guest)? else { return Ok(None) };
     let Some(desk) = desk else {
         let step = PartitionStep::of(&wanted, &[], guest.uuid.unwrap_or_default());
-        return Ok(step.map(Step::ActivatePartition));
+        return Ok(step.map(PartitionChange::Activate).map(Step::Partition));
     };
     refuse_versions(desk.versions.as_ref())?;
     let listed = listed(&*desk.manager, &wanted, topology, guest)?;
@@ -107,7 +107,9 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
     match decide(&asked(&step), &listed, &running, &file) {
         // A stop that is just ending may still deactivate it; the step checks again, and does
         // nothing if it is active.
-        Decision::Activate | Decision::AlreadySo => Ok(Some(Step::ActivatePartition(step))),
+        Decision::Activate | Decision::AlreadySo => {
+            Ok(Some(Step::Partition(PartitionChange::Activate(step))))
+        }
         Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
     }
 }
@@ -164,7 +166,7 @@ pub fn readiness(world: &World, topology: &Topology, assume_empty: bool) -> Resu
 /// activated. Refused before the stop if the start would be.
 pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Result<Vec<Step>> {
     let (mut steps, next) = between(world, (live, defined), (true, true))?;
-    steps.extend(next.map(Step::ActivatePartition));
+    steps.extend(next.map(PartitionChange::Activate).map(Step::Partition));
     Ok(steps)
 }
 
@@ -186,12 +188,12 @@ pub fn to_move(
 ) -> Result<(Vec<Step>, Option<Step>)> {
     let (mut steps, next) = between(world, (before, after), (ran, ran))?;
     for step in steps.iter_mut().filter(|_| ran) {
-        if let Step::DeactivatePartition(down) = step {
+        if let Step::Partition(PartitionChange::Deactivate(down)) = step {
             // Where the move fails, the guest starts with it.
             down.may_wait = false;
         }
     }
-    Ok((steps, next.map(Step::ActivatePartition)))
+    Ok((steps, next.map(PartitionChange::Activate).map(Step::Partition)))
 }
 
 /// The steps that end what a guest has with its functions before, and the partition that it needs
@@ -312,7 +314,7 @@ pub fn once_gone(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>>
     let (name, uuid) = (xml.name(), xml.uuid());
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
     let down = looked_at(world, guest, ran)?.map(|(down, _)| down).unwrap_or_default();
-    Ok(down.into_iter().map(Step::DeactivatePartition).collect())
+    Ok(down.into_iter().map(PartitionChange::Deactivate).map(Step::Partition).collect())
 }
 
 /// The steps of a guest that is stopped and stays defined: its partition is deactivated, and its
@@ -366,7 +368,12 @@ fn with_resets(
         functions.extend(reset(guest.devices, Some(&FsRoot::live()?), topology));
     }
     if functions.is_empty() {
-        return Ok(down.iter().cloned().map(Step::DeactivatePartition).collect());
+        return Ok(down
+            .iter()
+            .cloned()
+            .map(PartitionChange::Deactivate)
+            .map(Step::Partition)
+            .collect());
     }
     let excluded = world.excluded()?;
     // `driver_override` is not read: that blocks forever if an unbind hangs.
@@ -375,8 +382,14 @@ fn with_resets(
         driver.is_some_and(is_vfio) && !excluded.iter().any(|one| one.bdf == *bdf)
     };
     let resets = functions.into_iter().filter(is_reset);
-    let resets = resets.map(|bdf| Step::ResetDevice { bdf, back: true });
-    Ok(down.iter().cloned().map(Step::DeactivatePartition).chain(resets).collect())
+    let resets = resets.map(|bdf| Step::Device(DeviceStep::Reset { bdf, back: true }));
+    Ok(down
+        .iter()
+        .cloned()
+        .map(PartitionChange::Deactivate)
+        .map(Step::Partition)
+        .chain(resets)
+        .collect())
 }
 
 /// The hint if Fabric Manager of the host controls NVSwitches that a guest needs.

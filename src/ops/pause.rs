@@ -1,7 +1,7 @@
 //! `pause` and `resume`: stops a guest's vCPUs, and lets them go on. It keeps its memory and its
 //! devices meanwhile.
 
-use crate::apply::Step;
+use crate::apply::{DomainStep, Step};
 use crate::change::Change;
 use crate::error::{Class, Result, classed};
 use crate::guest::restart_hint;
@@ -14,7 +14,8 @@ use crate::world::World;
 pub fn pause(world: &World, name: &str, paused: bool) -> Result<Change> {
     world.refuse_without_guests(verb(paused))?;
     let summary = find(&*world.hypervisor()?, name)?;
-    let step = Step::PauseDomain { name: name.to_owned(), uuid: summary.uuid, paused };
+    let step =
+        Step::Domain(DomainStep::Pause { name: name.to_owned(), uuid: summary.uuid, paused });
     let (is, hint) = match (summary.state, paused) {
         (DomainState::Running, true) | (DomainState::Paused, false) => {
             return Ok(Change::new(verb(paused), name, vec![step], ()));

@@ -1,6 +1,6 @@
 //! Storage pools whose volumes are files: they hold images, guests' disks and seeds.
 
-use crate::apply::Step;
+use crate::apply::{Step, VolumeStep};
 use crate::error::{Coded, Result};
 use crate::hypervisor::storage::{FILE_POOLS, Pool, Storage, is_file_pool};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
@@ -53,7 +53,7 @@ pub fn file_pool(storage: &dyn Storage, name: &str, on_demand: &str) -> Result<O
 /// no storage.
 pub fn make_pool(hypervisor: &dyn Hypervisor, name: &str, path: &str) -> Result<Step> {
     if hypervisor.storage().makes_pools()? {
-        return Ok(Step::MakePool { name: name.to_owned(), path: path.into() });
+        return Ok(Step::Volume(VolumeStep::MakePool { name: name.to_owned(), path: path.into() }));
     }
     let (name, uri) = (name.to_owned(), hypervisor.uri().to_owned());
     Err(PoolError::NoStorage { name, uri }.hint(

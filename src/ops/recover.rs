@@ -3,8 +3,8 @@
 //! that no other change begins before.
 
 use crate::apply::{
-    ApplyError, Change as Begun, Damaged, MadeSnapshot, Orphan, Orphans, Recovery, Step, Way,
-    recover as finish,
+    ApplyError, Change as Begun, Damaged, DomainStep, MadeSnapshot, Orphan, Orphans, Recovery,
+    SnapshotStep, Step, Way, recover as finish,
 };
 use crate::change::Change;
 use crate::domain::DomainXml;
@@ -202,15 +202,19 @@ fn running(killed: &Killed, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> 
     let mut names = Vec::new();
     for step in &killed.recovery.steps {
         let (name, uuid) = match (step, killed.recovery.way) {
-            (Step::StartDomain { name, uuid }, Way::Undo) => (name, uuid.clone()),
-            (Step::DefineDomain { name, xml }, Way::Undo) => (name, uuid_of(xml)),
+            (Step::Domain(DomainStep::Start { name, uuid }), Way::Undo) => (name, uuid.clone()),
+            (Step::Domain(DomainStep::Define { name, xml }), Way::Undo) => (name, uuid_of(xml)),
             // It may have been started again since, and be in use.
             (
-                Step::EndDomain { name, uuid } | Step::ShutDownDomain { name, uuid, .. },
+                Step::Domain(
+                    DomainStep::End { name, uuid } | DomainStep::ShutDown { name, uuid, .. },
+                ),
                 Way::Finish,
             ) => (name, uuid.clone()),
             // libvirt ends a guest whose disks it reverts.
-            (Step::RevertSnapshot { of, .. }, Way::Finish) => (&of.name, Some(of.uuid.clone())),
+            (Step::Snapshot(SnapshotStep::Revert { of, .. }), Way::Finish) => {
+                (&of.name, Some(of.uuid.clone()))
+            }
             _ => continue,
         };
         // Without a UUID, which older versions did not record, the name decides when finishing.
@@ -234,7 +238,8 @@ fn lost(orphan: &Orphan, killed: &Killed, hypervisor: &dyn Hypervisor) -> Vec<St
     };
     let mut lines = Vec::new();
     for (number, (step, _)) in story.steps.iter().enumerate() {
-        let Step::RevertSnapshot { of: MadeSnapshot { snapshot, .. }, xml } = step else {
+        let Step::Snapshot(SnapshotStep::Revert { of: MadeSnapshot { snapshot, .. }, xml }) = step
+        else {
             continue;
         };
         let Some(xml) = DomainXml::parse(xml).ok().filter(|_| killed.recovery.steps.contains(step))

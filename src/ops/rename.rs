@@ -3,7 +3,7 @@
 //! file of its serial console, its record and its history. Disks and everything else keep their
 //! names.
 
-use crate::apply::{Step, now_s};
+use crate::apply::{DomainStep, FileStep, Step, now_s};
 use crate::change::Change;
 use crate::domain::DomainXml;
 use crate::domain::edit::{DomainEdit, NvramPath};
@@ -112,7 +112,7 @@ pub fn rename(world: &World, wanted: &Rename) -> Result<Change<RenamedDomain>> {
     entry.what = vec![format!("name: {name} -> {to}")];
     entry.after = Some(paths.put(&entry.before, to)?);
     entry.boot = boot()?;
-    let renames = |step: &&Step| matches!(step, Step::RenameDomain { .. });
+    let renames = |step: &&Step| matches!(step, Step::Domain(DomainStep::Rename { .. }));
     entry.steps = steps.iter().filter(renames).cloned().collect();
     steps.push(history.remember(&entry, None));
     about.definitions = (entry.before, entry.after.unwrap_or_default());
@@ -123,7 +123,7 @@ pub fn rename(world: &World, wanted: &Rename) -> Result<Change<RenamedDomain>> {
 /// The new path of a file that a step moves.
 fn moved(step: &Step) -> Option<PathBuf> {
     match step {
-        Step::MoveFile { to, .. } => Some(to.clone()),
+        Step::File(FileStep::Move { to, .. }) => Some(to.clone()),
         _ => None,
     }
 }
@@ -145,14 +145,16 @@ pub(crate) fn renaming(
     // The definition before its files: what fails to move is then still where the old one has it.
     let after = paths.put(&before, name)?;
     if after != before {
-        steps.push(Step::RedefineDomain { name: name.clone(), xml: after, before: before.clone() });
+        steps.push(
+            DomainStep::Redefine { name: name.clone(), xml: after, before: before.clone() }.into(),
+        );
     }
     let uses = Uses::read(hypervisor)?;
     for (from, into) in paths.all() {
         steps.extend(moves((from, into), (row, to), &uses)?);
     }
     let (old, new, uuid) = (name.clone(), to.to_owned(), row.uuid.clone());
-    steps.push(Step::RenameDomain { name: old, to: new, uuid });
+    steps.push(DomainStep::Rename { name: old, to: new, uuid }.into());
     let defined = |text: &str| paths.put(text, to).unwrap_or_else(|_| text.to_owned());
     steps.extend(history.rename(name, to, defined));
     steps.extend(guest::rename(world.state(), &row.uuid, to)?);
@@ -271,7 +273,7 @@ fn moves(
         let hint = format!("`ls -l {}` shows it", word(&from.to_string_lossy()));
         return Err(refused("it is not a regular file".to_owned()).hint(hint));
     }
-    Ok(Some(Step::MoveFile { from: from.clone(), to: to.clone(), file }))
+    Ok(Some(Step::File(FileStep::Move { from: from.clone(), to: to.clone(), file })))
 }
 
 /// The file that a domain's first serial console is written to.

@@ -1,7 +1,7 @@
 //! `restart`: stop and start as one change. The stop cannot be undone; an interrupted run is
 //! finished by `recover`.
 
-use crate::apply::{ApplyError, Step, StepError};
+use crate::apply::{ApplyError, DomainStep, Step, StepError};
 use crate::change::{Change, Hold};
 use crate::claim::{claim_of, refuse_strangers};
 use crate::domain::DomainXml;
@@ -53,7 +53,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
         refuse_strangers(&defined, world)?;
         partition::to_restart(world, &read(XmlOf::Live)?, &defined)?
     });
-    steps.push(Step::StartDomain { name: name.to_owned(), uuid: Some(summary.uuid) });
+    steps.push(DomainStep::Start { name: name.to_owned(), uuid: Some(summary.uuid) }.into());
     let again = format!("gpuvm restart {}", word(name));
     let change = Change::new("restart", name, steps, ());
     Ok(Change { hold: Hold::Planning, question, again, ..change })
@@ -101,7 +101,7 @@ fn was_started(error: &Error, hypervisor: &dyn Hypervisor, name: &str) -> bool {
         return false;
     };
     let runs = find(hypervisor, name).is_ok_and(|row| row.state == DomainState::Running);
-    let is_start = matches!(**step, Step::StartDomain { .. });
+    let is_start = step.is_start();
     let is_refused = matches!(source, StepError::Hypervisor(error) if error.kind == HypervisorErrorKind::WrongState);
     is_start && is_refused && runs && applied.left().is_empty() && !applied.needs_recovery()
 }
@@ -134,7 +134,7 @@ mod tests {
     fn a_guest_that_another_restart_has_started_is_restarted() {
         let stage = Stage::who_says(Answer::Nobody);
         stage.fake.put("a", UUID, true);
-        let start = Step::StartDomain { name: "a".into(), uuid: Some(UUID.into()) };
+        let start = Step::Domain(DomainStep::Start { name: "a".into(), uuid: Some(UUID.into()) });
         let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
         let plan = |_: &World| Ok(Change::new("restart", "a", vec![start.clone()], ()));
         let error: Error = session.run(plan).unwrap_err();

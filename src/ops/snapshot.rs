@@ -2,7 +2,7 @@
 //! of guests that are off, whose disks are all of qcow2: nothing that a snapshot does not have is
 //! left out silently.
 
-use crate::apply::{MadeSnapshot, Step, now_s};
+use crate::apply::{MadeSnapshot, SnapshotStep, Step, now_s};
 use crate::change::Change;
 use crate::discover::openers::in_use;
 use crate::domain::disk_change::{path_of, target_of};
@@ -438,7 +438,7 @@ pub fn create(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     let disks = subject.disks(hypervisor)?;
     subject.refuse_images(&disks, &snapshot, (hypervisor, world), |there| there == 0)?;
     let uuid = subject.row.uuid.clone();
-    let step = Step::MakeSnapshot { name, uuid, snapshot };
+    let step = Step::Snapshot(SnapshotStep::Make { name, uuid, snapshot });
     let by = ("snapshot create", world, hypervisor);
     change(by, (wanted, &subject), step, (SnapshotDeed::Created, &disks))
 }
@@ -474,7 +474,7 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     let lost: Vec<String> = lost.collect();
     let what = format!("reverting domain `{}` to snapshot `{}`", wanted.name, snapshot.name);
     let xml = subject.xml.text().to_owned();
-    let step = Step::RevertSnapshot { of: subject.made(snapshot), xml };
+    let step = Step::Snapshot(SnapshotStep::Revert { of: subject.made(snapshot), xml });
     let by = ("snapshot revert", world, hypervisor);
     let all = change(by, (wanted, &subject), step, (SnapshotDeed::Reverted, &now))?;
     let question = Some(Question::Agree { lines: None, question: "revert it?", what });
@@ -492,7 +492,7 @@ pub fn delete(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     let there: Vec<_> = there.cloned().collect();
     subject.refuse_images(&there, &snapshot.name, (hypervisor, world), |there| there < 2)?;
     let what = format!("deleting snapshot `{}` of domain `{}`", snapshot.name, wanted.name);
-    let step = Step::DeleteSnapshot(subject.made(snapshot));
+    let step = Step::Snapshot(SnapshotStep::Delete(subject.made(snapshot)));
     let disks = &snapshot.disks;
     let by = ("snapshot delete", world, hypervisor);
     let all = change(by, (wanted, &subject), step, (SnapshotDeed::Deleted, disks))?;

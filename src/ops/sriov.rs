@@ -3,10 +3,10 @@
 
 pub mod early;
 
-use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::nic::NicStep;
 use crate::apply::nic::boot::{self, AtBoot};
+use crate::apply::{HostStep, Step};
 use crate::bdf::Bdf;
 use crate::cards::{functions_of, link_up};
 use crate::change::Change;
@@ -111,7 +111,9 @@ fn card<'t>(name: &Card, topology: &'t Topology) -> Result<(&'t PciDevice, u32, 
 /// consent.
 pub fn set_functions(world: &World, wanted: &Functions) -> Result<Change<Bdf>> {
     let (pf, steps) = steps(world, wanted)?;
-    let gone = |step: &&Step| matches!(step, Step::Nic(NicStep::SetCount { was: 1.., .. }));
+    let gone = |step: &&Step| {
+        matches!(step, Step::Host(HostStep::Nic(NicStep::SetCount { was: 1.., .. })))
+    };
     let gone: Vec<String> = steps.iter().filter(gone).map(Step::to_string).collect();
     let question = (!gone.is_empty()).then(|| Question::Agree {
         lines: Some(gone),
@@ -154,7 +156,7 @@ fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
         }
         refuse_used(pf, root.as_ref(), &topology, world)?;
         steps.extend(autoprobe(pf, count == 0 || host_drivers, root.as_ref(), &topology)?);
-        steps.push(Step::Nic(NicStep::SetCount { pf, count, was: enabled }));
+        steps.push(NicStep::SetCount { pf, count, was: enabled }.into());
         if count > 0 {
             steps.extend(link_up(device, root.as_ref())?);
         }
@@ -228,7 +230,7 @@ fn autoprobe(
     // A kernel before 4.12 has no such setting, and a recorded host may lack it.
     let was = now.map(|text| text.trim() != "0");
     let differs = was.filter(|was| *was != on);
-    Ok(differs.map(|was| Step::Nic(NicStep::SetAutoprobe { pf, on, was })))
+    Ok(differs.map(|was| NicStep::SetAutoprobe { pf, on, was }.into()))
 }
 
 /// The identity of a card for the boot.

@@ -7,7 +7,7 @@ pub(crate) mod local;
 mod networks;
 pub(crate) mod storage;
 
-use crate::apply::{HostLock, Orphan, Step, recover};
+use crate::apply::{DomainStep, FileStep, HostLock, Orphan, Step, recover};
 use crate::change::Change;
 use crate::error::Result;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
@@ -123,9 +123,9 @@ impl Stage {
         let path = self.dir.path().join("note");
         let name = || "a".to_owned();
         let steps = vec![
-            Step::Remember { path, text: Some("x".into()), was: None },
-            Step::DefineDomain { name: name(), xml: xml("a", UUID) },
-            Step::StartDomain { name: name(), uuid: Some(UUID.into()) },
+            Step::File(FileStep::Remember { path, text: Some("x".into()), was: None }),
+            Step::Domain(DomainStep::Define { name: name(), xml: xml("a", UUID) }),
+            Step::Domain(DomainStep::Start { name: name(), uuid: Some(UUID.into()) }),
         ];
         let question =
             Question::Agree { lines: None, question: "go on?", what: "making it".into() };

@@ -1,6 +1,6 @@
 //! `start`: prepares the host's devices and memory for a guest, and starts it.
 
-use crate::apply::Step;
+use crate::apply::{DomainStep, Step};
 use crate::change::{Change, DomainChange, Part};
 use crate::claim::claim_of;
 use crate::domain::DomainXml;
@@ -33,7 +33,7 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
     let Start { name, reserve_pages, dry_run } = wanted;
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
-    let start = Step::StartDomain { name: name.clone(), uuid: Some(summary.uuid) };
+    let start = Step::Domain(DomainStep::Start { name: name.clone(), uuid: Some(summary.uuid) });
     let mut change = Change::new("start", name, Vec::new(), ());
     match summary.state {
         DomainState::ShutOff => {

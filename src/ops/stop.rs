@@ -1,6 +1,6 @@
 //! `stop`: asks a guest to shut down, or cuts its power if requested.
 
-use crate::apply::{ApplyError, Step, StepError};
+use crate::apply::{ApplyError, DomainStep, Step, StepError};
 use crate::change::{Change, Hold};
 use crate::domain::DomainXml;
 use crate::domain::view::{AgentState, View};
@@ -45,7 +45,7 @@ pub(crate) fn refuse_still(
     step: Option<&Step>,
 ) -> Result<()> {
     let name_word = word(name);
-    let asks = matches!(step, Some(Step::ShutDownDomain { .. }));
+    let asks = matches!(step, Some(Step::Domain(DomainStep::ShutDown { .. })));
     let Some((is, wake)) = still(state, name).filter(|_| asks) else { return Ok(()) };
     let message = format!("domain `{name}` {is}, so it does not respond to a shutdown request");
     let hint = format!(
@@ -63,7 +63,7 @@ pub(crate) fn question(
     step: Option<&Step>,
     down: Down,
 ) -> Option<Question> {
-    let is_crashed = !down.force && matches!(step, Some(Step::EndDomain { .. }));
+    let is_crashed = !down.force && matches!(step, Some(Step::Domain(DomainStep::End { .. })));
     is_crashed.then(|| Question::EndCrashed { verb, name: name.to_owned() })
 }
 
@@ -101,7 +101,11 @@ pub fn stop_or_end(session: &mut Session<'_>, name: &str, down: Down) -> Result<
             let uuid = error.step().and_then(|step| step.domain()?.1);
             let world = session.world();
             let after = after(world, &*world.hypervisor()?, (name, XmlOf::Live));
-            let change = ending(name, Some(Step::EndDomain { name: name.to_owned(), uuid }), after);
+            let change = ending(
+                name,
+                Some(Step::Domain(DomainStep::End { name: name.to_owned(), uuid })),
+                after,
+            );
             session.follow(&change)?;
             return Ok(Done { change, made: true });
         }
@@ -121,7 +125,9 @@ pub fn way_down(
     let step = match summary.state {
         DomainState::ShutOff => None,
         // There is no guest that could shut down or lose anything.
-        state if down.force || !state.has_guest() => Some(Step::EndDomain { name, uuid }),
+        state if down.force || !state.has_guest() => {
+            Some(Step::Domain(DomainStep::End { name, uuid }))
+        }
         _ => {
             let xml = DomainXml::parse(&hypervisor.xml(&name, XmlOf::Live)?)?;
             let by = match View::of(&xml, None)?.agent {
@@ -129,7 +135,7 @@ pub fn way_down(
                 AgentState::Disconnected | AgentState::None => AskedBy::PowerButton,
             };
             let wait_s = down.wait_s;
-            Some(Step::ShutDownDomain { name, uuid, by, wait_s, restarts: false })
+            Some(Step::Domain(DomainStep::ShutDown { name, uuid, by, wait_s, restarts: false }))
         }
     };
     Ok((step, summary.state))

@@ -9,7 +9,7 @@ pub(crate) mod live;
 pub mod subject;
 pub mod subjects;
 
-use crate::apply::Step;
+use crate::apply::{HostStep, Step};
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::wish::NicWish;
 use crate::domain_history::{refuse_unreadable, tell_saved};
@@ -182,7 +182,8 @@ impl Tuning {
             let Ok(tuned) = tuned else { continue };
             // Pages that are missing are reserved with it.
             let first = self.extras.get(at).map_or(&[][..], |extra| &extra.first);
-            let reserves = first.iter().any(|step| matches!(step, Step::SetPages(_)));
+            let reserves =
+                first.iter().any(|step| matches!(step, Step::Host(HostStep::SetPages(_))));
             let mut warnings = answer::warnings(subject, tuned, (explain, reserves));
             warnings.extend(too_few_files(world, &tuned.after, qemu));
             all.extend(warnings.iter().map(|warning| format!("{}: {warning}", subject.name)));

@@ -4,7 +4,10 @@ mod other;
 mod written;
 
 use crate::apply::nic::NicStep;
-use crate::apply::{self, ApplyError, MadeAs, Step, StepError, now_s};
+use crate::apply::{
+    self, ApplyError, CheckStep, DeviceStep, DomainStep, HostStep, LiveStep, MadeAs, Step,
+    StepError, VolumeStep, now_s,
+};
 use crate::autostart;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
@@ -149,7 +152,7 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
             world.warning(&left(&image, &uses, ""));
         }
     }
-    let redefines = |step: &Step| matches!(step, Step::RedefineDomain { .. });
+    let redefines = |step: &Step| matches!(step, Step::Domain(DomainStep::Redefine { .. }));
     let plugs = |step: &Step| step.is_plugging();
     let steps = done.change.steps();
     let is_live = steps.iter().any(plugs);
@@ -166,7 +169,7 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
 
 /// Adds what to do where a running guest does not release vCPUs.
 fn keeps_vcpus(error: Error) -> Error {
-    let Some(Step::PlugVcpus { name, .. }) = error.step() else { return error };
+    let Some(Step::Live(LiveStep::PlugVcpus { name, .. })) = error.step() else { return error };
     let message = format!("running domain `{name}` keeps its vCPUs");
     let hint = format!("`gpuvm stop {name}`, then `gpuvm undo {name}`", name = word(name));
     error.around(Refusal::around(message, hint))
@@ -277,7 +280,7 @@ fn unwritten_go(
         match proof.fate(made) {
             Fate::Goes(delete) if apply::is_blank(&path) => {
                 let domain = entry.domain.clone();
-                steps.push(Step::CheckAsMade { domain, path, made: MadeAs::Blank });
+                steps.push(CheckStep::AsMade { domain, path, made: MadeAs::Blank }.into());
                 steps.push(delete);
                 false
             }
@@ -391,7 +394,7 @@ fn refuse_kept(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> Result
 fn left_over(hypervisor: &dyn Hypervisor, entry: &Entry) -> Result<Vec<String>> {
     let is_over = |copy: &DiskCopy| {
         entry.steps.iter().any(|step| match step {
-            Step::MakeVolume { pool, volume, .. } => {
+            Step::Volume(VolumeStep::Make { pool, volume, .. }) => {
                 step.makes_overlay() && *pool == copy.pool && volume.name == copy.name
             }
             _ => false,
@@ -416,7 +419,7 @@ fn left_over(hypervisor: &dyn Hypervisor, entry: &Entry) -> Result<Vec<String>> 
 /// Refuses to take vCPUs from a running emulated guest: QEMU does not tell when it has let go of one.
 fn refuse_kept_vcpus(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
-        let Step::PlugVcpus { name, vcpus, was, .. } = step else { continue };
+        let Step::Live(LiveStep::PlugVcpus { name, vcpus, was, .. }) = step else { continue };
         if vcpus < was && DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?.is_emulated() {
             let hint = format!("`gpuvm stop {name}`, then `gpuvm undo {name}`", name = word(name));
             return Err(UndoError::KeepsVcpus { name: name.clone() }.hint(hint));
@@ -428,9 +431,11 @@ fn refuse_kept_vcpus(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> 
 /// Refuses to take devices from a running guest.
 fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
     let binds = |step: &Step| match step {
-        Step::BindDevice { .. } => true,
+        Step::Device(DeviceStep::Bind { .. }) => true,
         // It was told to the card before a running guest got it, and is so until that loses it.
-        Step::Nic(NicStep::SetGuard { .. }) => !entry.steps.iter().any(Step::is_plugging),
+        Step::Host(HostStep::Nic(NicStep::SetGuard { .. })) => {
+            !entry.steps.iter().any(Step::is_plugging)
+        }
         _ => false,
     };
     if !runs || !entry.steps.iter().any(binds) {
@@ -646,7 +651,7 @@ fn keep_needed(
     own_uuid: &str,
     steps: &mut Vec<Step>,
 ) -> Result<Vec<String>> {
-    let deletes = |step: &Step| matches!(step, Step::DeleteVolume { .. });
+    let deletes = |step: &Step| matches!(step, Step::Volume(VolumeStep::Delete { .. }));
     if !steps.iter().any(deletes) {
         return Ok(Vec::new());
     }
@@ -661,7 +666,7 @@ fn keep_needed(
         }
         let VolumeRef { pool, name } = volume;
         stays.push(format!("volume `{name}` of pool `{pool}` stays: {}", said(&others)));
-        let delete = Step::DeleteVolume { pool, name, file: None };
+        let delete = Step::Volume(VolumeStep::Delete { pool, name, file: None });
         steps.retain(|step| *step != delete);
     }
     Ok(stays)
@@ -670,7 +675,7 @@ fn keep_needed(
 /// The error of an undo, with a hint if a disk no longer equals the image it was copied from.
 fn written_since(error: Error, name: &str) -> Error {
     if let Error::Apply(ApplyError::Failed { step, source, .. }) = &error
-        && let Step::CheckAsMade { path, made, .. } = &**step
+        && let Step::Check(CheckStep::AsMade { path, made, .. }) = &**step
         && source.signal().is_none()
     {
         let path = path.display();
@@ -687,7 +692,7 @@ fn written_since(error: Error, name: &str) -> Error {
     else {
         return error;
     };
-    if !matches!(**step, Step::CompareDisk { .. }) {
+    if !matches!(**step, Step::Check(CheckStep::Compare(_))) {
         return error;
     }
     let message =

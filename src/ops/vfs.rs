@@ -175,7 +175,7 @@ fn refuse_there(name: &str, bdf: Option<Bdf>, verb: &str, world: &World) -> Resu
 fn step(bdf: Bdf, to: Guard, was: Guard, back: bool, topology: &Topology) -> Option<Step> {
     let to = to.beyond(was);
     let (netdev, vf) = place(topology, bdf).filter(|_| !to.is_empty())?;
-    Some(Step::Nic(NicStep::SetGuard { netdev, vf, to, was: was.within(to), back }))
+    Some(NicStep::SetGuard { netdev, vf, to, was: was.within(to), back }.into())
 }
 
 /// The steps that bring up the network devices of these functions' cards.

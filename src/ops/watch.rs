@@ -4,7 +4,9 @@
 mod ticker;
 
 use crate::apply::array::ArrayError;
-use crate::apply::{Heard, HostLock, Interrupt, LockError, Observer, Step, StepError};
+use crate::apply::{
+    DeviceStep, DomainStep, Heard, HostLock, Interrupt, LockError, Observer, Step, StepError,
+};
 use crate::error::Result;
 use crate::reporter::Reporter;
 use nix::sys::signal::Signal;
@@ -145,7 +147,7 @@ impl Observer for Watch {
         } else {
             self.reporter.progress(&step.to_string());
         }
-        if let Step::StartDomain { uuid: Some(uuid), .. } = step {
+        if let Step::Domain(DomainStep::Start { uuid: Some(uuid), .. }) = step {
             self.ticker = Ticker::of_start(&self.reporter, uuid.clone());
         }
     }
@@ -179,7 +181,7 @@ impl Observer for Watch {
             .map(|command| format!("; where nobody needs it, by hand: `{command}`"))
             .unwrap_or_default();
         self.reporter.warning(&format!("{step}: {why}, so it is left as it is{by_hand}"));
-        if let Step::BindDevice { bdf, .. } = step {
+        if let Step::Device(DeviceStep::Bind { bdf, .. }) = step {
             let told =
                 format!("once it is free, `gpuvm device release {bdf}` gives it to the host");
             self.reporter.progress(&told);

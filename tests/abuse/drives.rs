@@ -2,7 +2,7 @@
 
 use crate::support::lawful::NO_LOOP;
 use crate::support::{gpuvm, run, skip, uml};
-use gpuvm::apply::{Observer, Step, apply};
+use gpuvm::apply::{DomainStep, Observer, Step, apply};
 use gpuvm::hypervisor::Domains as _;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use std::path::{Path, PathBuf};
@@ -132,8 +132,8 @@ fn a_drive_that_is_mounted_after_the_plan_goes_into_no_definition_and_no_guest()
          <disk type='block' device='disk'><source dev='{}'/><target dev='vda' bus='virtio'/></disk></devices></domain>",
         device.device.display()
     );
-    let define = [Step::DefineDomain { name: name.clone(), xml }];
-    let start = [Step::StartDomain { name: name.clone(), uuid: None }];
+    let define = [Step::Domain(DomainStep::Define { name: name.clone(), xml })];
+    let start = [Step::Domain(DomainStep::Start { name: name.clone(), uuid: None })];
     let does = |steps: &[Step]| match apply(steps, &libvirt, &mut Watch, None) {
         Ok(()) => "done".to_owned(),
         Err(error) => std::error::Error::source(&error).unwrap().to_string(),

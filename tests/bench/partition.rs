@@ -6,7 +6,7 @@ use crate::measure::{Verdict, median};
 use crate::support::daemon::namespaces;
 use crate::support::{project, run};
 use gpuvm::apply::partition::{PartitionGpu, PartitionStep};
-use gpuvm::apply::{Journal, Quiet, Step, apply};
+use gpuvm::apply::{FileStep, Journal, PartitionChange, Quiet, Step, apply};
 use gpuvm::hypervisor::none::NoHypervisor;
 use gpuvm_host::fabric::Manager;
 use gpuvm_host::fabric::config::Address;
@@ -82,7 +82,7 @@ pub fn child(rounds: &str) -> ExitCode {
     let domain = "0b1c2d3e-0000-4000-8000-000000000001".to_owned();
     let step = PartitionStep::new(PARTITION.0, PARTITION.1.map(gpu).to_vec(), domain);
     let made = ["before", "after"].map(|name| dir.join("made").join(name));
-    let [before, after] = made.clone().map(|path| Step::CreateDirectory { path });
+    let [before, after] = made.clone().map(|path| Step::File(FileStep::CreateDirectory { path }));
     let carried_out = |steps: &[Step]| {
         let journal = Journal::begin("create", "a", "test:///default").expect("it is written");
         apply(steps, &NoHypervisor, &mut Quiet, Some(journal)).expect("nothing is in the way");
@@ -91,9 +91,13 @@ pub fn child(rounds: &str) -> ExitCode {
     for round in 0..=rounds.parse().unwrap_or(1) {
         let started = Instant::now();
         Manager::at(Address::Inet("127.0.0.1".into())).list().expect("the fake answers");
-        carried_out(&[before.clone(), Step::ActivatePartition(step.clone()), after.clone()]);
+        carried_out(&[
+            before.clone(),
+            Step::Partition(PartitionChange::Activate(step.clone())),
+            after.clone(),
+        ]);
         let with = started.elapsed().as_secs_f64() * 1000.0;
-        carried_out(&[Step::DeactivatePartition(step.clone())]);
+        carried_out(&[Step::Partition(PartitionChange::Deactivate(step.clone()))]);
         made.iter().for_each(|path| std::fs::remove_dir(path).expect("it was made"));
         let started = Instant::now();
         carried_out(&[before.clone(), after.clone()]);

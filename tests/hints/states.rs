@@ -5,7 +5,7 @@ use super::{offered, shell_words};
 use crate::support::daemon::namespaces;
 use crate::support::tree::scratch;
 use crate::support::{gpuvm, run, skip};
-use gpuvm::apply::{Journal, Step};
+use gpuvm::apply::{DomainStep, Journal, Step};
 use std::path::Path;
 use std::process::Command;
 
@@ -74,7 +74,9 @@ fn what_is_offered_while_a_guest_is_half_made_ends_it() {
         let mut journal = Journal::begin_in(&journals, "create", "half", &uri).unwrap();
         let xml = "<domain type='test'><name>half</name><memory>65536</memory><vcpu>1</vcpu>\
                    <os><type>hvm</type></os></domain>";
-        journal.plan(&[Step::DefineDomain { name: "half".into(), xml: xml.into() }]).unwrap();
+        journal
+            .plan(&[Step::Domain(DomainStep::Define { name: "half".into(), xml: xml.into() })])
+            .unwrap();
         journal.begins(0).unwrap();
         drop(journal);
         let (code, told) = said(line);

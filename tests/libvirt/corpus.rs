@@ -7,7 +7,7 @@ use crate::tune::corpus::{documents, domains, kept};
 use crate::tune::domains::tuned;
 use crate::tune::property::cases;
 use crate::xml::guests::host;
-use gpuvm::apply::{Observer, Step, apply};
+use gpuvm::apply::{DomainStep, Observer, Step, apply};
 use gpuvm::domain::DomainXml;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use gpuvm::hypervisor::{Domains as _, XmlOf};
@@ -53,7 +53,8 @@ fn is_undone(libvirt: &Libvirt, name: &str, before: &str, dgx2: &Topology) -> bo
     let tuned = tuned(&xml, dgx2, &Occupancy::default(), &Items::all());
     let Some(tuned) = tuned.ok().filter(|tuned| !tuned.changes.is_empty()) else { return false };
     let (name, xml) = (name.to_owned(), tuned.after.text().to_owned());
-    let step = Step::RedefineDomain { name: name.clone(), xml, before: before.to_owned() };
+    let step =
+        Step::Domain(DomainStep::Redefine { name: name.clone(), xml, before: before.to_owned() });
     if let Err(error) = apply(&[step], libvirt, &mut Blind, None) {
         panic!("{error}: {}", std::error::Error::source(&error).unwrap());
     }

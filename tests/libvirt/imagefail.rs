@@ -2,7 +2,7 @@
 
 use super::files;
 use super::image::{Place, disk, sum};
-use gpuvm::apply::{Observer, Step, apply};
+use gpuvm::apply::{CheckStep, Observer, Step, VolumeStep, WrittenVolume, apply};
 use gpuvm::hypervisor::Hypervisor as _;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use gpuvm::hypervisor::storage::NewVolume;
@@ -46,14 +46,14 @@ fn a_copy_that_is_not_what_was_planned_is_undone() {
         let (pool, name) = (place.pool.to_owned(), "a.raw".to_owned());
         let volume = volume(bytes);
         let steps = [
-            Step::MakeVolume { pool: pool.clone(), volume, from: None },
-            Step::FillVolume {
+            Step::Volume(VolumeStep::Make { pool: pool.clone(), volume, from: None }),
+            Step::Volume(VolumeStep::Fill {
                 pool,
                 name,
                 source: raw.clone().into(),
                 bytes,
                 sha256: Some(sha256),
-            },
+            }),
         ];
         let error = apply(&steps, &libvirt, &mut Watch, None).unwrap_err();
         assert_eq!(files(&place.volumes), [""; 0]);
@@ -63,14 +63,14 @@ fn a_copy_that_is_not_what_was_planned_is_undone() {
     let text = copy(1 << 20, other);
     assert!(text.contains("changed while it was copied") && text.contains("SHA-256"), "{text}");
     // The volume's content is not what was sent.
-    let check = Step::CheckVolume {
+    let check = Step::Check(CheckStep::Volume(WrittenVolume {
         pool: place.pool.to_owned(),
         name: "a.raw".into(),
         format: "raw".into(),
         capacity_bytes: 1 << 20,
         bytes: 1 << 20,
         sha256: sum(&raw),
-    };
+    }));
     let at = place.volumes.join("a.raw");
     let qcow2 = std::fs::read(place.made("a.qcow2", &["-f", "qcow2"])).unwrap();
     for (bytes, word) in [
@@ -108,7 +108,8 @@ fn a_pool_that_cannot_take_it_is_told_and_left_as_it_is() {
     // runs into its end.
     let libvirt = Libvirt::open(&place.daemon.uri()).unwrap();
     let volume = NewVolume { preallocated: true, ..volume(4 << 20) };
-    let steps = [Step::MakeVolume { pool: place.pool.to_owned(), volume, from: None }];
+    let steps =
+        [Step::Volume(VolumeStep::Make { pool: place.pool.to_owned(), volume, from: None })];
     let error = apply(&steps, &libvirt, &mut Watch, None).unwrap_err();
     let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
     assert!(text.contains("No space left"), "{text}");

@@ -2,7 +2,7 @@
 
 use super::files;
 use crate::support::daemon::daemon;
-use gpuvm::apply::{Journal, Observer, Orphan, Secret, Step, Way, apply, recover};
+use gpuvm::apply::{Journal, Observer, Orphan, Secret, Step, VolumeStep, Way, apply, recover};
 use gpuvm::domain::guest::VolumeRef;
 use gpuvm::hypervisor::libvirt::Libvirt;
 use gpuvm::hypervisor::storage::NewVolume;
@@ -120,27 +120,29 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     let source = dir.join("source.img");
     std::fs::write(&source, vec![7u8; 3 << 20]).unwrap();
     let below = dir.join("volumes");
-    let make = |name: &str, mib: u64, from: Option<&str>| Step::MakeVolume {
-        pool: pool(),
-        volume: NewVolume { capacity_bytes: mib << 20, ..volume(name, "raw") },
-        from: from.map(|name| VolumeRef { pool: pool(), name: name.to_owned() }),
+    let make = |name: &str, mib: u64, from: Option<&str>| {
+        Step::Volume(VolumeStep::Make {
+            pool: pool(),
+            volume: NewVolume { capacity_bytes: mib << 20, ..volume(name, "raw") },
+            from: from.map(|name| VolumeRef { pool: pool(), name: name.to_owned() }),
+        })
     };
     let name = || "base".to_owned();
     let content = Secret::of(Seed { host_name: "who-may-log-in".into(), ..Seed::default() });
     let steps = [
-        Step::MakePool { name: pool(), path: below.clone() },
+        Step::Volume(VolumeStep::MakePool { name: pool(), path: below.clone() }),
         make("base", 3, None),
-        Step::FillVolume {
+        Step::Volume(VolumeStep::Fill {
             pool: pool(),
             name: name(),
             source: source.clone(),
             bytes: 3 << 20,
             sha256: None,
-        },
+        }),
         make("os", 3, Some("base")),
-        Step::GrowVolume { pool: pool(), name: "os".into(), bytes: 5 << 20 },
+        Step::Volume(VolumeStep::Grow { pool: pool(), name: "os".into(), bytes: 5 << 20 }),
         make("seed", 4, None),
-        Step::SealVolume { pool: pool(), name: "seed".into(), content },
+        Step::Volume(VolumeStep::Seal { pool: pool(), name: "seed".into(), content }),
     ];
     let begin = || Journal::begin_in(&journals, "create", "x", libvirt.uri()).unwrap();
     // A signal in the middle of the filling undoes all, the pool too.
@@ -160,7 +162,9 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     assert!(format!("{:?}", again).contains("has a volume of this name"), "{again:?}");
 
     // An interrupted run: begun deletions are completed, begun creations are undone.
-    let gone = |name: &str| Step::DeleteVolume { pool: pool(), name: name.into(), file: None };
+    let gone = |name: &str| {
+        Step::Volume(VolumeStep::Delete { pool: pool(), name: name.into(), file: None })
+    };
     let gone = ["os", "seed"].map(gone);
     let mut journal = begin();
     journal.plan(&gone).unwrap();

@@ -5,7 +5,7 @@
 use super::domains::tuned;
 use crate::support::{project, run, skip};
 use crate::xml::guests::host;
-use gpuvm::apply::Step;
+use gpuvm::apply::{DomainStep, FileStep, Step};
 use gpuvm::domain::DomainXml;
 use gpuvm::history::{Entry, History};
 use gpuvm::placement::Occupancy;
@@ -53,7 +53,8 @@ pub fn kept(before: &str, after: &str, name: &str) -> Entry {
     let history = History::of(None, "of-no-domain").unwrap();
     let mut entry = history.next("tune", "test:///default", name, 0, before.to_owned());
     entry.after = Some(after.to_owned());
-    let Step::Remember { text: Some(file), .. } = history.remember(&entry, None) else {
+    let Step::File(FileStep::Remember { text: Some(file), .. }) = history.remember(&entry, None)
+    else {
         panic!("a change is kept in a file")
     };
     let read: Entry = serde_json::from_str(&file).unwrap();
@@ -65,7 +66,9 @@ pub fn kept(before: &str, after: &str, name: &str) -> Entry {
 pub fn undone(before: &DomainXml, tuned: &Tuned) -> String {
     let mut defined = tuned.after.text().to_owned();
     for step in kept(before.text(), &defined, &before.name()).undo(&defined, false, "", true) {
-        let Step::RedefineDomain { xml, before, .. } = step else { panic!("{step:?}") };
+        let Step::Domain(DomainStep::Redefine { xml, before, .. }) = step else {
+            panic!("{step:?}")
+        };
         assert_eq!(before, defined, "the step would find another definition than this");
         defined = xml;
     }

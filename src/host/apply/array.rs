@@ -2,13 +2,12 @@
 //! except recreating an array and making a file system, and all are idempotent.
 
 mod act;
-mod error;
 mod text;
 
+pub use super::error::ArrayError;
 pub use super::text::content;
 pub use crate::command::{CommandError, output};
 pub use act::{can_make, signature};
-pub use error::ArrayError;
 pub use text::{Marked, Names, mark_fstab, mark_mdadm_conf, unmark};
 
 use super::text::Edit;

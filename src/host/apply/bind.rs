@@ -11,12 +11,11 @@
 pub mod boot;
 mod child;
 pub mod early;
-mod error;
 #[cfg(test)]
 mod tests;
 
+pub use super::error::BindError;
 pub use child::{Kernel, Live, readable};
-pub use error::BindError;
 
 use super::owner::{self, Owner};
 use crate::discover::binding::binding;

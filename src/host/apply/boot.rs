@@ -3,8 +3,8 @@
 //! can go stale. The modules of functions, NICs, pages and settings decide the content; this module
 //! reads and writes it.
 
-use super::bind::BindError;
-use super::{Step, file};
+use super::error::BindError;
+use super::{FileStep, Step, file};
 use crate::fsroot::{FsError, FsRoot, not};
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub fn steps(files: impl IntoIterator<Item = BootFile>) -> Result<Vec<Step>, Bin
         if text != was {
             // Scripts of the initramfs are run only if they are executable.
             let program = path.starts_with("/etc/initramfs-tools/scripts");
-            steps.push(Step::SetFile { path, text, was, program, kept: false });
+            steps.push(FileStep::Set { path, text, was, program, kept: false }.into());
         }
     }
     Ok(steps)

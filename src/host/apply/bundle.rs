@@ -9,8 +9,9 @@ use crate::identity::FileId;
 use crate::trace;
 use gpuvm_core::bundle::SUMS;
 use gpuvm_core::image::{Sha256, Summing};
+use gpuvm_core::memsize::MemSize;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -48,6 +49,15 @@ pub struct BundleStep {
     pub texts: Vec<BundledText>,
     /// The copies in it.
     pub copies: Vec<BundledCopy>,
+}
+
+impl fmt::Display for BundleStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = MemSize::from_kib(self.bytes().div_ceil(1024));
+        write!(f, "write bundle {} of {size}", self.path.display())?;
+        let mut copies = self.copies.iter();
+        copies.try_for_each(|copy| write!(f, ", {} of {}", copy.file, copy.from.display()))
+    }
 }
 
 impl BundleStep {

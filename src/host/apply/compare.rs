@@ -5,49 +5,94 @@
 use super::blank::is_blank;
 use super::disk::Source;
 use super::domain::{is_active, row};
-use super::step::MadeAs;
-use super::{Observer, Step, StepError, copy, overlay};
+use super::{Observer, StepError, copy, overlay};
 use crate::command::{CommandError, output_unless};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::input::open_regular;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::disk_change::path_of;
-use gpuvm_core::image::{HEAD, kept};
+use gpuvm_core::image::{HEAD, Sha256, kept};
+use serde::{Deserialize, Serialize};
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Exit status of `qemu-img compare` if two disks differ.
 const DIFFER: i32 = 1;
 
-/// Refuses a volume that does not satisfy a [`Step::CompareDisk`]. That the domain is not running
-/// is checked last: QEMU's locks prevent its start while the disk is read.
-pub(super) fn disk(
-    step: &Step,
-    hypervisor: &dyn Hypervisor,
-    observer: &mut dyn Observer,
-) -> Result<(), StepError> {
-    let Step::CompareDisk { domain, pool, volume, format, capacity_bytes, disk, .. } = step else {
-        return Ok(());
-    };
-    let seen = copy::seen((pool, volume), (format, *capacity_bytes), Some(disk), hypervisor)?;
-    if let Step::CompareDisk { disk_format, content: true, .. } = step {
-        refuse_kept(&seen.path, format)?;
-        let is_over = seen.backing.as_ref() == Some(disk);
-        if !(is_over && overlay::is_untouched(&seen.path)) {
-            same((&seen.path, format), (disk, disk_format), observer)?;
-        }
-    }
-    refuse_active(domain, hypervisor)
+/// A volume and another disk, which must have one content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Comparison {
+    /// The domain that uses one of them.
+    pub domain: String,
+    /// The volume's pool.
+    pub pool: String,
+    /// Its name.
+    pub volume: String,
+    /// Its format: `raw`, `qcow2`.
+    pub format: String,
+    /// Size seen by a guest, in bytes.
+    pub capacity_bytes: u64,
+    /// The other disk.
+    pub disk: PathBuf,
+    /// Its format.
+    pub disk_format: String,
+    /// Whether both are on this machine, so that every byte is compared.
+    pub content: bool,
 }
 
-/// Refuses a disk that does not satisfy a [`Step::CheckAsMade`]. The bytes decide, never a time:
-/// clocks are set back. That the domain is not running is checked last, as above.
+/// What a disk was when a guest was made with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum MadeAs {
+    /// A copy of another disk.
+    CopyOf {
+        /// That disk.
+        disk: PathBuf,
+        /// The format of both.
+        format: String,
+    },
+    /// A file of these bytes.
+    Bytes {
+        /// Their number.
+        bytes: u64,
+        /// Their SHA-256.
+        sha256: Sha256,
+    },
+    /// An image without data. Its domain may run without it.
+    Blank,
+}
+
+impl Comparison {
+    /// Refuses a volume that differs. That the domain is not running is checked last: QEMU's locks
+    /// prevent its start while the disk is read.
+    pub(super) fn perform(
+        &self,
+        hypervisor: &dyn Hypervisor,
+        observer: &mut dyn Observer,
+    ) -> Result<(), StepError> {
+        let Comparison { pool, volume, format, capacity_bytes, disk, disk_format, .. } = self;
+        let seen = copy::seen((pool, volume), (format, *capacity_bytes), Some(disk), hypervisor)?;
+        if self.content {
+            refuse_kept(&seen.path, format)?;
+            let is_over = seen.backing.as_ref() == Some(disk);
+            if !(is_over && overlay::is_untouched(&seen.path)) {
+                same((&seen.path, format), (disk, disk_format), observer)?;
+            }
+        }
+        refuse_active(&self.domain, hypervisor)
+    }
+}
+
+/// Refuses a disk of a domain that is not as it was made. The bytes decide, never a time: clocks are
+/// set back. That the domain is not running is checked last, as above.
 pub(super) fn as_made(
-    step: &Step,
-    hypervisor: &dyn Hypervisor,
-    observer: &mut dyn Observer,
+    domain: &str,
+    path: &Path,
+    made: &MadeAs,
+    (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
 ) -> Result<(), StepError> {
-    let Step::CheckAsMade { domain, path, made } = step else { return Ok(()) };
     match made {
         MadeAs::CopyOf { disk, format } => {
             refuse_kept(path, format)?;
@@ -144,6 +189,7 @@ fn same(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::Step;
     use crate::skip::skip;
 
     /// An observer that only reports a signal, if set.

@@ -3,10 +3,11 @@
 //! its content.
 
 use super::disk::Source;
-use super::{Observer, Step, StepError};
+use super::{Observer, StepError};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::storage::Volume;
 use gpuvm_core::image::{Sha256, Summing};
+use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -27,31 +28,49 @@ pub(super) fn same(
     Err(StepError::Changed { path: path.to_owned(), what })
 }
 
-/// Refuses a volume that does not satisfy a [`Step::CheckVolume`].
-pub(super) fn check(
-    step: &Step,
-    hypervisor: &dyn Hypervisor,
-    observer: &mut dyn Observer,
-) -> Result<(), StepError> {
-    let Step::CheckVolume { pool, name, format, capacity_bytes, bytes, sha256 } = step else {
-        return Ok(());
-    };
-    seen((pool, name), (format, *capacity_bytes), None, hypervisor)?;
-    let mut told = Told { observer, through: 0, bytes: *bytes, signal: None };
-    let mut summing = Summing::new(&mut told);
-    let read = hypervisor.storage().download(pool, name, 0..*bytes, &mut summing);
-    let (sum, through) = summing.end();
-    if let Some(signal) = told.signal {
-        return Err(StepError::Signal { signal });
-    }
-    read?;
-    if (sum, through) == (*sha256, *bytes) {
-        Ok(())
-    } else {
-        Err(other(format!(
-            "{through} bytes of it with SHA-256 {sum} came back, and {bytes} with {sha256} were \
-             sent"
-        )))
+/// A volume as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct WrittenVolume {
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
+    /// Its format: `raw`, `qcow2`.
+    pub format: String,
+    /// Size seen by a guest, in bytes.
+    pub capacity_bytes: u64,
+    /// Bytes that it was filled with.
+    pub bytes: u64,
+    /// Their SHA-256.
+    pub sha256: Sha256,
+}
+
+impl WrittenVolume {
+    /// Refuses a volume that is not so.
+    pub(super) fn check(
+        &self,
+        hypervisor: &dyn Hypervisor,
+        observer: &mut dyn Observer,
+    ) -> Result<(), StepError> {
+        let WrittenVolume { pool, name, format, capacity_bytes, bytes, sha256 } = self;
+        seen((pool, name), (format, *capacity_bytes), None, hypervisor)?;
+        let mut told = Told { observer, through: 0, bytes: *bytes, signal: None };
+        let mut summing = Summing::new(&mut told);
+        let read = hypervisor.storage().download(pool, name, 0..*bytes, &mut summing);
+        let (sum, through) = summing.end();
+        if let Some(signal) = told.signal {
+            return Err(StepError::Signal { signal });
+        }
+        read?;
+        if (sum, through) == (*sha256, *bytes) {
+            Ok(())
+        } else {
+            Err(other(format!(
+                "{through} bytes of it with SHA-256 {sum} came back, and {bytes} with {sha256} \
+                 were sent"
+            )))
+        }
     }
 }
 

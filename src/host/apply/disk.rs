@@ -435,6 +435,15 @@ pub fn space(directory: &Path) -> Option<Space> {
     Some(Space { total: bytes(stat.blocks()), free: bytes(free) })
 }
 
+/// Refuses a path where something is, be it a link to nothing.
+pub fn absent(path: &Path) -> Result<(), DiskError> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(DiskError::Exists { path: path.to_owned() }),
+        // Any other problem is reported when it is made.
+        Err(_) => Ok(()),
+    }
+}
+
 /// Makes a directory for images that only its owner writes and everyone enters, QEMU's user too.
 pub fn create_directory(path: &Path, making: &mut Making<'_>) -> Result<(), DiskError> {
     let unfinished = unfinished(path, making.token);

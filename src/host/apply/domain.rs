@@ -1,19 +1,10 @@
-//! Checks for steps on domains: their machine, their state, their current identity.
+//! Checks for steps on domains: their state, their current identity.
 
-use super::{Step, StepError};
-use crate::hypervisor::machine::Machine;
+use super::StepError;
 use crate::hypervisor::{
     DomainState, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind,
 };
-
-/// Refuses a step on this machine if the hypervisor's domains are on another: a path, a device or
-/// an address there means something else here.
-pub(super) fn refuse_elsewhere(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
-    match hypervisor.machine() {
-        Machine::Elsewhere { host } if step.is_of_machine() => Err(StepError::Elsewhere { host }),
-        _ => Ok(()),
-    }
-}
+use std::fmt;
 
 /// The state of a domain; none: there is none of this name.
 pub(super) fn row(
@@ -28,11 +19,19 @@ pub(super) fn is_active(state: Option<DomainState>) -> bool {
     state.is_some_and(DomainState::is_active)
 }
 
-/// Makes the error of a domain that was off, and runs again.
-pub(super) fn started_again(step: &Step) -> HypervisorError {
-    let message = "it runs, so somebody has started it again".to_owned();
-    let kind = HypervisorErrorKind::WrongState;
+/// Makes the error of a step whose subject is not as expected.
+pub(super) fn refused(
+    kind: HypervisorErrorKind,
+    step: &impl fmt::Display,
+    message: String,
+) -> HypervisorError {
     HypervisorError { kind, doing: step.to_string(), message }
+}
+
+/// Makes the error of a domain that was off, and runs again.
+pub(super) fn started_again(step: &impl fmt::Display) -> HypervisorError {
+    let message = "it runs, so somebody has started it again".to_owned();
+    refused(HypervisorErrorKind::WrongState, step, message)
 }
 
 /// The domain of a name, which must have this UUID; none: there is none of this name.

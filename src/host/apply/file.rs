@@ -1,7 +1,7 @@
 //! Atomic writing of files: written beside their place, synced, then renamed. Our own files get the
 //! mode of their kind and may be removed; others' files keep their mode, owner and symlinks.
 
-use super::bind::BindError;
+use super::error::BindError;
 use crate::input;
 use crate::trace;
 use std::fs::{self, DirBuilder, Permissions};

@@ -1,10 +1,10 @@
 //! Records which disks gpuvm made, one file for each path in directory `disks` of the state. A file
 //! or volume of that name that somebody has put in a disk's place is not the one that was made.
 
-use super::bind::BindError;
+use super::error::BindError;
 use super::file::set_private_file;
 use super::state::record_of;
-use super::{Observer, Step, StepError};
+use super::{FileStep, Observer, Step, StepError, VolumeStep};
 use crate::hypervisor::Hypervisor;
 use crate::identity::{FileId, Identity};
 use crate::input;
@@ -78,9 +78,9 @@ fn elsewhere(state: &Path, now: &FileId) -> Option<Kept> {
 /// The format in which a step makes a disk.
 fn format_of(state: &Path, step: &Step) -> Option<String> {
     match step {
-        Step::CreateDisk { from: None, .. } => Some("raw".to_owned()),
-        Step::CreateDisk { from: Some(from), .. } => disk_format_made(state, from),
-        Step::MakeVolume { volume, .. } => Some(volume.format.clone()),
+        Step::File(FileStep::CreateDisk { from: None, .. }) => Some("raw".to_owned()),
+        Step::File(FileStep::CreateDisk { from: Some(from), .. }) => disk_format_made(state, from),
+        Step::Volume(VolumeStep::Make { volume, .. }) => Some(volume.format.clone()),
         _ => None,
     }
 }
@@ -98,7 +98,11 @@ pub fn forget_made_at(state: &Path, path: &Path) -> Option<Step> {
     let (record, was) = (record(state, path), disk_made_at(state, path));
     was.filter(|_| matches!(FileId::at(path), Ok(None)))?;
     let was = input::state(&record).ok()?;
-    Some(Step::Remember { path: record, text: None, was })
+    Some(Step::File(FileStep::Remember { path: record, text: None, was }))
+}
+
+fn makes_disk(step: &Step) -> bool {
+    matches!(step, Step::File(FileStep::CreateDisk { .. }) | Step::Volume(VolumeStep::Make { .. }))
 }
 
 /// Where a step makes or deletes a disk on this machine; none: it does neither.
@@ -107,13 +111,21 @@ fn place(step: &Step, made: Option<&Identity>, hypervisor: &dyn Hypervisor) -> O
         return None;
     }
     match (step, made) {
-        (Step::CreateDisk { path, .. } | Step::DeleteDisk { path, .. }, _) => Some(path.clone()),
+        (Step::File(FileStep::CreateDisk { path, .. } | FileStep::DeleteDisk { path, .. }), _) => {
+            Some(path.clone())
+        }
         // In a pool of files the key is the path.
-        (Step::MakeVolume { .. }, Some(Identity::Volume { key, .. })) if key.starts_with('/') => {
+        (Step::Volume(VolumeStep::Make { .. }), Some(Identity::Volume { key, .. }))
+            if key.starts_with('/') =>
+        {
             Some(key.into())
         }
-        (Step::MakeVolume { pool, volume, .. }, _) => volume_at(hypervisor, pool, &volume.name),
-        (Step::DeleteVolume { pool, name, .. }, _) => volume_at(hypervisor, pool, name),
+        (Step::Volume(VolumeStep::Make { pool, volume, .. }), _) => {
+            volume_at(hypervisor, pool, &volume.name)
+        }
+        (Step::Volume(VolumeStep::Delete { pool, name, .. }), _) => {
+            volume_at(hypervisor, pool, name)
+        }
         _ => None,
     }
 }
@@ -129,11 +141,10 @@ pub(super) fn keep(
     made: Option<&Identity>,
     (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
 ) {
-    if let (Some(state), Step::FillVolume { pool, name, .. }) = (state, step) {
+    if let (Some(state), Step::Volume(VolumeStep::Fill { pool, name, .. })) = (state, step) {
         return filled(state, volume_at(hypervisor, pool, name).as_deref());
     }
-    let makes = matches!(step, Step::CreateDisk { .. } | Step::MakeVolume { .. });
-    let (Some(state), Some(made), true) = (state, made, makes) else { return };
+    let (Some(state), Some(made), true) = (state, made, makes_disk(step)) else { return };
     let Some(path) = place(step, Some(made), hypervisor) else { return };
     if let Err(error) = write(state, &path, made, format_of(state, step)) {
         observer.note(&format!("which disk {} is was not recorded: {error}", path.display()));
@@ -167,7 +178,7 @@ pub(super) fn forget(
     made: Option<&Identity>,
     hypervisor: &dyn Hypervisor,
 ) {
-    if !matches!(step, Step::CreateDisk { .. } | Step::MakeVolume { .. }) {
+    if !makes_disk(step) {
         return;
     }
     let path = state.and_then(|_| place(step, made, hypervisor));
@@ -184,7 +195,10 @@ pub(super) fn deleting(
     hypervisor: &dyn Hypervisor,
     perform: impl FnOnce() -> Result<(), StepError>,
 ) -> Result<(), StepError> {
-    let deletes = matches!(step, Step::DeleteDisk { .. } | Step::DeleteVolume { .. });
+    let deletes = matches!(
+        step,
+        Step::File(FileStep::DeleteDisk { .. }) | Step::Volume(VolumeStep::Delete { .. })
+    );
     let state = state.filter(|_| deletes);
     let path = state.and_then(|_| place(step, None, hypervisor));
     let done = perform();

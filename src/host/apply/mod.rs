@@ -13,6 +13,7 @@ mod detach;
 mod disk;
 mod domain;
 pub mod drive;
+mod error;
 mod exclusions;
 pub mod file;
 mod firmware;
@@ -23,7 +24,6 @@ mod journal;
 mod kept;
 mod lease;
 mod lock;
-mod made;
 mod moved;
 mod needed;
 mod network;
@@ -34,10 +34,10 @@ pub mod owner;
 pub mod pages;
 pub mod partition;
 mod perform;
+mod proven;
 mod recover;
 mod secret;
 pub mod setting;
-mod snapshot;
 pub mod startup;
 mod state;
 mod step;
@@ -48,34 +48,37 @@ mod volume;
 
 pub use blank::is_blank;
 pub use bundle::{BundleStep, BundledCopy, BundledText};
-pub use disk::{DiskError, Preallocate, Space, locked_in, modified_ns, open, space};
+pub use compare::{Comparison, MadeAs};
+pub use copy::WrittenVolume;
+pub use disk::{DiskError, Preallocate, Space, absent, locked_in, modified_ns, open, space};
 pub use exclusions::{ExclusionsError, write_exclusions};
 pub use firmware::{foreign_nvram, is_absent, tpm_stays};
+pub use grow::{GrowBy, GrowStep};
 pub use interrupt::{Heard, Interrupt};
 pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story};
 pub use kept::{disk_format_made, disk_made_at, forget_made_at, is_another_file};
 pub use lease::{is_of_this_machine, mac_owner};
 pub use lock::{HostLock, LockError};
-pub use made::{volume_file, volume_place};
 pub use needed::disk_conflict;
 pub use network::NetworkStep;
 pub use overlay::is_untouched;
-pub use perform::absent;
 pub use recover::{Recovery, Way, recover};
 pub use secret::Secret;
-pub use snapshot::is_by_gpuvm;
 pub use state::{
     OWN_STATE, is_shared_state, kept_in, now_s, other_state, state_directory, state_root,
 };
 pub use step::{
-    GrowBy, LET_GO_S, MadeAs, MadeSnapshot, RESERVATION, Step, StepError, unknown_step,
+    CheckStep, DeviceStep, DomainStep, FileStep, HostStep, LET_GO_S, LiveStep, MadeSnapshot,
+    PartitionChange, RESERVATION, SnapshotStep, Step, StepError, VolumeStep, is_by_gpuvm,
+    unknown_step,
 };
+pub use volume::{volume_file, volume_place};
 
 use crate::hypervisor::Hypervisor;
 use crate::identity::{Identity, Mark, now_ns, random_uuid};
-use perform::Ours;
 use std::fmt;
 use std::path::PathBuf;
+use step::Ours;
 use undo::{Done, Of, Undone, undo_all};
 
 /// Something that was done and could not be undone.
@@ -278,8 +281,7 @@ impl<'a> Transaction<'a> {
     /// Does one step, announced in the journal.
     fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
         // Between the last check and the start nobody may take the guest's resources.
-        let starts = matches!(step, Step::StartDomain { .. });
-        let _guard = if starts { self.observer.guard(false)? } else { None };
+        let _guard = if step.is_start() { self.observer.guard(false)? } else { None };
         match perform::expects(step, self.hypervisor) {
             Err(why) if why.lets_be(step) => {
                 self.observer.handed_over(step, &why);
@@ -316,7 +318,7 @@ impl<'a> Transaction<'a> {
             done => done?,
         }
         let told = self.made.is_some();
-        let made = self.made.take().or_else(|| made::made(step, self.hypervisor));
+        let made = self.made.take().or_else(|| step.noun().made(self.hypervisor));
         if let Some(journal) = &mut self.journal {
             // The step is done even if this is not written; recovery would treat it as begun.
             let _ = journal.done(number, made.as_ref().filter(|_| !told));

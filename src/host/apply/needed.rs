@@ -1,8 +1,8 @@
 //! Finds the users of what a step is about to remove, at the time of the step: since the plan a
 //! guest may have been defined, or an overlay made.
 
+use super::StepError;
 use super::firmware::{foreign_nvram, tpm_stays};
-use super::{Step, StepError};
 use crate::discover::openers::in_use;
 use crate::discover::silent::Silent;
 use crate::hypervisor::uses::{Conflict, How, Use, User, Uses};
@@ -20,73 +20,83 @@ const ANOTHER: &str = "it is another file by now, made since it was to be delete
 /// The reason to keep a file that a journal identifies only by path.
 const UNKNOWN: &str = "an older gpuvm did not record which file it was";
 
-/// Returns why a step must not remove its subject; none: nobody needs it, or the step removes
-/// nothing. `later`: an interrupted run planned it, so the file may have been recreated since.
-pub(super) fn stays(
-    step: &Step,
+/// Why an image must not be deleted; none: nobody needs it. `later`: an interrupted run planned it,
+/// so the file may have been recreated since.
+pub(super) fn disk_stays(
+    path: &Path,
+    file: Option<&FileId>,
     later: bool,
     hypervisor: &dyn Hypervisor,
 ) -> Result<Option<String>, StepError> {
-    match step {
-        Step::DeleteDisk { path, file } => {
-            if let Some(why) = Silent::read().why(path) {
-                return Ok(Some(format!("disk {} stays: {why}", path.display())));
-            }
-            if later && file.is_none() && path.symlink_metadata().is_ok() {
-                return Ok(Some(format!("disk {} stays: {UNKNOWN}", path.display())));
-            }
-            if let Some(why) = another(path, file.as_ref(), later) {
-                return Ok(Some(format!("disk {} stays: {why}", path.display())));
-            }
-            let uses = match read(hypervisor)? {
-                Ok(uses) => uses,
-                Err(why) => return Ok(Some(format!("disk {} stays: {why}", path.display()))),
-            };
-            let why = first(&uses.of(path)).or_else(|| in_use(path, false));
-            Ok(why.map(|why| format!("disk {} stays: {why}", path.display())))
-        }
-        Step::DeleteVolume { pool, name, file } => {
-            let words = |why| format!("volume `{name}` of pool `{pool}` stays: {why}");
-            let uses = match read(hypervisor)? {
-                Ok(uses) => uses,
-                Err(why) => return Ok(Some(words(why))),
-            };
-            let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
-            // An empty one is a marker of ours, not a disk.
-            let known = uses.volume(&volume).filter(|known| known.capacity_bytes > 0);
-            if let Some(why) = known.and_then(|known| uses.silent(&known.path)) {
-                return Ok(Some(words(why)));
-            }
-            if let Some(why) = known.and_then(|known| another(&known.path, file.as_ref(), later)) {
-                return Ok(Some(words(why.to_owned())));
-            }
-            let here = hypervisor.machine().is_here();
-            let why = known.and_then(|known| {
-                let all = uses.of_disk(&known.path, Some(&volume));
-                first(&all).or_else(|| here.then(|| in_use(&known.path, false)).flatten())
-            });
-            Ok(why.map(words))
-        }
-        Step::DropNvram { xml, tpm: true, .. } => {
-            Ok(DomainXml::parse(xml).ok().and_then(|xml| tpm_stays(&xml, hypervisor)))
-        }
-        Step::DropNvram { xml, .. } => {
-            let Ok(xml) = DomainXml::parse(xml) else { return Ok(None) };
-            let Some(path) = xml.nvram() else { return Ok(None) };
-            let words = |why| format!("NVRAM {path} stays: {why}");
-            let uses = match read(hypervisor)? {
-                Ok(uses) => uses,
-                Err(why) => return Ok(Some(words(why))),
-            };
-            // If an interrupted run restored it, it has its own.
-            let own = xml.uuid().unwrap_or_default();
-            let path = Path::new(&path);
-            let why = first(&uses.others(path, &own)).or_else(|| uses.as_firmware(path));
-            let why = why.or_else(|| foreign_nvram(path, &hypervisor.opened_uri()));
-            Ok(why.map(words))
-        }
-        _ => Ok(None),
+    let words = |why: String| format!("disk {} stays: {why}", path.display());
+    if let Some(why) = Silent::read().why(path) {
+        return Ok(Some(words(why)));
     }
+    if later && file.is_none() && path.symlink_metadata().is_ok() {
+        return Ok(Some(words(UNKNOWN.to_owned())));
+    }
+    if let Some(why) = another(path, file, later) {
+        return Ok(Some(words(why.to_owned())));
+    }
+    let uses = match read(hypervisor)? {
+        Ok(uses) => uses,
+        Err(why) => return Ok(Some(words(why))),
+    };
+    let why = first(&uses.of(path)).or_else(|| in_use(path, false));
+    Ok(why.map(words))
+}
+
+/// As [`disk_stays`], of a volume by pool and name.
+pub(super) fn volume_stays(
+    (pool, name): (&str, &str),
+    file: Option<&FileId>,
+    later: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<Option<String>, StepError> {
+    let words = |why| format!("volume `{name}` of pool `{pool}` stays: {why}");
+    let uses = match read(hypervisor)? {
+        Ok(uses) => uses,
+        Err(why) => return Ok(Some(words(why))),
+    };
+    let volume = VolumeRef { pool: pool.to_owned(), name: name.to_owned() };
+    // An empty one is a marker of ours, not a disk.
+    let known = uses.volume(&volume).filter(|known| known.capacity_bytes > 0);
+    if let Some(why) = known.and_then(|known| uses.silent(&known.path)) {
+        return Ok(Some(words(why)));
+    }
+    if let Some(why) = known.and_then(|known| another(&known.path, file, later)) {
+        return Ok(Some(words(why.to_owned())));
+    }
+    let here = hypervisor.machine().is_here();
+    let why = known.and_then(|known| {
+        let all = uses.of_disk(&known.path, Some(&volume));
+        first(&all).or_else(|| here.then(|| in_use(&known.path, false)).flatten())
+    });
+    Ok(why.map(words))
+}
+
+/// Why the NVRAM, or (`tpm`) the TPM state, of an undefined domain must not be removed.
+pub(super) fn state_stays(
+    xml: &str,
+    tpm: bool,
+    hypervisor: &dyn Hypervisor,
+) -> Result<Option<String>, StepError> {
+    let Ok(xml) = DomainXml::parse(xml) else { return Ok(None) };
+    if tpm {
+        return Ok(tpm_stays(&xml, hypervisor));
+    }
+    let Some(path) = xml.nvram() else { return Ok(None) };
+    let words = |why| format!("NVRAM {path} stays: {why}");
+    let uses = match read(hypervisor)? {
+        Ok(uses) => uses,
+        Err(why) => return Ok(Some(words(why))),
+    };
+    // If an interrupted run restored it, it has its own.
+    let own = xml.uuid().unwrap_or_default();
+    let path = Path::new(&path);
+    let why = first(&uses.others(path, &own)).or_else(|| uses.as_firmware(path));
+    let why = why.or_else(|| foreign_nvram(path, &hypervisor.opened_uri()));
+    Ok(why.map(words))
 }
 
 /// Refuses a domain whose disks others use, or whose backing files others write: they may have been

@@ -1,7 +1,7 @@
 //! Records which configuration files are ours: the identity of each written file and the checksum
 //! of its text. What a file says of itself proves nothing: anybody may have copied it.
 
-use super::bind::BindError;
+use super::error::BindError;
 use super::file::set_private_file;
 use super::state::{record_of, state_directory};
 use crate::identity::FileId;

@@ -13,7 +13,7 @@
 
 mod device;
 
-use super::bind::BindError;
+use super::error::BindError;
 use crate::fsroot::{Dir, FsError, FsRoot};
 use crate::holders::{self, Seen, Use, UseKind};
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf, none};

@@ -12,7 +12,7 @@
 //! file of active partitions is written before an activation and after a deactivation, so that it
 //! never lacks one that is active.
 
-use super::bind::BindError;
+use super::error::BindError;
 use super::journal::JournalError;
 use super::{Observer, owner};
 use crate::fabric::{Manager, ManagerRefusal, RestoreFile, RestoreFileError, Stop};

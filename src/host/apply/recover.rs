@@ -1,11 +1,12 @@
 //! Recovery of an interrupted change: undone, or finished if it cannot be undone. Decided by its
 //! journal alone.
 
-use super::array::ArrayError;
+use super::error::ArrayError;
 use super::journal::{Journal, Orphan, Progress, Story};
-use super::perform::{Ours, perform_again};
+use super::perform::perform_again;
+use super::step::Ours;
 use super::undo::{Done, Of, undo_all};
-use super::{Aftermath, ApplyError, Left, Observer, Step, StepError, kept};
+use super::{Aftermath, ApplyError, HostStep, Left, Observer, SnapshotStep, Step, StepError, kept};
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind};
 use serde::Serialize;
 
@@ -46,8 +47,7 @@ impl Recovery {
             Some(story) if story.complete => Way::Forget,
             // All can be undone until the guest may run at its new place.
             Some(story) if is_off_meanwhile(story) => {
-                let starts = |step: &Step| matches!(step, Step::StartDomain { .. });
-                let is_started = begun(story).any(|(_, step)| starts(step));
+                let is_started = begun(story).any(|(_, step)| step.is_start());
                 if is_started { Way::Finish } else { Way::Undo }
             }
             Some(story) if begun(story).any(|(at, step)| took_away(story, at, step)) => Way::Finish,
@@ -64,21 +64,20 @@ impl Recovery {
 /// Whether a step that was begun may have taken something away. A revert has not before the state of
 /// its disks is recorded.
 fn took_away(story: &Story, at: usize, step: &Step) -> bool {
-    let is_revert = matches!(step, Step::RevertSnapshot { .. });
+    let is_revert = matches!(step, Step::Snapshot(SnapshotStep::Revert { .. }));
     step.takes_away() && (!is_revert || story.made.contains_key(&at))
 }
 
 /// Whether a guest was asked to be off only for the change.
 fn is_off_meanwhile(story: &Story) -> bool {
-    let is_off = |step: &Step| matches!(step, Step::ShutDownDomain { restarts: true, .. });
-    begun(story).any(|(_, step)| is_off(step))
+    begun(story).any(|(_, step)| step.is_off_meanwhile())
 }
 
 /// Whether a change for which a guest is off is undone although it was to be finished: none of its
 /// guests runs at its new place, and the first one cannot be started there.
 fn goes_back(story: &Story, step: &Step, why: &StepError) -> bool {
     let is_away = matches!(why, StepError::Hypervisor(error) if error.kind == HypervisorErrorKind::NoConnection);
-    let mut starts = begun(story).filter(|(_, step)| matches!(step, Step::StartDomain { .. }));
+    let mut starts = begun(story).filter(|(_, step)| step.is_start());
     let is_first = starts.next().is_some_and(|(_, first)| first == step);
     is_off_meanwhile(story) && is_first && starts.next().is_none() && !is_away
 }
@@ -102,8 +101,7 @@ fn numbers(story: &Story, way: Way) -> Vec<usize> {
         Way::Finish => {
             let all = story.steps.iter().enumerate();
             let todo = all.filter(|(_, (step, progress))| {
-                *progress != Progress::Done
-                    && (lasts(step) || matches!(step, Step::StartDomain { .. }))
+                *progress != Progress::Done && (lasts(step) || step.is_start())
             });
             todo.map(|(at, _)| at).collect()
         }
@@ -183,7 +181,7 @@ fn finish(
     let mut array_left = false;
     for done in steps {
         let Done { number, step, .. } = done;
-        if array_left && matches!(step, Step::Array(_)) {
+        if array_left && matches!(step, Step::Host(HostStep::Array(_))) {
             observer.handed_over(step, &ArrayError::Left.into());
             journal.done(*number, None)?;
             continue;

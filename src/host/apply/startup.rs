@@ -3,11 +3,11 @@
 //! virtual functions and reserve pages say themselves that they come before these daemons. What
 //! stands in the place of one of these files and is not proven ours is neither written nor removed.
 
-use crate::apply::Step;
-use crate::apply::bind::BindError;
 use crate::apply::boot::{BootFile, unit_word, wants};
+use crate::apply::error::BindError;
 use crate::apply::file;
 use crate::apply::ours::is_recorded;
+use crate::apply::{FileStep, Step};
 use crate::fsroot::{FsError, FsRoot};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -117,7 +117,7 @@ pub fn steps(
             Err(kind) => strangers.push(Stranger { path, kind }),
             Ok(was) if was == text => {}
             Ok(was) => {
-                steps.push(Step::SetFile { path, text, was, program: false, kept: true });
+                steps.push(FileStep::Set { path, text, was, program: false, kept: true }.into());
             }
         }
     }

@@ -170,7 +170,7 @@ impl Addresses for Fake {
 /// The step that asks a guest to shut down, and does not wait.
 fn shut_down(name: &str) -> Step {
     let (name, by) = (name.to_owned(), AskedBy::Agent);
-    Step::ShutDownDomain { name, uuid: None, by, wait_s: 0, restarts: false }
+    Step::Domain(DomainStep::ShutDown { name, uuid: None, by, wait_s: 0, restarts: false })
 }
 
 /// The error that there is no such domain.
@@ -201,7 +201,13 @@ impl Observer for Watch {
 }
 
 fn disk(path: PathBuf, bytes: u64) -> Step {
-    Step::CreateDisk { path, bytes, preallocate: Preallocate::Reserve, from: None, sha256: None }
+    Step::File(FileStep::CreateDisk {
+        path,
+        bytes,
+        preallocate: Preallocate::Reserve,
+        from: None,
+        sha256: None,
+    })
 }
 
 /// The UUID of the domain that is made here.
@@ -217,8 +223,8 @@ fn create(dir: &std::path::Path) -> Vec<Step> {
     vec![
         disk(dir.join("os.img"), 1 << 20),
         disk(dir.join("data.img"), 1 << 20),
-        Step::DefineDomain { name: name(), xml: xml("a", UUID) },
-        Step::StartDomain { name: name(), uuid: Some(UUID.into()) },
+        Step::Domain(DomainStep::Define { name: name(), xml: xml("a", UUID) }),
+        Step::Domain(DomainStep::Start { name: name(), uuid: Some(UUID.into()) }),
     ]
 }
 
@@ -283,9 +289,11 @@ fn copies_of_files_of_different_times_are_not_kept() {
             let meta = from.metadata().unwrap();
             let (path, preallocate) = (to.path().join(name), Preallocate::None);
             let of = Some(from.clone());
-            steps.push(Step::CreateDisk { path, bytes: 1, preallocate, from: of, sha256: None });
+            steps.push(
+                FileStep::CreateDisk { path, bytes: 1, preallocate, from: of, sha256: None }.into(),
+            );
             let modified_ns = modified_ns(&meta);
-            checks.push(Step::CheckSource { path: from, bytes: 1, modified_ns });
+            checks.push(CheckStep::Source { path: from, bytes: 1, modified_ns }.into());
         }
         steps.extend(checks);
         let mut meddler = Meddler(before, dir.path().join(names[0]));
@@ -348,10 +356,10 @@ fn a_delete_that_cannot_remove_a_disk_keeps_the_domain() {
     fake.set("a", true);
     let name = || "a".to_owned();
     let steps = [
-        Step::EndDomain { name: name(), uuid: None },
-        Step::UndefineDomain { name: name(), xml: name() },
+        Step::Domain(DomainStep::End { name: name(), uuid: None }),
+        Step::Domain(DomainStep::Undefine { name: name(), xml: name() }),
         // A directory is no image of ours.
-        Step::DeleteDisk { path: dir.path().to_owned(), file: None },
+        Step::File(FileStep::DeleteDisk { path: dir.path().to_owned(), file: None }),
     ];
     let error = apply(&steps, &fake, &mut Watch::default(), None).unwrap_err();
     assert!(error.to_string().contains("cannot delete disk"), "{error}");
@@ -383,8 +391,10 @@ fn a_guest_whose_agent_does_not_answer_is_asked_by_the_power_button() {
 #[test]
 fn a_step_follows_the_new_name_of_its_domain_alone() {
     let (name, uuid) = ("a".to_owned(), "u".to_owned());
-    let step = Step::Autostart { name, uuid, on: true };
-    let Step::Autostart { name, .. } = step.renamed("a", "b") else { panic!("another step") };
+    let step = Step::Domain(DomainStep::Autostart { name, uuid, on: true });
+    let Step::Domain(DomainStep::Autostart { name, .. }) = step.renamed("a", "b") else {
+        panic!("another step")
+    };
     assert_eq!(name, "b");
     assert_eq!(step.renamed("c", "b"), step);
 }
@@ -406,8 +416,8 @@ fn a_guest_that_is_started_while_it_is_undefined_is_kept() {
     fake.set("a", false);
     let name = || "a".to_owned();
     let steps = [
-        Step::UndefineDomain { name: name(), xml: name() },
-        Step::DeleteDisk { path: path.clone(), file: None },
+        Step::Domain(DomainStep::Undefine { name: name(), xml: name() }),
+        Step::File(FileStep::DeleteDisk { path: path.clone(), file: None }),
     ];
     let error = apply(&steps, &fake, &mut Watch::default(), None).unwrap_err();
     assert!(format!("{error:?}").contains("somebody has started it again"), "{error:?}");
@@ -509,7 +519,9 @@ mod killed;
 #[test]
 fn a_domain_that_is_defined_again_keeps_its_nvram_and_tpm_state() {
     let other = "22222222-2222-4333-8444-555555555555";
-    let step = |tpm| Step::DropNvram { name: "a".to_owned(), xml: xml("a", UUID), tpm };
+    let step = |tpm| {
+        Step::Domain(DomainStep::DropNvram { name: "a".to_owned(), xml: xml("a", UUID), tpm })
+    };
     for tpm in [false, true] {
         for (name, uuid) in [("a", UUID), ("a", other), ("b", UUID)] {
             let fake = Fake::default();

@@ -2,7 +2,7 @@
 //! keeping the file's mode, owner and symlink; and edits of one place of such a file, where the
 //! rest keeps its bytes, later edits included.
 
-use super::array::ArrayError;
+use super::error::ArrayError;
 use super::file;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -4,13 +4,15 @@
 
 use super::StepError;
 use super::disk::{self, unfinished};
-use super::made::{volume_file, volume_place};
+use super::needed::UNBORN;
+use super::proven::{not_ours, unseen, unused};
 use super::{Observer, journal::JournalError};
-use crate::hypervisor::storage::NewVolume;
+use crate::hypervisor::storage::{NewVolume, is_file_pool};
 use crate::hypervisor::{Hypervisor, HypervisorError};
-use crate::identity::{FileId, Identity};
+use crate::identity::{FileId, Identity, Proof};
 use gpuvm_core::domain::guest::VolumeRef;
 use nix::unistd::{AccessFlags, access};
+use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Copy)]
@@ -78,6 +80,84 @@ pub(super) fn drop_unfinished(
         storage.delete_volume(pool, &hidden)?;
     }
     Ok(())
+}
+
+/// Deletes the file of a volume that libvirt does not know, as while it copies another one in the
+/// pool; anything else at its place stays.
+fn delete_unknown(
+    hypervisor: &dyn Hypervisor,
+    pool: &str,
+    new: &NewVolume,
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    let Some(Identity::Volume { file: Some(made), .. }) = &proof.made else { return Ok(()) };
+    let Some(place) = volume_place(pool, &new.name, hypervisor)? else { return Ok(()) };
+    match volume_file(hypervisor, &place).map_err(unseen(&place))? {
+        Some(file) if made.is(&file, proof.same_boot) => {
+            unused(hypervisor, &place)?;
+            Ok(disk::delete(&place)?)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Deletes a volume that was made, unless it is in use as a disk by now.
+pub(super) fn delete_made(
+    hypervisor: &dyn Hypervisor,
+    pool: &str,
+    new: &NewVolume,
+    proof: &Proof<'_>,
+) -> Result<(), StepError> {
+    let storage = hypervisor.storage();
+    if let Some(token) = proof.mark.token() {
+        drop_unfinished(hypervisor, (pool, &new.name), &token)?;
+    }
+    let Some(now) = storage.volume_id(pool, &new.name)? else {
+        return delete_unknown(hypervisor, pool, new, proof);
+    };
+    let file = volume_file(hypervisor, &now.path).map_err(unseen(&now.path))?;
+    let what = || format!("volume `{}` of pool `{pool}`", new.name);
+    match &proof.made {
+        Some(Identity::Volume { key, file: made }) => {
+            let same = match (made, &file) {
+                (Some(made), Some(file)) if made.is(file, proof.same_boot) => true,
+                (Some(made), Some(file)) if made.may_be(file) => return not_ours(what(), UNBORN),
+                (Some(_), Some(_)) => false,
+                (made, file) => made.is_none() && file.is_none(),
+            };
+            if !same || *key != now.key {
+                return not_ours(what(), "it was made anew since");
+            }
+        }
+        // It gets its name only after its identity is in the journal, or nothing identifies it.
+        _ => return not_ours(what(), "it is not proven that this change made it"),
+    }
+    unused(hypervisor, &now.path)?;
+    Ok(storage.delete_volume(pool, &new.name)?)
+}
+
+/// Where a volume of a pool is, or will be; none: in no file of this machine.
+pub fn volume_place(
+    pool: &str,
+    volume: &str,
+    hypervisor: &dyn Hypervisor,
+) -> Result<Option<PathBuf>, HypervisorError> {
+    if !hypervisor.has_guests_here() {
+        return Ok(None);
+    }
+    let pools = hypervisor.storage().pools()?;
+    let pool = pools.into_iter().find(|known| known.name == pool && is_file_pool(&known.kind));
+    Ok(pool.and_then(|pool| pool.path).map(|dir| dir.join(volume)))
+}
+
+/// The file of a volume; none: it is not a file of this machine.
+pub fn volume_file(hypervisor: &dyn Hypervisor, path: &Path) -> io::Result<Option<FileId>> {
+    match path.symlink_metadata() {
+        _ if !hypervisor.machine().is_here() => Ok(None),
+        Ok(meta) if meta.is_file() => Ok(Some(FileId::of(&meta))),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(None),
+    }
 }
 
 /// Whether files can be renamed in the directory of a volume.

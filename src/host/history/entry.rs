@@ -1,6 +1,9 @@
 //! One change of a domain or of the host, with what undoes it.
 
-use crate::apply::Step;
+use crate::apply::{
+    CheckStep, Comparison, DeviceStep, DomainStep, FileStep, GrowStep, HostStep, SnapshotStep,
+    Step, VolumeStep,
+};
 use gpuvm_core::domain::guest::VolumeRef;
 use gpuvm_core::memsize::MemSize;
 use serde::{Deserialize, Serialize};
@@ -76,10 +79,12 @@ impl Entry {
     /// What it changed instead of the definition; none: that, as most changes do.
     pub fn beyond(&self) -> Option<Beyond<'_>> {
         self.steps.iter().find_map(|step| match step {
-            Step::RenameDomain { name, .. } => Some(Beyond::Renamed(name)),
-            Step::MakeSnapshot { snapshot, .. } => Some(Beyond::SnapshotMade(snapshot)),
-            Step::RevertSnapshot { of, .. } => Some(Beyond::Reverted(&of.snapshot)),
-            Step::DeleteSnapshot(of) => Some(Beyond::SnapshotDeleted(&of.snapshot)),
+            Step::Domain(DomainStep::Rename { name, .. }) => Some(Beyond::Renamed(name)),
+            Step::Snapshot(SnapshotStep::Make { snapshot, .. }) => {
+                Some(Beyond::SnapshotMade(snapshot))
+            }
+            Step::Snapshot(SnapshotStep::Revert { of, .. }) => Some(Beyond::Reverted(&of.snapshot)),
+            Step::Snapshot(SnapshotStep::Delete(of)) => Some(Beyond::SnapshotDeleted(&of.snapshot)),
             _ => None,
         })
     }
@@ -90,20 +95,19 @@ impl Entry {
     pub fn undo(&self, now: &str, runs: bool, boot: &str, copies: bool) -> Vec<Step> {
         let back = self.steps.iter().rev().filter(|step| runs || !step.is_of_running());
         let stands = |step: &&Step| match step {
-            Step::CompareDisk { .. } => copies,
-            Step::SetPages(_) | Step::Set(_) | Step::BindDevice { .. } => self.boot == boot,
+            Step::Check(CheckStep::Compare(_)) => copies,
+            Step::Host(HostStep::SetPages(_) | HostStep::Set(_))
+            | Step::Device(DeviceStep::Bind { .. }) => self.boot == boot,
             _ => true,
         };
         let mut steps: Vec<Step> = back.filter(stands).filter_map(Step::reversed).collect();
         if now != self.before {
             let (name, xml) = (self.domain.clone(), self.before.clone());
-            steps.push(Step::RedefineDomain { name, xml, before: now.to_owned() });
+            steps.push(DomainStep::Redefine { name, xml, before: now.to_owned() }.into());
         }
         if copies {
-            let gone = |copy: DiskCopy| Step::DeleteVolume {
-                pool: copy.pool,
-                name: copy.name,
-                file: None,
+            let gone = |copy: DiskCopy| {
+                Step::Volume(VolumeStep::Delete { pool: copy.pool, name: copy.name, file: None })
             };
             steps.extend(self.copies().map(gone));
         }
@@ -118,8 +122,10 @@ impl Entry {
     /// A disk whose data it deleted, in words; none: it deleted none.
     pub fn deleted(&self) -> Option<String> {
         self.steps.iter().find_map(|step| match step {
-            Step::DeleteDisk { path, .. } => Some(format!("disk {}", path.display())),
-            Step::DeleteVolume { pool, name, .. } => {
+            Step::File(FileStep::DeleteDisk { path, .. }) => {
+                Some(format!("disk {}", path.display()))
+            }
+            Step::Volume(VolumeStep::Delete { pool, name, .. }) => {
                 Some(format!("volume `{name}` of pool `{pool}`"))
             }
             _ => None,
@@ -129,7 +135,7 @@ impl Entry {
     /// The disks that it made larger, which undoing leaves, in words.
     pub fn grown(&self) -> impl Iterator<Item = String> {
         self.steps.iter().filter_map(|step| match step {
-            Step::GrowDisk { target, bytes, .. } => {
+            Step::Domain(DomainStep::GrowDisk(GrowStep { target, bytes, .. })) => {
                 let size = MemSize::from_kib(bytes / 1024);
                 Some(format!(
                     "disk `{target}`, grown to {size}, is not made smaller: that would cut off data"
@@ -143,8 +149,10 @@ impl Entry {
     pub fn images(&self) -> impl Iterator<Item = NewImage> {
         let copies: Vec<DiskCopy> = self.copies().collect();
         self.steps.iter().filter_map(move |step| match step {
-            Step::CreateDisk { path, .. } => Some(NewImage { path: path.clone(), volume: None }),
-            Step::MakeVolume { pool, volume, .. } => {
+            Step::File(FileStep::CreateDisk { path, .. }) => {
+                Some(NewImage { path: path.clone(), volume: None })
+            }
+            Step::Volume(VolumeStep::Make { pool, volume, .. }) => {
                 let name = &volume.name;
                 let is_copy = copies.iter().any(|copy| copy.pool == *pool && copy.name == *name);
                 let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
@@ -157,7 +165,7 @@ impl Entry {
     /// The copies of disks that it made, the last one first.
     pub fn copies(&self) -> impl Iterator<Item = DiskCopy> {
         self.steps.iter().rev().filter_map(|step| match step {
-            Step::CompareDisk { pool, volume, content, .. } => {
+            Step::Check(CheckStep::Compare(Comparison { pool, volume, content, .. })) => {
                 let (pool, name) = (pool.clone(), volume.clone());
                 Some(DiskCopy { pool, name, comparable: *content })
             }

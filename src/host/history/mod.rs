@@ -29,7 +29,7 @@ pub use entry::{Beyond, DiskCopy, Entry, NewImage};
 pub use owner::Owner;
 pub use users::{UserRecords, of_users};
 
-use crate::apply::{Step, kept_in};
+use crate::apply::{HostStep, Step, kept_in};
 use gpuvm_core::shell::word;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -257,5 +257,5 @@ impl History {
 
 /// Whether a step sets a number of huge pages, which does not survive a reboot.
 fn is_pages(step: &Step) -> bool {
-    matches!(step, Step::SetPages(_))
+    matches!(step, Step::Host(HostStep::SetPages(_)))
 }

@@ -3,7 +3,7 @@
 //! ever written are read, and a newer one is refused as such, not as damaged.
 
 use super::HistoryError;
-use crate::apply::{Step, unknown_step};
+use crate::apply::{FileStep, Step, unknown_step};
 use crate::input;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -83,10 +83,10 @@ pub(super) fn text<D: Serialize>(document: &D) -> String {
 
 /// The step that writes a document, if the file contains `was` now.
 pub(super) fn write<D: Serialize>(path: PathBuf, document: &D, was: Option<String>) -> Step {
-    Step::Remember { path, text: Some(text(document)), was }
+    Step::File(FileStep::Remember { path, text: Some(text(document)), was })
 }
 
 /// Returns the step that removes a file if it contains `was` now.
 pub(super) fn remove(path: PathBuf, was: String) -> Step {
-    Step::Remember { path, text: None, was: Some(was) }
+    Step::File(FileStep::Remember { path, text: None, was: Some(was) })
 }

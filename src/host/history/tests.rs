@@ -3,6 +3,7 @@
 use super::*;
 use crate::apply::file::set_private_file;
 use crate::apply::pages::PagesStep;
+use crate::apply::{CheckStep, Comparison, DomainStep, FileStep, LiveStep, VolumeStep};
 use gpuvm_core::cpuset::NodeId;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::memsize::MemSize;
@@ -17,7 +18,7 @@ fn history() -> (tempfile::TempDir, History) {
 
 /// Performs a step that writes or removes a file.
 fn perform(step: &Step) {
-    let Step::Remember { path, text, .. } = step else { panic!("{step:?}") };
+    let Step::File(FileStep::Remember { path, text, .. }) = step else { panic!("{step:?}") };
     set_private_file(path, text.as_deref()).unwrap();
 }
 
@@ -70,35 +71,40 @@ fn undoing_goes_backwards_and_leaves_what_does_not_run() {
     let name = "a".to_owned();
     let path = PathBuf::from("/etc/x");
     entry.steps = vec![
-        Step::SetFile {
+        Step::File(FileStep::Set {
             path: path.clone(),
             text: Some("new".into()),
             was: None,
             program: false,
             kept: false,
-        },
-        Step::PinThread {
+        }),
+        Step::Live(LiveStep::Pin {
             name: name.clone(),
             thread: GuestThread::Emulator,
             pcpus: "1".parse().unwrap(),
             was: "0-3".parse().unwrap(),
-        },
+        }),
     ];
-    let file =
-        Step::SetFile { path, text: None, was: Some("new".into()), program: false, kept: false };
-    let define = Step::RedefineDomain {
+    let file = Step::File(FileStep::Set {
+        path,
+        text: None,
+        was: Some("new".into()),
+        program: false,
+        kept: false,
+    });
+    let define = Step::Domain(DomainStep::Redefine {
         name: name.clone(),
         xml: "<domain/>".into(),
         before: "<domain>now</domain>".into(),
-    };
+    });
     let steps = entry.undo("<domain>now</domain>", false, "b", true);
     assert_eq!(steps, [file.clone(), define]);
-    let pin = Step::PinThread {
+    let pin = Step::Live(LiveStep::Pin {
         name,
         thread: GuestThread::Emulator,
         pcpus: "0-3".parse().unwrap(),
         was: "1".parse().unwrap(),
-    };
+    });
     assert_eq!(entry.undo("<domain/>", true, "b", true), [pin, file]);
 }
 
@@ -107,7 +113,7 @@ fn a_copy_goes_after_it_was_compared_or_stays() {
     let (_root, history) = history();
     let mut entry = history.next("tune", "test:///default", "a", 0, "<domain/>".into());
     let (pool, name) = ("p".to_owned(), "a.raw".to_owned());
-    let compare = Step::CompareDisk {
+    let compare = Step::Check(CheckStep::Compare(Comparison {
         domain: "a".into(),
         pool: pool.clone(),
         volume: name.clone(),
@@ -116,13 +122,14 @@ fn a_copy_goes_after_it_was_compared_or_stays() {
         disk: "/p/a.qcow2".into(),
         disk_format: "qcow2".into(),
         content: true,
-    };
+    }));
     entry.steps = vec![compare.clone()];
     let steps = entry.undo("<domain>now</domain>", false, "b", true);
-    assert!(matches!(&steps[..], [first, Step::RedefineDomain { .. }, last]
-        if *first == compare && *last == Step::DeleteVolume { pool, name, file: None }));
+    let delete = Step::from(VolumeStep::Delete { pool, name, file: None });
+    assert!(matches!(&steps[..], [first, Step::Domain(DomainStep::Redefine { .. }), last]
+        if *first == compare && *last == delete));
     let steps = entry.undo("<domain>now</domain>", false, "b", false);
-    assert!(matches!(steps[..], [Step::RedefineDomain { .. }]), "{steps:?}");
+    assert!(matches!(steps[..], [Step::Domain(DomainStep::Redefine { .. })]), "{steps:?}");
 }
 
 #[test]
@@ -131,7 +138,7 @@ fn pages_are_given_back_in_the_boot_that_they_were_reserved_in() {
     let mut entry = history.next("tune", "test:///default", "a", 0, "<domain/>".into());
     let pages = |to, was, needed| {
         let (node, page_kib) = (NodeId(1), MemSize::from_kib(2048));
-        Step::SetPages(PagesStep { node, page_kib, to, was, needed })
+        Step::Host(HostStep::SetPages(PagesStep { node, page_kib, to, was, needed }))
     };
     entry.boot = "one".into();
     entry.steps = vec![pages(10, 2, 8)];
@@ -170,7 +177,7 @@ fn a_domains_changes_of_format_1_are_read_undone_and_written_the_same() {
     for entry in [first, second] {
         let (path, text) = v1(&format!("history/{UUID}/{:04}.json", entry.number));
         assert_eq!(store::text(entry), text);
-        let step = Step::Remember { path, text: None, was: Some(text) };
+        let step = Step::File(FileStep::Remember { path, text: None, was: Some(text) });
         assert_eq!(history.forget(entry), step);
     }
     let [DiskCopy { pool, name, .. }] = &second.copies().collect::<Vec<_>>()[..] else { panic!() };
@@ -178,10 +185,10 @@ fn a_domains_changes_of_format_1_are_read_undone_and_written_the_same() {
     let now = second.after.as_deref().unwrap();
     let steps = second.undo(now, false, "another boot", true);
     let kind = |step: &Step| match step {
-        Step::Remember { .. } => "remember",
-        Step::CompareDisk { .. } => "compare",
-        Step::RedefineDomain { xml, .. } if *xml == second.before => "redefine",
-        Step::DeleteVolume { .. } => "delete",
+        Step::File(FileStep::Remember { .. }) => "remember",
+        Step::Check(CheckStep::Compare(_)) => "compare",
+        Step::Domain(DomainStep::Redefine { xml, .. }) if *xml == second.before => "redefine",
+        Step::Volume(VolumeStep::Delete { .. }) => "delete",
         _ => "?",
     };
     let kinds: Vec<&str> = steps.iter().map(kind).collect();
@@ -195,8 +202,9 @@ fn the_hosts_changes_of_format_1_are_read_and_undone() {
     assert_eq!([files.verb.as_str(), tuning.verb.as_str()], ["host files", "host tuning"]);
     let steps = files.undo("", false, "another boot", false);
     // The caller reverses an edit based on the file's current content.
-    assert!(matches!(&steps[..], [Step::EditText(edit)] if edit.after.contains("= 4096")));
-    let [Step::SetFile { path, text: None, was: Some(_), .. }] =
+    let [Step::Host(HostStep::EditText(edit))] = &steps[..] else { panic!("{steps:?}") };
+    assert!(edit.after.contains("= 4096"));
+    let [Step::File(FileStep::Set { path, text: None, was: Some(_), .. })] =
         &tuning.undo("", false, "another boot", false)[..]
     else {
         panic!("{tuning:?}")

@@ -2,7 +2,7 @@
 //! killed at every call.
 
 use super::*;
-use crate::apply::Step;
+use crate::apply::{Step, VolumeStep};
 use crate::change::Change;
 use crate::delete::{Delete, delete};
 use crate::domain::disk_change::path_of;
@@ -269,7 +269,7 @@ fn with_disk() -> Stage {
         backing: None,
         mode: 0o600,
     };
-    let make = Step::MakeVolume { pool: POOL.into(), volume, from: None };
+    let make = Step::Volume(VolumeStep::Make { pool: POOL.into(), volume, from: None });
     let making = || Change::new("create", "a", vec![make.clone()], ());
     Session::begin(&stage.world, manner(Confirm::Given))
         .unwrap()

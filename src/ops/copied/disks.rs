@@ -3,7 +3,9 @@
 //! over. What is only read stays shared.
 
 use super::{CloneError, CloneRequest};
-use crate::apply::{Preallocate, Step, modified_ns, space};
+use crate::apply::{
+    CheckStep, Comparison, FileStep, Preallocate, Step, VolumeStep, modified_ns, space,
+};
 use crate::backing::{Trusted, chain, format_made, untrusted};
 use crate::domain::disk_change::target_of;
 use crate::domain::guest::{DiskFormat, Made, Role, VolumeRef};
@@ -99,11 +101,11 @@ pub(crate) fn copies(
     // Each is compared once all are copied, so that the disks of a guest that ran meanwhile are not
     // of different times.
     let compares =
-        |step: &Step| matches!(step, Step::CompareDisk { .. } | Step::CheckSource { .. });
+        |step: &Step| matches!(step, Step::Check(CheckStep::Compare(_) | CheckStep::Source { .. }));
     copies.steps.sort_by_key(compares);
     // The copy of one alone has looked at it.
     if copies.disks.len() == 1 {
-        copies.steps.retain(|step| !matches!(step, Step::CheckSource { .. }));
+        copies.steps.retain(|step| !matches!(step, Step::Check(CheckStep::Source { .. })));
     }
     Ok(copies)
 }
@@ -294,17 +296,20 @@ impl Copies {
             mode: 0o600,
         };
         let from = Some(VolumeRef { pool: pool.clone(), name: volume.name.clone() });
-        self.steps.push(Step::MakeVolume { pool: pool.clone(), volume: new, from });
-        self.steps.push(Step::CompareDisk {
-            domain: wanted.name.clone(),
-            pool: pool.clone(),
-            volume: name.clone(),
-            format: volume.format.clone(),
-            capacity_bytes: volume.capacity_bytes,
-            disk: volume.path.clone(),
-            disk_format: volume.format.clone(),
-            content: hypervisor.has_guests_here(),
-        });
+        self.steps.push(VolumeStep::Make { pool: pool.clone(), volume: new, from }.into());
+        self.steps.push(
+            CheckStep::Compare(Comparison {
+                domain: wanted.name.clone(),
+                pool: pool.clone(),
+                volume: name.clone(),
+                format: volume.format.clone(),
+                capacity_bytes: volume.capacity_bytes,
+                disk: volume.path.clone(),
+                disk_format: volume.format.clone(),
+                content: hypervisor.has_guests_here(),
+            })
+            .into(),
+        );
         Ok((path, Some(VolumeRef { pool, name })))
     }
 
@@ -337,9 +342,10 @@ impl Copies {
         let preallocate = if is_whole { Preallocate::Reserve } else { Preallocate::None };
         let text = path_text(&path)?;
         let from = Some(old.path.to_owned());
-        self.steps.push(Step::CreateDisk { path, bytes, preallocate, from, sha256: None });
+        self.steps
+            .push(FileStep::CreateDisk { path, bytes, preallocate, from, sha256: None }.into());
         let (path, modified_ns) = (old.path.to_owned(), modified_ns(&meta));
-        self.steps.push(Step::CheckSource { path, bytes, modified_ns });
+        self.steps.push(CheckStep::Source { path, bytes, modified_ns }.into());
         Ok((text, None))
     }
 }

@@ -8,7 +8,9 @@ use super::disks::{
     Copied, Copies, Old, disk_file, is_of_directory, own_name, refuse_image, refused,
 };
 use super::{CloneError, CloneRequest};
-use crate::apply::{Step, disk_made_at, is_another_file, is_untouched};
+use crate::apply::{
+    CheckStep, Comparison, Step, VolumeStep, disk_made_at, is_another_file, is_untouched,
+};
 use crate::change::DomainChange;
 use crate::domain::disk_change::target_of;
 use crate::domain::guest::{Made, Role, VolumeRef};
@@ -201,7 +203,7 @@ impl Plan<'_> {
         nth: usize,
     ) -> Result<()> {
         let (path, (volume, make)) = self.over(base, old, old.name)?;
-        let compare = Step::CompareDisk {
+        let compare = Step::Check(CheckStep::Compare(Comparison {
             domain: old.name.to_owned(),
             pool: volume.pool.clone(),
             volume: volume.name.clone(),
@@ -210,7 +212,7 @@ impl Plan<'_> {
             disk: base.path.clone(),
             disk_format: base.format.clone(),
             content: self.hypervisor.has_guests_here(),
-        };
+        }));
         self.steps.extend([make, compare]);
         let target = old.target.to_owned();
         let (format, file) = (Put::Is(FORMAT.to_owned()), Put::Is(path.clone()));
@@ -287,7 +289,7 @@ impl Plan<'_> {
             backing: Some((base.path.clone(), base.format.clone())),
             mode: 0o600,
         };
-        Ok((path, (volume, Step::MakeVolume { pool, volume: new, from: None })))
+        Ok((path, (volume, Step::Volume(VolumeStep::Make { pool, volume: new, from: None }))))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::machine::{lacks, networks_of, without_vhost};
 use super::{CreateError, CreateRequest, Told, macs, refuse_existing, told};
-use crate::apply::Step;
+use crate::apply::{DomainStep, Step};
 use crate::claim::claim;
 use crate::disks;
 use crate::doctor;
@@ -130,7 +130,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         let first = !extra.reserved.is_empty() || !extra.guarded.is_empty();
         steps.insert(if first { 0 } else { steps.len() }, note);
     }
-    steps.push(Step::DefineDomain { name: name.clone(), xml: xml.text().to_owned() });
+    steps.push(DomainStep::Define { name: name.clone(), xml: xml.text().to_owned() }.into());
     Ok(Prepared { name, xml, steps, losses })
 }
 

@@ -2,6 +2,7 @@
 //! anything is done, and changes before the lock is held.
 
 use super::*;
+use crate::apply::VolumeStep;
 use crate::domain::guest::{VirtType, mac};
 use crate::domain::wish::NicWish;
 use crate::error::Error;
@@ -381,7 +382,7 @@ fn the_seed_names_every_nic_of_the_definition() {
             _ => None,
         });
         let sealed = steps.flatten().find_map(|step| match step {
-            Step::SealVolume { content, .. } => Some(content.bytes().unwrap()),
+            Step::Volume(VolumeStep::Seal { content, .. }) => Some(content.bytes().unwrap()),
             _ => None,
         });
         String::from_utf8_lossy(&sealed.expect("a seed")).into_owned()

@@ -1,7 +1,7 @@
 //! More vCPUs of a running guest of a file, which it gets without a restart where it has room.
 
 use super::{AppliedGuest, DescribedGuest, GuestAction, resized};
-use crate::apply::Step;
+use crate::apply::{LiveStep, Step};
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::guest::still;
@@ -81,6 +81,9 @@ pub(super) fn at_once(world: &World, wanted: &SetRequest) -> Option<SetRequest> 
     }
     let live = SetRequest { live: true, ..wanted.clone() };
     let steps = set(world, &live).ok()?.steps();
-    let takes = |step: &Step| matches!(step, Step::PlugVcpus { vcpus, was, .. } if vcpus < was);
+    let takes = |step: &Step| match step {
+        Step::Live(LiveStep::PlugVcpus { vcpus, was, .. }) => vcpus < was,
+        _ => false,
+    };
     (!steps.iter().any(takes)).then_some(live)
 }

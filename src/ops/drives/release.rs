@@ -164,7 +164,7 @@ fn steps(found: &Found<'_>) -> Result<Vec<Step>> {
     steps.extend(mounts.into_iter().rev().map(ArrayStep::Unmount));
     let members = members.into_iter().map(|member| member.id).collect();
     steps.push(ArrayStep::Stop(Assembly { device, uuid, members, degraded: false }));
-    Ok(steps.into_iter().map(Step::Array).collect())
+    Ok(steps.into_iter().map(Step::from).collect())
 }
 
 /// The steps on files: the record of what restores the array, and those that refer to it.

@@ -5,8 +5,8 @@ mod members;
 
 use super::error::ArrayVerbError;
 use super::{FSTAB, named};
-use crate::apply::Step;
 use crate::apply::array::{ArrayStep, Assembly, Mounting, can_make, content};
+use crate::apply::{HostStep, Step};
 use crate::change::Change;
 use crate::discover::arrays::array;
 use crate::discover::holders::Uses;
@@ -128,7 +128,7 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
         let (known, uuid) = (Some(known), record.uuid.clone());
         steps.push(ArrayStep::Add { device, members: lost, known, uuid });
     }
-    let mut steps: Vec<Step> = steps.into_iter().map(Step::Array).collect();
+    let mut steps: Vec<Step> = steps.into_iter().map(Step::from).collect();
     if wanted.initramfs {
         steps.push(renewal()?);
     }
@@ -254,7 +254,8 @@ fn verify(record: &Released, steps: &[Step]) -> Result<()> {
                 let members = array.members.len();
                 wrong.push(format!("/dev/{name} is {} of {members} drives", array.level));
             }
-            let is_new = |step: &Step| matches!(step, Step::Array(ArrayStep::Create { .. }));
+            let is_new =
+                |step: &Step| matches!(step, Step::Host(HostStep::Array(ArrayStep::Create { .. })));
             if array.bytes != record.bytes && !steps.iter().any(is_new) {
                 wrong.push(format!("/dev/{name} has {} bytes, not {}", array.bytes, record.bytes));
             }

@@ -3,7 +3,6 @@
 use super::error::DriveError;
 use super::named;
 use super::state::{Reason, State};
-use crate::apply::Step;
 use crate::apply::drive::WipeStep;
 use crate::bdf::Bdf;
 use crate::blockdev::Known;
@@ -72,12 +71,7 @@ fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
     let (name, path, bytes) = (drive.name.clone(), PathBuf::from(path), drive.bytes);
     let step = WipeStep { path: path.clone(), bytes, content: content.clone(), known };
     let about = Wiped { name: name.clone(), path, bytes, content };
-    let change = named(
-        ("drive wipe", &name),
-        (Deed::Erase, "drive", id),
-        vec![Step::WipeDrive(step)],
-        about,
-    );
+    let change = named(("drive wipe", &name), (Deed::Erase, "drive", id), vec![step.into()], about);
     Ok(Change { again: format!("gpuvm drive wipe {}", word(id)), ..change })
 }
 

@@ -1,7 +1,7 @@
 //! The list on a recorded DGX-2, with its file in a directory of the test's own.
 
 use super::*;
-use crate::apply::{HostLock, Journal};
+use crate::apply::{DomainStep, HostLock, Journal};
 use crate::discover::source::load;
 use crate::error::Error;
 use crate::reporter::Answer;
@@ -119,7 +119,9 @@ fn nothing_changes_beside_another_change() {
         let dir = stage.dir.path().join("journal");
         let mut journal = Journal::begin_in(&dir, "create", "a", uri).unwrap();
         let xml = crate::stage::fake::xml("a", crate::stage::UUID);
-        journal.plan(&[crate::apply::Step::DefineDomain { name: "a".into(), xml }]).unwrap();
+        journal
+            .plan(&[crate::apply::Step::Domain(DomainStep::Define { name: "a".into(), xml })])
+            .unwrap();
         journal.begins(0).unwrap();
         drop(journal);
         let done = out(&stage, GPU, None);

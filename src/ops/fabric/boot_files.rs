@@ -2,10 +2,10 @@
 //! others, and the drop-in of Fabric Manager's unit, for its restarts. A file of that name that we
 //! did not make is left alone: its own claim does not make it ours.
 
-use crate::apply::Step;
 use crate::apply::boot::unit_word;
 use crate::apply::ours::is_recorded;
 use crate::apply::text::TextStep;
+use crate::apply::{FileStep, Step};
 use crate::error::{Coded, Error, Result};
 use crate::files::configuration;
 use crate::world::World;
@@ -155,7 +155,7 @@ pub fn steps(file: &FabricFile, remove: bool) -> Result<Vec<Step>> {
         return Ok(Vec::new());
     }
     let program = file.path == HOOK;
-    Ok(vec![Step::SetFile { path: file.path.into(), text, was, program, kept: true }])
+    Ok(vec![Step::File(FileStep::Set { path: file.path.into(), text, was, program, kept: true })])
 }
 
 /// Returns the steps that move Fabric Manager's state to a directory that is never cleaned, after
@@ -178,10 +178,10 @@ pub fn config_steps() -> Result<(Vec<Step>, Vec<String>)> {
             return Err(not_ours(&copy));
         }
         let (path, text) = (copy.into(), Some(before.clone()));
-        steps.push(Step::SetFile { path, text, was, program: false, kept: true });
+        steps.push(FileStep::Set { path, text, was, program: false, kept: true }.into());
     }
     let what = "have Fabric Manager keep its state in /var/lib".to_owned();
-    steps.push(Step::EditText(TextStep { path, before, after, what }));
+    steps.push(TextStep { path, before, after, what }.into());
     Ok((steps, lines))
 }
 

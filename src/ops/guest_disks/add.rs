@@ -3,7 +3,7 @@
 use super::error::GuestDiskError;
 use super::settled::settled;
 use super::subject::Subject;
-use crate::apply::{Step, state_root};
+use crate::apply::{LiveStep, Step, state_root};
 use crate::change::{Change, DomainChange, Part};
 use crate::disks;
 use crate::domain::DomainXml;
@@ -218,5 +218,5 @@ fn attach(
         ));
     };
     let xml = with.disk_named(target).map(|disk| disk.xml().to_owned()).unwrap_or_default();
-    Ok(Step::AttachDisk { name, path: disk.path.clone(), xml })
+    Ok(Step::Live(LiveStep::AttachDisk { name, path: disk.path.clone(), xml }))
 }

@@ -5,7 +5,7 @@ use super::add::ChangedDisk;
 use super::error::GuestDiskError;
 use super::settled::settled;
 use super::subject::{Subject, said};
-use crate::apply::{ApplyError, LET_GO_S, Step, StepError};
+use crate::apply::{ApplyError, LET_GO_S, LiveStep, Step, StepError};
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::Element;
 use crate::domain::disk_change::{path_of, target_of};
@@ -184,7 +184,7 @@ fn detach(subject: &Subject, target: &str, disk: Element<'_>) -> Result<Step> {
         return Err(GuestDiskError::NoPath { target: target.to_owned() }.hint(hint));
     };
     let (name, xml) = (subject.name.clone(), Some(disk.xml().to_owned()));
-    Ok(Step::DetachDisk { name, path, wait_s: LET_GO_S, xml })
+    Ok(Step::Live(LiveStep::DetachDisk { name, path, wait_s: LET_GO_S, xml }))
 }
 
 /// Returns the step that deletes its data, if that is proven to be the domain's own; none: it is

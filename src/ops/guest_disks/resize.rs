@@ -4,7 +4,7 @@
 use super::error::GuestDiskError;
 use super::inside::{self, InGuest};
 use super::subject::{Subject, can_be_opened};
-use crate::apply::{GrowBy, Step, space, volume_file};
+use crate::apply::{DomainStep, GrowBy, GrowStep, Step, space, volume_file};
 use crate::change::{Change, DomainChange, Part};
 use crate::domain::Element;
 use crate::domain::disk_change::path_of;
@@ -140,7 +140,13 @@ pub fn resize(world: &World, wanted: &ResizeDisk) -> Result<Change<ResizedDisk>>
     let (uuid, target) = (subject.uuid.clone(), target.clone());
     let size = |bytes: u64| MemSize::from_kib(bytes / 1024);
     let what = format!("disk {target}: {} -> {}", size(now.capacity_bytes), size(bytes));
-    let step = Step::GrowDisk { name: name.clone(), uuid, target, bytes, by };
+    let step = Step::Domain(DomainStep::GrowDisk(GrowStep {
+        name: name.clone(),
+        uuid,
+        target,
+        bytes,
+        by,
+    }));
     let text = subject.xml.text().to_owned();
     let change = DomainChange {
         verb: "disk resize",

@@ -155,5 +155,5 @@ pub(super) fn steps_of(bridge: &HostBridge, text: &str, within_s: u64) -> Vec<St
         HostNetStep::Write { path: kept, text: Some(text()), was: None },
         HostNetStep::Write { path: tried, text: None, was: Some(text()) },
     ];
-    steps.into_iter().map(Step::HostNet).collect()
+    steps.into_iter().map(Step::from).collect()
 }

@@ -99,7 +99,7 @@ pub(super) fn plan(
         HostNetStep::Write { path: kept, text: None, was: files.kept },
         HostNetStep::Write { path: tried, text: None, was: Some(NOTHING.to_owned()) },
     ];
-    let mut steps: Vec<Step> = steps.into_iter().map(Step::HostNet).collect();
+    let mut steps: Vec<Step> = steps.into_iter().map(Step::from).collect();
     if let Some(entry) = history.entries.iter().rev().find(|entry| made(entry) == Some(name)) {
         steps.push(history.forget(entry));
     }

@@ -3,8 +3,8 @@
 use super::create::{cut_off, steps_of};
 use super::delete::{DeleteHostBridge, Files, plan};
 use super::{CREATED, facts, made};
-use crate::apply::Step;
 use crate::apply::hostnet::HostNetStep;
+use crate::apply::{FileStep, HostStep, Step};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::hostnet::netplan::{self, NOTHING};
@@ -64,7 +64,7 @@ fn bridged() -> HostNetwork {
 /// The steps that change the host's network.
 fn host_steps(steps: &[Step]) -> Vec<&HostNetStep> {
     fn of_host(step: &Step) -> Option<&HostNetStep> {
-        if let Step::HostNet(step) = step { Some(step) } else { None }
+        if let Step::Host(HostStep::HostNet(step)) = step { Some(step) } else { None }
     }
     steps.iter().filter_map(of_host).collect()
 }
@@ -140,7 +140,10 @@ fn who_loses_a_bridge_is_named_and_its_change_is_forgotten() {
     };
     assert_eq!((hides.as_str(), hidden.as_str(), was), (NOTHING, NOTHING, &text));
     assert!(wanted.default_route && takes == &["br0"], "{takes:?}");
-    assert!(matches!(steps.last(), Some(Step::Remember { text: None, .. })), "{steps:?}");
+    assert!(
+        matches!(steps.last(), Some(Step::File(FileStep::Remember { text: None, .. }))),
+        "{steps:?}"
+    );
     // The change of another bridge stays, and a change of another verb is no bridge's.
     history.entries[0].verb = "host files".into();
     assert_eq!(made(&history.entries[0]), None);

@@ -5,7 +5,7 @@ use super::error::ImageError;
 use super::fetch::{KnownImage, Meant, meant};
 use super::source::{AddImage, Source, Word};
 use super::{POOL, images, marker_name, volume_name};
-use crate::apply::Step;
+use crate::apply::{CheckStep, Step, VolumeStep, WrittenVolume};
 use crate::change::{Change, Hold, Part};
 use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
@@ -210,24 +210,24 @@ fn plan(
     // The marker is created first and removed last, also if everything is undone.
     let marker = marker_name(&source.name);
     for volume in [volume(&marker, 0), volume(&name, source.bytes)] {
-        steps.push(Step::MakeVolume { pool: pool(), volume, from: None });
+        steps.push(VolumeStep::Make { pool: pool(), volume, from: None }.into());
     }
-    let fill = Step::FillVolume {
+    let fill = Step::Volume(VolumeStep::Fill {
         pool: pool(),
         name: name.clone(),
         source: source.path.clone(),
         bytes: source.bytes,
         sha256: Some(sha256),
-    };
-    let check = Step::CheckVolume {
+    });
+    let check = Step::Check(CheckStep::Volume(WrittenVolume {
         pool: pool(),
         name,
         format: source.content.format.to_string(),
         capacity_bytes: source.content.virtual_bytes,
         bytes: source.bytes,
         sha256,
-    };
-    let unmark = Step::DeleteVolume { pool: pool(), name: marker, file: None };
+    }));
+    let unmark = Step::Volume(VolumeStep::Delete { pool: pool(), name: marker, file: None });
     let mut change = Change::new("image add", source.name.as_str(), steps, ());
     // From then on the pool shows that the name is in use and the image incomplete.
     change.hold = Hold::First;

@@ -2,7 +2,7 @@
 
 use super::error::ImageError;
 use super::{POOL, find, images, marker_name};
-use crate::apply::Step;
+use crate::apply::{Step, VolumeStep};
 use crate::change::Change;
 use crate::discover::openers::in_use;
 use crate::domain::guest::VolumeRef;
@@ -41,8 +41,8 @@ fn steps(hypervisor: &dyn Hypervisor, wanted: &RemoveImage) -> Result<Vec<Step>>
     let images = images(storage, pool)?;
     let marked = file_pool(storage, pool, POOL)?.is_some()
         && storage.volumes(pool)?.iter().any(|volume| volume.name == marker);
-    let unmark =
-        marked.then(|| Step::DeleteVolume { pool: pool.clone(), name: marker, file: None });
+    let unmark = marked
+        .then(|| Step::Volume(VolumeStep::Delete { pool: pool.clone(), name: marker, file: None }));
     if let (Some(unmark), None) = (&unmark, images.iter().find(|image| image.name == *name)) {
         return Ok(vec![unmark.clone()]);
     }
@@ -60,6 +60,6 @@ fn steps(hypervisor: &dyn Hypervisor, wanted: &RemoveImage) -> Result<Vec<Step>>
     }
     let here = hypervisor.machine().is_here();
     let file = here.then(|| FileId::at(&image.path).ok().flatten()).flatten();
-    let delete = Step::DeleteVolume { pool: image.pool, name: image.volume, file };
+    let delete = Step::Volume(VolumeStep::Delete { pool: image.pool, name: image.volume, file });
     Ok([delete].into_iter().chain(unmark).collect())
 }

@@ -5,7 +5,7 @@ use super::live::repinned;
 use super::look::Ground;
 use super::rules::{accepted, cannot_move, is_movable, moved, refuse_fixed, refuse_unready};
 use super::{RoomRequest, Target};
-use crate::apply::Step;
+use crate::apply::{DomainStep, Step};
 use crate::bdf::Bdf;
 use crate::change::{Change, DomainChange, Hold, Part};
 use crate::claim::{Claim, claim, give_back_some};
@@ -205,7 +205,7 @@ fn parts(
         if *running {
             starts.extend(next);
             let (name, uuid) = (name.clone(), xml.uuid());
-            starts.push(Step::StartDomain { name, uuid });
+            starts.push(DomainStep::Start { name, uuid }.into());
         }
     }
     let mut parts = Vec::new();
@@ -232,8 +232,8 @@ fn parts(
 /// A step that asks a guest to shut down, for the time of the change.
 fn again(step: Step) -> Step {
     match step {
-        Step::ShutDownDomain { name, uuid, by, wait_s, .. } => {
-            Step::ShutDownDomain { name, uuid, by, wait_s, restarts: true }
+        Step::Domain(DomainStep::ShutDown { name, uuid, by, wait_s, .. }) => {
+            Step::Domain(DomainStep::ShutDown { name, uuid, by, wait_s, restarts: true })
         }
         step => step,
     }

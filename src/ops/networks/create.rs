@@ -4,7 +4,7 @@
 use super::guests::{Guests, told};
 use super::{Answered, NetworkError, answered, host, read};
 use crate::apply::nic::NicStep;
-use crate::apply::{NetworkStep, Step};
+use crate::apply::{HostStep, NetworkStep, Step};
 use crate::change::{Change, Hold};
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
 use crate::history::network::{directory, remember_before};
@@ -97,7 +97,9 @@ pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>>
     }
     let before = networks.iter().find(|other| other.name == network.name);
     let mut steps = functions(wanted, &network, host.is_some(), world)?;
-    let is_removal = |step: &&Step| matches!(step, Step::Nic(NicStep::SetCount { was: 1.., .. }));
+    let is_removal = |step: &&Step| {
+        matches!(step, Step::Host(HostStep::Nic(NicStep::SetCount { was: 1.., .. })))
+    };
     let mut lost: Vec<String> = steps.iter().filter(is_removal).map(Step::to_string).collect();
     let changes = steps_of(wanted, &network.xml(), state.as_ref(), before);
     let stops = changes.iter().any(|step| matches!(step, NetworkStep::Stop { .. }));
@@ -106,7 +108,7 @@ pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>>
     }
     let kept = directory(world.state());
     steps.extend(remember_before(&kept, &changes, state.as_ref(), hypervisor)?);
-    steps.extend(changes.into_iter().map(Step::Network));
+    steps.extend(changes.into_iter().map(Step::from));
     let (before, now) = (state.map(|state| state.xml), before.cloned());
     let about = NetworkPlan { network, notes, before, now };
     Ok(change(&wanted.name, steps, lost, about))

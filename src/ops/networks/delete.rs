@@ -2,7 +2,7 @@
 
 use super::find;
 use super::guests::{Guests, told};
-use crate::apply::{NetworkStep, Step};
+use crate::apply::{FileStep, NetworkStep, Step};
 use crate::change::Change;
 use crate::error::Result;
 use crate::history::network::{directory, remember};
@@ -37,16 +37,18 @@ pub fn delete(world: &World, name: &str) -> Result<Change<Left>> {
     } else {
         Vec::new()
     };
-    let is_kept = steps.iter().any(|step| matches!(step, Step::Remember { text: Some(_), .. }));
+    let is_kept = steps
+        .iter()
+        .any(|step| matches!(step, Step::File(FileStep::Remember { text: Some(_), .. })));
     let named = || name.to_owned();
     if state.autostart {
-        steps.push(Step::Network(NetworkStep::Autostart { name: named(), on: false }));
+        steps.push(NetworkStep::Autostart { name: named(), on: false }.into());
     }
     if state.active {
-        steps.push(Step::Network(NetworkStep::Stop { name: named() }));
+        steps.push(NetworkStep::Stop { name: named() }.into());
     }
     if state.persistent {
-        steps.push(Step::Network(NetworkStep::Undefine { name: named(), xml: state.xml }));
+        steps.push(NetworkStep::Undefine { name: named(), xml: state.xml }.into());
     }
     let card = network.nics.into_iter().next().filter(|_| network.kind == Kind::Sriov);
     let question = Some(Question::Name { deed: Deed::Delete, kind: "network", name: named() });

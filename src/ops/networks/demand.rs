@@ -39,7 +39,7 @@ pub fn on_demand<'n>(
         for note in notes {
             world.warning(&format!("network `{name}`: {note}"));
         }
-        steps.extend(new_steps(name, &network.xml()).into_iter().map(Step::Network));
+        steps.extend(new_steps(name, &network.xml()).into_iter().map(Step::from));
         networks.push(network);
     }
     Ok(steps)
@@ -60,7 +60,7 @@ pub fn taken_up<'n>(
     let down = states.filter(|state| !state.active && names.contains(state.name.as_str()));
     let start = |NetworkState { name, .. }| {
         world.note(&format!("network `{name}` is down and is started with the guest"));
-        Step::Network(NetworkStep::Start { name })
+        NetworkStep::Start { name }.into()
     };
     Ok(down.map(start).collect())
 }

@@ -74,7 +74,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
         _ => Vec::new(),
     };
     let mut steps: Vec<Step> =
-        steps_of(entry, state.as_ref()).into_iter().map(Step::Network).collect();
+        steps_of(entry, state.as_ref()).into_iter().map(Step::from).collect();
     steps.push(last.forget());
     let question = (!lost.is_empty()).then(|| Question::Agree {
         lines: Some(lost.clone()),

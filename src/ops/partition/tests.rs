@@ -203,7 +203,7 @@ impl Place {
         let (manager, file, wait) = (&*self.fm as &dyn Partitions, &self.file(), Duration::ZERO);
         let switch = Switch { manager, file, wait, guests: &guests };
         for step in steps {
-            if let Step::DeactivatePartition(step) = step {
+            if let Step::Partition(PartitionChange::Deactivate(step)) = step {
                 switch.deactivate(step, &mut Watched(None), &mut |_| Ok(())).unwrap();
             }
         }
@@ -578,7 +578,8 @@ fn other_gpus_of_a_guest_that_is_off_end_what_is_active_for_it() {
     place.has(3, OWN);
     let steps = to_change(world, &with(&[1, 3]), &with(&[1])).unwrap();
     assert_eq!(shown(&steps)[0], "deactivate NVLink partition 3 (modules 1, 3)");
-    let resets = steps.iter().filter(|step| matches!(step, Step::ResetDevice { .. })).count();
+    let resets =
+        steps.iter().filter(|step| matches!(step, Step::Device(DeviceStep::Reset { .. }))).count();
     assert_eq!(resets, steps.len() - 1, "its start activates the next one: {steps:?}");
     assert_eq!(resets, 2);
     let down = steps[0].clone();

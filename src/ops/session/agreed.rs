@@ -1,6 +1,6 @@
 //! The consent given in an answer.
 
-use crate::apply::Step;
+use crate::apply::{DomainStep, FileStep, Step};
 use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
@@ -44,9 +44,11 @@ impl Agreed {
 /// The meaning of a step, with every detail that matters for consent; empty: it does not matter.
 fn meant(step: &Step) -> String {
     match step {
-        Step::ReleaseLease { .. } => String::new(),
+        Step::Domain(DomainStep::ReleaseLease { .. }) => String::new(),
         // Its text contains the time.
-        Step::Remember { path, text, .. } => format!("{} {}", path.display(), text.is_some()),
+        Step::File(FileStep::Remember { path, text, .. }) => {
+            format!("{} {}", path.display(), text.is_some())
+        }
         step => serde_json::to_string(step).expect("plain values"),
     }
 }

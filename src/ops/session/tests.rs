@@ -1,6 +1,7 @@
 //! The procedure of changes on a hypervisor in memory.
 
 use super::*;
+use crate::apply::FileStep;
 use crate::restart;
 use crate::stage::{Stage, UUID, is_free, kill, manner};
 use crate::stop::{Down, stop_or_end};
@@ -55,7 +56,8 @@ fn what_changes_while_the_question_stands_is_refused() {
             let mut change = stage.plan(world)?;
             if stage.caller.heard("ask") > 0 {
                 let path = stage.dir.path().join("other");
-                let more = Step::Remember { path, text: Some("y".into()), was: None };
+                let more =
+                    Step::File(FileStep::Remember { path, text: Some("y".into()), was: None });
                 change.parts.push(Part::Steps(vec![more]));
             }
             Ok::<_, Error>(change)
@@ -78,7 +80,8 @@ fn what_nobody_was_asked_about_is_planned_anew_with_the_lock() {
             change.question = change.question.filter(|_| asks_later && plans.get() > 1);
             if plans.get() > 1 {
                 let path = stage.dir.path().join("other");
-                let more = Step::Remember { path, text: Some("y".into()), was: None };
+                let more =
+                    Step::File(FileStep::Remember { path, text: Some("y".into()), was: None });
                 change.parts.push(Part::Steps(vec![more]));
             }
             Ok::<_, Error>(change)

@@ -2,7 +2,7 @@
 //! its virtual functions are told, and a running guest that gets or loses NICs and drives.
 
 use super::{SetError, SetRequest, gpus, nics};
-use crate::apply::{LET_GO_S, Step};
+use crate::apply::{LET_GO_S, LiveStep, Step};
 use crate::bdf::Bdf;
 use crate::claim::{claim, give_back_some};
 use crate::doctor;
@@ -326,12 +326,17 @@ fn plugged(
     let gone = moves.gone.iter().filter_map(|&bdf| {
         let device = Plugged::Function(bdf);
         let xml = device.find(live)?.xml().to_owned();
-        Some(Step::DetachDevice { name: name.clone(), device, wait_s: LET_GO_S, xml })
+        Some(Step::Live(LiveStep::DetachDevice {
+            name: name.clone(),
+            device,
+            wait_s: LET_GO_S,
+            xml,
+        }))
     });
     let comes = moves.comes.iter().filter_map(|&bdf| {
         let device = Plugged::Function(bdf);
         let xml = device.find(after)?.xml().to_owned();
-        Some(Step::AttachDevice { name: name.clone(), device, xml })
+        Some(Step::Live(LiveStep::AttachDevice { name: name.clone(), device, xml }))
     });
     Ok(gone.chain(comes).collect())
 }

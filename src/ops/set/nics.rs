@@ -1,7 +1,7 @@
 //! Other NICs of a guest: the networks that they need, and a running guest that gets or loses them.
 
 use super::{SetError, SetRequest};
-use crate::apply::{ApplyError, LET_GO_S, Step, StepError};
+use crate::apply::{ApplyError, LET_GO_S, LiveStep, Step, StepError};
 use crate::domain::live::{Bandwidth, Plugged, live_changes};
 use crate::domain::nics::matched;
 use crate::domain::wish::NicWish;
@@ -129,17 +129,14 @@ fn plugged(
     let gone = nics(live).filter(|nic| !mac(*nic).is_some_and(|mac| has.contains(&mac)));
     let mut steps: Vec<Step> = gone
         .filter_map(device)
-        .map(|(device, xml)| Step::DetachDevice {
-            name: name.clone(),
-            device,
-            wait_s: LET_GO_S,
-            xml,
+        .map(|(device, xml)| {
+            Step::Live(LiveStep::DetachDevice { name: name.clone(), device, wait_s: LET_GO_S, xml })
         })
         .collect();
     let comes = nics(after).filter(|nic| !mac(*nic).is_some_and(|mac| runs.contains(&mac)));
     steps.extend(comes.filter_map(device).map(|(device, xml)| {
         let name = name.clone();
-        Step::AttachDevice { name, device, xml }
+        Step::Live(LiveStep::AttachDevice { name, device, xml })
     }));
     refuse_changed((live, after), wishes, wanted)?;
     let is_named = |mac: &String| runs.contains(mac) && has.contains(mac);
@@ -151,7 +148,7 @@ fn plugged(
     let rates = rates.into_iter().map(|rate| ("bandwidth", rate.mac, rate.to, rate.from));
     steps.extend(moved.chain(rates).map(|(what, mac, xml, was)| {
         let device = format!("the {what} of interface {mac}");
-        Step::UpdateDevice { name: name.clone(), device, xml, was }
+        Step::Live(LiveStep::Update { name: name.clone(), device, xml, was })
     }));
     Ok(steps)
 }
@@ -226,7 +223,7 @@ fn other(nic: Element<'_>, wish: &NicWish) -> Option<&'static str> {
 
 /// Adds what to do where a running guest does not let go of a device, or of vCPUs.
 pub fn explained(error: Error, wanted: &SetRequest) -> Error {
-    if let Some(Step::PlugVcpus { name, vcpus, was }) = error.step() {
+    if let Some(Step::Live(LiveStep::PlugVcpus { name, vcpus, was })) = error.step() {
         let what = if vcpus < was { "does not release" } else { "does not get" };
         let number = count(vcpus.abs_diff(*was), "vCPU");
         let message = format!("running domain `{name}` {what} {number}");

@@ -4,7 +4,7 @@
 mod functions;
 
 use super::*;
-use crate::apply::{ApplyError, Step, StepError};
+use crate::apply::{ApplyError, LiveStep, Step, StepError};
 use crate::bdf::Bdf;
 use crate::domain::guest::VirtType;
 use crate::domain::{DomainEdit, DomainXml};
@@ -281,7 +281,7 @@ fn a_guest_that_keeps_a_nic_is_told_of_with_both_ways() {
     let source =
         StepError::HoldsDevice { name: "a".into(), device: device.clone(), wait_s: 30, why: None };
     let (name, xml) = ("a".to_owned(), String::new());
-    let step = Box::new(Step::DetachDevice { name, device, wait_s: 30, xml });
+    let step = Box::new(Step::Live(LiveStep::DetachDevice { name, device, wait_s: 30, xml }));
     let failed = ApplyError::Failed {
         step,
         source,

@@ -1,7 +1,7 @@
 //! Another number of vCPUs of a running guest.
 
 use super::{SetError, SetRequest};
-use crate::apply::Step;
+use crate::apply::LiveStep;
 use crate::domain::DomainXml;
 use crate::error::{Coded as _, Result};
 use crate::tune::extra::Extra;
@@ -33,7 +33,7 @@ pub(super) fn settle(subject: &Subject, extra: &mut Extra, wanted: &SetRequest) 
         return Err(SetError::Emulated { name }.hint(later));
     }
     if vcpus != was {
-        extra.last.push(Step::PlugVcpus { name, vcpus, was });
+        extra.last.push(LiveStep::PlugVcpus { name, vcpus, was }.into());
     }
     Ok(())
 }

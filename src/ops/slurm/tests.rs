@@ -1,7 +1,7 @@
 //! Guests of jobs on a hypervisor in memory: which are deleted, and which are somebody else's.
 
 use super::*;
-use crate::apply::Step;
+use crate::apply::{FileStep, Step};
 use crate::domain::DomainEdit;
 use crate::domain::guest::{Record, VirtType};
 use crate::guest::{GuestRequest, NameRequest};
@@ -64,7 +64,7 @@ fn made(name: &str, uuid: &str) -> String {
 /// Records that a domain was made for a job.
 fn record(stage: &Stage, (name, uuid): (&str, &str), job: SlurmJob) {
     let record = GuestRecord { job: Some(job), ..GuestRecord::new(uuid, name, "test:///fake") };
-    let Some(Step::Remember { path, text: Some(text), .. }) =
+    let Some(Step::File(FileStep::Remember { path, text: Some(text), .. })) =
         record.remember(Some(stage.dir.path()), None)
     else {
         panic!("a job is worth a record");

@@ -65,7 +65,7 @@ fn steps(pf: Bdf, at_boot: &AtBoot, root: &FsRoot, until: Instant) -> Result<Vec
             let mut steps = Vec::new();
             if was != count {
                 steps.extend(autoprobe(pf, *host_drivers, Some(root), &topology)?);
-                steps.push(Step::Nic(NicStep::SetCount { pf, count, was }));
+                steps.push(NicStep::SetCount { pf, count, was }.into());
             }
             steps.extend(link_up(device, Some(root))?);
             return Ok(steps);

@@ -1,7 +1,7 @@
 //! How each verb treats a crashed guest that keeps its process (`on_crash` preserve).
 
 use super::*;
-use crate::apply::StepError;
+use crate::apply::{LiveStep, StepError};
 use crate::delete::{Delete, delete};
 use crate::error::Refusal;
 use crate::hypervisor::uses::Uses;
@@ -105,7 +105,11 @@ fn a_deletion_says_what_is_lost() {
 fn a_stop_ends_it_and_asks_nobody_to_shut_down() {
     let stage = stage();
     let done = run(&stage, |world| stop(world, "a", DOWN)).unwrap();
-    assert!(matches!(done.change.steps()[..], [Step::EndDomain { .. }]), "{:?}", done.change);
+    assert!(
+        matches!(done.change.steps()[..], [Step::Domain(DomainStep::End { .. })]),
+        "{:?}",
+        done.change
+    );
     assert_eq!(stage.fake.runs("a"), Some(false));
     assert!(!run(&stage, |world| stop(world, "a", DOWN)).unwrap().made, "it is off");
 }
@@ -121,7 +125,13 @@ fn it_is_restarted_and_not_started() {
     assert!(is_crashed(&stage.fake));
     let done = run(&stage, |world| restart(world, "a", DOWN)).unwrap();
     let steps = done.change.steps();
-    assert!(matches!(steps[..], [Step::EndDomain { .. }, Step::StartDomain { .. }]), "{steps:?}");
+    assert!(
+        matches!(
+            steps[..],
+            [Step::Domain(DomainStep::End { .. }), Step::Domain(DomainStep::Start { .. })]
+        ),
+        "{steps:?}"
+    );
     assert!(stage.fake.runs("a") == Some(true) && !is_crashed(&stage.fake));
 }
 
@@ -131,7 +141,9 @@ fn a_deletion_ends_it_first() {
     let wanted = Delete { name: "a".into(), keep_data: false };
     let done = run(&stage, |world| delete(world, &wanted)).unwrap();
     let steps = done.change.steps();
-    let [Step::EndDomain { .. }, Step::UndefineDomain { .. }, ..] = steps[..] else {
+    let [Step::Domain(DomainStep::End { .. }), Step::Domain(DomainStep::Undefine { .. }), ..] =
+        steps[..]
+    else {
         panic!("{steps:?}")
     };
     assert_eq!(stage.fake.runs("a"), None);
@@ -141,10 +153,15 @@ fn a_deletion_ends_it_first() {
 fn no_step_takes_what_it_holds() {
     let stage = stage();
     let one = |step: Step| run(&stage, |_| Ok(Change::new("test", "a", vec![step.clone()], ())));
-    let undefine = Step::UndefineDomain { name: "a".into(), xml: stage.fake.definition("a") };
+    let undefine =
+        Step::Domain(DomainStep::Undefine { name: "a".into(), xml: stage.fake.definition("a") });
     assert!(one(undefine).unwrap_err().whole().contains("it runs"), "undefined");
-    let detach =
-        Step::DetachDisk { name: "a".into(), path: "/a.img".into(), wait_s: 600, xml: None };
+    let detach = Step::Live(LiveStep::DetachDisk {
+        name: "a".into(),
+        path: "/a.img".into(),
+        wait_s: 600,
+        xml: None,
+    });
     let error = one(detach).unwrap_err();
     let Error::Apply(ApplyError::Failed { source: StepError::HoldsDisk { .. }, .. }) = &error
     else {

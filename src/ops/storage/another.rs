@@ -3,7 +3,7 @@
 use super::existing::{existing_disk, named};
 use super::request::{NewDisk, StorageRequest};
 use super::{Disks, POOL, POOL_DIR, StorageError, best_io, passed, refuse_elsewhere, room};
-use crate::apply::{Preallocate, Step, space};
+use crate::apply::{FileStep, Preallocate, Step, VolumeStep, space};
 use crate::backing::{Refused, Trusted, untrusted};
 use crate::bdf::Bdf;
 use crate::domain::guest::{
@@ -177,7 +177,7 @@ fn file(
     let disk = new_disk(&text, preallocate);
     let made = Made { role: Role::Data, path: text, volume: None };
     disks.make(
-        [Step::CreateDisk { path, bytes, preallocate, from: None, sha256: None }],
+        [Step::File(FileStep::CreateDisk { path, bytes, preallocate, from: None, sha256: None })],
         disk,
         made,
     );
@@ -217,7 +217,7 @@ fn volume(
     let format = DiskFormat::Raw.as_str().to_owned();
     let (capacity_bytes, backing, mode) = (bytes, None, 0o600);
     let new = NewVolume { name: name.clone(), format, capacity_bytes, preallocated, backing, mode };
-    let make = Step::MakeVolume { pool: pool.to_owned(), volume: new, from: None };
+    let make = Step::Volume(VolumeStep::Make { pool: pool.to_owned(), volume: new, from: None });
     let disk = new_disk(&text, preallocate);
     let volume = Some(VolumeRef { pool: pool.to_owned(), name });
     let made = Made { role: Role::Data, path: text, volume };

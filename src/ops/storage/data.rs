@@ -2,7 +2,7 @@
 //! data array.
 
 use super::{DataRequest, Disks, Notice, Place, StorageError, room};
-use crate::apply::{Preallocate, Space, Step, space};
+use crate::apply::{FileStep, Preallocate, Space, Step, space};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role};
 use crate::error::{Coded as _, Result, usage};
 use crate::memsize::MemSize;
@@ -109,13 +109,13 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     };
     let path = directory.join(format!("vol-{}", place.planned.name));
     let text = path_text(&path)?;
-    let steps = steps.into_iter().chain([Step::CreateDisk {
+    let steps = steps.into_iter().chain([Step::File(FileStep::CreateDisk {
         path,
         bytes,
         preallocate,
         from: None,
         sha256: None,
-    }]);
+    })]);
     let mut disk = Disk::new(&text, DiskFormat::Raw, DiskKind::File);
     disk.serial = Some(DATA_DISK_SERIAL.to_owned());
     // mkfs first discards all blocks of a disk, which would free the preallocated space.
@@ -155,7 +155,7 @@ fn directory(
     }
     let missing = directory.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     // Any other problem with it is reported when the disk is created.
-    let step = missing.then(|| Step::CreateDirectory { path: directory.clone() });
+    let step = missing.then(|| Step::File(FileStep::CreateDirectory { path: directory.clone() }));
     Ok(Some((directory, step)))
 }
 
@@ -292,14 +292,16 @@ mod tests {
         let path = "/dev/shm/dgx-kvm/vol-a-1g0";
         assert_eq!(disks.made[0].path, path);
         assert_eq!(disks.disks[0].serial.as_deref(), Some("gpuvm-data"));
-        let create = |bytes, preallocate| Step::CreateDisk {
-            path: path.into(),
-            bytes,
-            preallocate,
-            from: None,
-            sha256: None,
+        let create = |bytes, preallocate| {
+            Step::File(FileStep::CreateDisk {
+                path: path.into(),
+                bytes,
+                preallocate,
+                from: None,
+                sha256: None,
+            })
         };
-        let directory = Step::CreateDirectory { path: "/dev/shm/dgx-kvm".into() };
+        let directory = Step::File(FileStep::CreateDirectory { path: "/dev/shm/dgx-kvm".into() });
         assert_eq!(disks.steps, [directory, create(1_000_000_000, Preallocate::Reserve)]);
         // The default is the share.
         let total = space(shm).unwrap().total;

@@ -27,7 +27,7 @@ pub use seed::complete;
 use tuning::{IO_URING, past_the_cache};
 pub use tuning::{abilities, best_io};
 
-use crate::apply::Step;
+use crate::apply::{Step, VolumeStep};
 use crate::backing::Trusted;
 use crate::bdf::Bdf;
 use crate::domain::guest::{Abilities, Disk, Made};
@@ -306,7 +306,8 @@ impl Place<'_> {
     fn pool(&self) -> Result<(PathBuf, Option<Step>)> {
         let name = &self.wanted.pool;
         let Some(hypervisor) = self.hypervisor else {
-            let make = Step::MakePool { name: name.clone(), path: POOL_DIR.into() };
+            let make =
+                Step::Volume(VolumeStep::MakePool { name: name.clone(), path: POOL_DIR.into() });
             return Ok((POOL_DIR.into(), Some(make)));
         };
         let Some(pool) = file_pool(hypervisor.storage(), name, POOL)? else {

@@ -2,7 +2,7 @@
 
 use super::existing::existing_disk;
 use super::{Disks, ImageRequest, OsDisk, Place, StorageError, StorageRequest};
-use crate::apply::{Preallocate, Step};
+use crate::apply::{FileStep, Preallocate, Step, VolumeStep};
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VolumeRef};
 use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
@@ -76,7 +76,7 @@ fn blank(place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     let made = Made { role: Role::Os, path: text, volume: None };
     let preallocate = Preallocate::None;
     disks.make(
-        [Step::CreateDisk { path, bytes, preallocate, from: None, sha256: None }],
+        [Step::File(FileStep::CreateDisk { path, bytes, preallocate, from: None, sha256: None })],
         disk,
         made,
     );
@@ -117,10 +117,10 @@ fn of_image(
             let copied = image.map_or(bytes, |image| image.virtual_bytes);
             let format = if kind == OsDisk::Clone { DiskFormat::Raw } else { DiskFormat::Qcow2 };
             let volume = new(format, copied, None);
-            steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: Some(source) });
+            steps.push(VolumeStep::Make { pool: pool.clone(), volume, from: Some(source) }.into());
             if copied < bytes {
                 let (pool, name) = (pool.clone(), name.clone());
-                steps.push(Step::GrowVolume { pool, name, bytes });
+                steps.push(VolumeStep::Grow { pool, name, bytes }.into());
             }
             (format, pool)
         }
@@ -130,7 +130,7 @@ fn of_image(
                 None => (Path::new(IMAGES_DIR).join(&source.name), "qcow2".to_owned()),
             };
             let volume = new(DiskFormat::Qcow2, bytes, Some(below));
-            steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: None });
+            steps.push(VolumeStep::Make { pool: pool.clone(), volume, from: None }.into());
             (DiskFormat::Qcow2, pool)
         }
     };

@@ -2,7 +2,7 @@
 //! space.
 
 use super::StorageError;
-use crate::apply::{Step, absent, space, volume_place};
+use crate::apply::{FileStep, Step, VolumeStep, absent, space, volume_place};
 use crate::domain::guest::VolumeRef;
 use crate::error::{Coded as _, Error, Result};
 use crate::hypervisor::Hypervisor;
@@ -29,7 +29,7 @@ pub(crate) fn refuse_missing(dir: &Path) -> Result<()> {
 pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
         match step {
-            Step::MakeVolume { pool, volume, .. } => match made_at(steps, pool) {
+            Step::Volume(VolumeStep::Make { pool, volume, .. }) => match made_at(steps, pool) {
                 Some(dir) if hypervisor.has_guests_here() => absent(&dir.join(&volume.name))?,
                 Some(_) => {}
                 None => {
@@ -43,7 +43,7 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
                     }
                 }
             },
-            Step::CreateDisk { path, .. } => absent(path)?,
+            Step::File(FileStep::CreateDisk { path, .. }) => absent(path)?,
             _ => {}
         }
     }
@@ -77,7 +77,7 @@ fn taken(pool: &str, there: &Volume, hypervisor: &dyn Hypervisor) -> Result<Erro
 /// Where the steps make a pool; none: they do not.
 fn made_at<'s>(steps: &'s [Step], pool: &str) -> Option<&'s Path> {
     steps.iter().find_map(|step| match step {
-        Step::MakePool { name, path } if name == pool => Some(path.as_path()),
+        Step::Volume(VolumeStep::MakePool { name, path }) if name == pool => Some(path.as_path()),
         _ => None,
     })
 }
@@ -96,14 +96,16 @@ pub fn warnings(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<Vec<Strin
     let mut sizes: BTreeMap<Ground<'_>, BTreeMap<&str, u64>> = BTreeMap::new();
     for step in steps {
         let (ground, name, bytes) = match step {
-            Step::CreateDisk { path, bytes, .. } => {
+            Step::File(FileStep::CreateDisk { path, bytes, .. }) => {
                 let name = path.to_str().unwrap_or_default();
                 (Ground::Directory(path.parent().unwrap_or(Path::new("/"))), name, *bytes)
             }
-            Step::MakeVolume { pool, volume, .. } => {
+            Step::Volume(VolumeStep::Make { pool, volume, .. }) => {
                 (Ground::Pool(pool), &*volume.name, volume.capacity_bytes)
             }
-            Step::GrowVolume { pool, name, bytes } => (Ground::Pool(pool), &**name, *bytes),
+            Step::Volume(VolumeStep::Grow { pool, name, bytes }) => {
+                (Ground::Pool(pool), &**name, *bytes)
+            }
             _ => continue,
         };
         sizes.entry(ground).or_default().insert(name, bytes);

@@ -3,7 +3,7 @@
 
 use super::error::StorageError;
 use super::{Disks, Keyless, NcclWanted, Place, SeedRequest, SeedWanted};
-use crate::apply::{Secret, Step};
+use crate::apply::{Secret, Step, VolumeStep};
 use crate::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Made, Role, VolumeRef};
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
 use crate::hypervisor::storage::NewVolume;
@@ -35,10 +35,10 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
         mode: 0o600,
     };
     let mut steps: Vec<Step> = make_pool.into_iter().collect();
-    steps.push(Step::MakeVolume { pool: pool.clone(), volume, from: None });
+    steps.push(VolumeStep::Make { pool: pool.clone(), volume, from: None }.into());
     let content = Secret::of(seed.clone());
     disks.seed = Some(seed);
-    steps.push(Step::SealVolume { pool: pool.clone(), name: name.clone(), content });
+    steps.push(VolumeStep::Seal { pool: pool.clone(), name: name.clone(), content }.into());
     let disk = Disk {
         // It is read only once; this mode works on every file system.
         io: DiskIo::Threads,
@@ -54,7 +54,7 @@ pub(super) fn add(place: &Place<'_>, is_made_of_image: bool, disks: &mut Disks) 
 /// has.
 pub fn complete(steps: &mut [Step], seed: &Seed) -> Result<()> {
     for step in steps {
-        if let Step::SealVolume { content, .. } = step {
+        if let Step::Volume(VolumeStep::Seal { content, .. }) = step {
             seed::check(seed)?;
             *content = Secret::of(seed.clone());
         }

@@ -7,7 +7,7 @@
 //! overlays.
 
 use super::subject::Subject;
-use crate::apply::Step;
+use crate::apply::{CheckStep, Comparison, Step, VolumeStep};
 use crate::domain::Element;
 use crate::domain::guest::{DiskFormat, Made, Role, VolumeRef};
 use crate::error::{Result, usage};
@@ -173,7 +173,7 @@ impl<'h> Ground<'h> {
         self.take(&name, &old, &new)?;
         let file = old.path.with_file_name(&new.name);
         let volume = VolumeRef { pool: old.pool.clone(), name: new.name.clone() };
-        let compare = Step::CompareDisk {
+        let compare = Step::Check(CheckStep::Compare(Comparison {
             domain: subject.name.clone(),
             pool: old.pool.clone(),
             volume: new.name.clone(),
@@ -182,10 +182,10 @@ impl<'h> Ground<'h> {
             disk: old.path.clone(),
             disk_format: old.format.clone(),
             content: self.hypervisor.has_guests_here(),
-        };
+        }));
         let old = VolumeRef { pool: old.pool, name: old.name };
         let from = Some(old.clone());
-        let make = Step::MakeVolume { pool: old.pool.clone(), volume: new, from };
+        let make = Step::Volume(VolumeStep::Make { pool: old.pool.clone(), volume: new, from });
         let made =
             Made { role: Role::Data, path: file.display().to_string(), volume: Some(volume) };
         let converted = Converted { format: format.to_owned(), made };

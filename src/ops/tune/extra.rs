@@ -130,5 +130,5 @@ fn missing(tuned: &Tuned, pools: &mut Pools, root: Option<&FsRoot>) -> Result<Ve
     let Some(placement) = &tuned.placement else { return Ok(Vec::new()) };
     let Some(page) = placement.huge_pages.map(PageSize::size) else { return Ok(Vec::new()) };
     let steps = pages::steps(&placement.node_pages, page, pools, root)?;
-    Ok(steps.into_iter().map(Step::SetPages).collect())
+    Ok(steps.into_iter().map(Step::from).collect())
 }

@@ -1,22 +1,26 @@
 //! The parts of a new definition that a running guest takes over at once, as steps, and those that
 //! wait, in words.
 
-use crate::apply::Step;
+use crate::apply::{LiveStep, Step};
 use crate::domain::live::LiveChanges;
 
 /// The steps that change the running guest.
 pub fn steps(name: &str, changes: &LiveChanges) -> Vec<Step> {
-    let moves = changes.moves.iter().map(|moved| Step::PinThread {
-        name: name.to_owned(),
-        thread: moved.thread,
-        pcpus: moved.to.clone(),
-        was: moved.from.clone(),
+    let moves = changes.moves.iter().map(|moved| {
+        Step::Live(LiveStep::Pin {
+            name: name.to_owned(),
+            thread: moved.thread,
+            pcpus: moved.to.clone(),
+            was: moved.from.clone(),
+        })
     });
-    let updates = changes.bandwidths.iter().map(|bandwidth| Step::UpdateDevice {
-        name: name.to_owned(),
-        device: format!("the bandwidth of interface {}", bandwidth.mac),
-        xml: bandwidth.to.clone(),
-        was: bandwidth.from.clone(),
+    let updates = changes.bandwidths.iter().map(|bandwidth| {
+        Step::Live(LiveStep::Update {
+            name: name.to_owned(),
+            device: format!("the bandwidth of interface {}", bandwidth.mac),
+            xml: bandwidth.to.clone(),
+            was: bandwidth.from.clone(),
+        })
     });
     moves.chain(updates).collect()
 }

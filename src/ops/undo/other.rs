@@ -2,7 +2,7 @@
 //! refused, so that no earlier change is undone in its place.
 
 use super::{UndoError, Undoing, named};
-use crate::apply::{Step, is_by_gpuvm, now_s};
+use crate::apply::{SnapshotStep, Step, is_by_gpuvm, now_s};
 use crate::change::Change;
 use crate::error::{Coded as _, Result};
 use crate::history::{Beyond, Entry, History};
@@ -86,6 +86,6 @@ fn unmade(
         return Ok((Vec::new(), vec![format!("snapshot `{snapshot}` {why}")]));
     };
     let change = snapshot::delete(world, &SnapshotOf { name: name.to_owned(), snapshot: of })?;
-    let deletes = |step: &Step| matches!(step, Step::DeleteSnapshot(_));
+    let deletes = |step: &Step| matches!(step, Step::Snapshot(SnapshotStep::Delete(_)));
     Ok((change.steps().into_iter().filter(deletes).collect(), change.warnings))
 }

@@ -3,7 +3,7 @@
 //! may have been started by other means. What is not proven unwritten counts as written.
 
 use super::{UndoError, delete_hint, named};
-use crate::apply::{self, MadeAs, Step};
+use crate::apply::{self, CheckStep, FileStep, MadeAs, Step, VolumeStep};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::error::{Coded as _, Result};
@@ -99,16 +99,16 @@ impl Of<'_> {
             }
         };
         match step {
-            Some(Step::CreateDisk { bytes, sha256: Some(sha256), .. }) => {
+            Some(Step::File(FileStep::CreateDisk { bytes, sha256: Some(sha256), .. })) => {
                 Ok(MadeAs::Bytes { bytes: *bytes, sha256: *sha256 })
             }
-            Some(Step::CreateDisk { from: Some(from), .. }) => {
+            Some(Step::File(FileStep::CreateDisk { from: Some(from), .. })) => {
                 let driver = self.xml.disk(&made.path).and_then(|disk| disk.child("driver"));
                 let format = driver.and_then(|driver| driver.attr("type")).unwrap_or_default();
                 let format = if format.is_empty() { "raw".to_owned() } else { format.into_owned() };
                 Ok(MadeAs::CopyOf { disk: gone(from)?, format })
             }
-            Some(Step::MakeVolume { volume, from: Some(from), .. }) => {
+            Some(Step::Volume(VolumeStep::Make { volume, from: Some(from), .. })) => {
                 let Some(source) = uses.volume(from) else {
                     let VolumeRef { pool, name } = from;
                     return Err(format!(
@@ -136,12 +136,13 @@ impl Of<'_> {
         let Some(path) = nvram.filter(|path| !apply::is_absent(path)) else {
             return Ok(None);
         };
-        let copied = self.entry.steps.iter().find_map(|step| match step {
-            Step::CreateDisk { path: of, bytes, sha256: Some(sha256), .. } if *of == path => {
-                Some(MadeAs::Bytes { bytes: *bytes, sha256: *sha256 })
-            }
-            _ => None,
-        });
+        let copied =
+            self.entry.steps.iter().find_map(|step| match step {
+                Step::File(FileStep::CreateDisk {
+                    path: of, bytes, sha256: Some(sha256), ..
+                }) if *of == path => Some(MadeAs::Bytes { bytes: *bytes, sha256: *sha256 }),
+                _ => None,
+            });
         match copied {
             Some(made) => Ok(Some(self.check(path, made))),
             None => self.written(&path),
@@ -150,7 +151,7 @@ impl Of<'_> {
 
     /// The step that compares a file with what it was.
     fn check(&self, path: PathBuf, made: MadeAs) -> Step {
-        Step::CheckAsMade { domain: self.name.to_owned(), path, made }
+        Step::Check(CheckStep::AsMade { domain: self.name.to_owned(), path, made })
     }
 
     /// The error of a file that was written.
@@ -164,8 +165,10 @@ impl Of<'_> {
 /// Whether a step made a disk.
 fn is_of(step: &Step, made: &Made) -> bool {
     match step {
-        Step::CreateDisk { path, .. } => made.volume.is_none() && *path == Path::new(&made.path),
-        Step::MakeVolume { pool, volume, .. } => {
+        Step::File(FileStep::CreateDisk { path, .. }) => {
+            made.volume.is_none() && *path == Path::new(&made.path)
+        }
+        Step::Volume(VolumeStep::Make { pool, volume, .. }) => {
             made.volume.as_ref().is_some_and(|of| of.pool == *pool && of.name == volume.name)
         }
         _ => false,

@@ -287,6 +287,7 @@ pub(super) fn update_initramfs() -> Result<(), ArrayError> {
 mod tests {
     use super::super::ArrayStep;
     use super::*;
+    use crate::apply::{HostStep, Step};
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
@@ -376,14 +377,14 @@ mod tests {
 
     #[test]
     fn steps_read_back_as_they_were_written() {
-        let step = crate::apply::Step::Array(ArrayStep::Stop(Assembly {
+        let step = Step::Host(HostStep::Array(ArrayStep::Stop(Assembly {
             device: "/dev/md1".into(),
             uuid: "u".into(),
             members: vec!["/dev/disk/by-id/a".into()],
             degraded: false,
-        }));
+        })));
         let text = serde_json::to_string(&step).unwrap();
         assert!(text.starts_with(r#"{"step":"array","do":"stop","device":"/dev/md1""#), "{text}");
-        assert_eq!(serde_json::from_str::<crate::apply::Step>(&text).unwrap(), step);
+        assert_eq!(serde_json::from_str::<Step>(&text).unwrap(), step);
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of changing the host's network.
 
-use crate::apply::bind::BindError;
+use crate::apply::error::BindError;
 use crate::apply::nic::LinkError;
 use crate::command::CommandError;
 use std::io;

@@ -1,10 +1,11 @@
 //! Journals written, torn and damaged.
 
 use super::*;
+use crate::apply::FileStep;
 
 /// A directory below the plan of every journal here.
 fn step(name: &str) -> Step {
-    Step::CreateDirectory { path: name.into() }
+    Step::File(FileStep::CreateDirectory { path: name.into() })
 }
 
 #[test]

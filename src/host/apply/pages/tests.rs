@@ -212,7 +212,10 @@ fn a_file_that_cannot_be_written_is_told() {
 fn steps_are_told_in_words() {
     assert_eq!(step(3, 32).to_string(), "reserve 29 pages of 2 MiB on node 1, 32 in all");
     assert_eq!(step(1, 0).to_string(), "give back 1 page of 2 MiB of node 1, so that none stays");
-    let json = serde_json::to_value(super::super::Step::SetPages(step(3, 32))).unwrap();
+    let json = serde_json::to_value(crate::apply::Step::from(crate::apply::HostStep::SetPages(
+        step(3, 32),
+    )))
+    .unwrap();
     let wanted = serde_json::json!({"step": "set-pages", "node": 1, "page_kib": 2048, "to": 32, "was": 3, "needed": 0});
     assert_eq!(json, wanted);
 }

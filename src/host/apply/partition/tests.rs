@@ -1,7 +1,7 @@
 //! The steps on a Fabric Manager in memory with configured answers.
 
 use super::*;
-use crate::apply::{Step, StepError};
+use crate::apply::{PartitionChange, Step, StepError};
 use gpuvm_core::fabric::{Code, ListedGpu, Pauses, RestoreList};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -344,12 +344,15 @@ fn a_guest_that_is_off_leaves_its_partition_for_later_where_nobody_answers() {
     let end =
         place.with(&active(&[3]), &held, Watch::default(), |s, w, m| s.deactivate(&may_wait, w, m));
     let error = StepError::from(end.result.unwrap_err());
-    assert!(error.lets_be(&Step::DeactivatePartition(may_wait)), "{error}");
+    assert!(error.lets_be(&Step::Partition(PartitionChange::Deactivate(may_wait))), "{error}");
 }
 
 #[test]
 fn the_steps_are_said_and_written_in_a_stable_form() {
-    let (on, off) = (Step::ActivatePartition(step()), Step::DeactivatePartition(step()));
+    let (on, off) = (
+        Step::Partition(PartitionChange::Activate(step())),
+        Step::Partition(PartitionChange::Deactivate(step())),
+    );
     assert_eq!(on.to_string(), "activate NVLink partition 3 (modules 1, 3)");
     assert_eq!(off.to_string(), "deactivate NVLink partition 3 (modules 1, 3)");
     let text = r#"{"step":"activate-partition","partition":3,"gpus":[{"module":1,"bdf":"0000:9d:00.0"},{"module":3,"bdf":"0000:c3:00.0"}],"domain":"u"}"#;

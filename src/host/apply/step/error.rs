@@ -1,8 +1,7 @@
 //! Errors of steps.
 
-use super::super::array::ArrayError;
-use super::super::bind::BindError;
 use super::super::disk::DiskError;
+use super::super::error::{ArrayError, BindError};
 use super::super::hostnet::HostNetError;
 use super::super::journal::JournalError;
 use super::super::lock::LockError;
@@ -273,15 +272,7 @@ impl StepError {
     /// Whether earlier steps must not be undone after this failure: a guest that runs, or may run,
     /// uses them.
     pub fn ends_undoing(&self, step: &Step) -> bool {
-        let of_domain = matches!(
-            step,
-            Step::StartDomain { .. }
-                | Step::DefineDomain { .. }
-                | Step::UndefineDomain { .. }
-                | Step::RedefineDomain { .. }
-                | Step::MoveFile { .. }
-        );
-        of_domain || matches!(self, StepError::Hypervisor(_))
+        step.noun().is_needed_by_guest() || matches!(self, StepError::Hypervisor(_))
     }
 
     /// Whether a step that releases a guest's resource is no longer needed: somebody else has that
@@ -299,7 +290,7 @@ impl StepError {
     /// Whether a drive that an interrupted run was erasing is left: erasing continues only if it is
     /// proven to be the same, and unused.
     pub fn leaves_drive(&self, step: &Step) -> bool {
-        matches!(step, Step::WipeDrive(_))
+        step.erases()
             && matches!(self, StepError::Block(BlockError::InUse { .. } | BlockError::Other { .. }))
     }
 
@@ -318,9 +309,7 @@ impl StepError {
         use HypervisorErrorKind::{NoConnection, Other};
         match self {
             // It may shut down all the same.
-            StepError::Signal { .. } | StepError::StillRuns { .. } => {
-                matches!(step, Step::ShutDownDomain { restarts: true, .. })
-            }
+            StepError::Signal { .. } | StepError::StillRuns { .. } => step.is_off_meanwhile(),
             StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
             StepError::Pages(error) => error.may_have_done(),

@@ -26,7 +26,7 @@ pub fn killed(
             perform::perform(step, fake, &mut Watch::default(), &mut ours).unwrap();
         }
         if number < done {
-            journal.done(number, made::made(step, fake).as_ref()).unwrap();
+            journal.done(number, step.noun().made(fake).as_ref()).unwrap();
         }
     }
 }
@@ -66,9 +66,9 @@ fn a_delete_that_is_killed_at_any_step_is_finished() {
         let name = || "a".to_owned();
         let file = FileId::at(&path).unwrap();
         let steps = [
-            Step::EndDomain { name: name(), uuid: None },
-            Step::UndefineDomain { name: name(), xml: name() },
-            Step::DeleteDisk { path, file },
+            Step::Domain(DomainStep::End { name: name(), uuid: None }),
+            Step::Domain(DomainStep::Undefine { name: name(), xml: name() }),
+            Step::File(FileStep::DeleteDisk { path, file }),
         ];
         killed(dir.path(), &fake, "delete", &steps, done, also);
         let recovery = recovered(dir.path(), &fake);
@@ -86,9 +86,15 @@ fn a_guest_that_is_off_only_for_a_change_runs_after_it() {
         let path = dir.path().join("note");
         let by = AskedBy::PowerButton;
         let steps = [
-            Step::ShutDownDomain { name: name(), uuid: None, by, wait_s: 0, restarts: true },
-            Step::Remember { path: path.clone(), text: text(2), was: None },
-            Step::StartDomain { name: name(), uuid: None },
+            Step::Domain(DomainStep::ShutDown {
+                name: name(),
+                uuid: None,
+                by,
+                wait_s: 0,
+                restarts: true,
+            }),
+            Step::File(FileStep::Remember { path: path.clone(), text: text(2), was: None }),
+            Step::Domain(DomainStep::Start { name: name(), uuid: None }),
         ];
         let fake = Fake::default();
         fake.set("a", true);
@@ -108,9 +114,15 @@ fn a_guest_that_recovery_cannot_start_elsewhere_runs_where_it_was() {
     let path = dir.path().join("note");
     let by = AskedBy::PowerButton;
     let steps = [
-        Step::ShutDownDomain { name: name(), uuid: None, by, wait_s: 0, restarts: true },
-        Step::Remember { path: path.clone(), text: Some("2".into()), was: None },
-        Step::StartDomain { name: name(), uuid: None },
+        Step::Domain(DomainStep::ShutDown {
+            name: name(),
+            uuid: None,
+            by,
+            wait_s: 0,
+            restarts: true,
+        }),
+        Step::File(FileStep::Remember { path: path.clone(), text: Some("2".into()), was: None }),
+        Step::Domain(DomainStep::Start { name: name(), uuid: None }),
     ];
     let mut fake = Fake::default();
     fake.set("a", true);
@@ -188,7 +200,8 @@ fn a_restart_that_is_killed_at_any_step_is_finished() {
         let dir = tempfile::tempdir().unwrap();
         let fake = Fake::default();
         fake.set("a", true);
-        let steps = [shut_down("a"), Step::StartDomain { name: "a".into(), uuid: None }];
+        let steps =
+            [shut_down("a"), Step::Domain(DomainStep::Start { name: "a".into(), uuid: None })];
         killed(dir.path(), &fake, "restart", &steps, done, also);
         assert_eq!(recovered(dir.path(), &fake).way, Way::Finish);
         assert_eq!(fake.domains.borrow().get("a"), Some(&true), "killed at step {done}");
@@ -215,7 +228,7 @@ fn an_array_that_nothing_tells_from_others_is_left() {
         units: false,
     };
     let fake = Fake::default();
-    killed(dir.path(), &fake, "drive", &[Step::Array(make), Step::Array(replace)], 0, false);
+    killed(dir.path(), &fake, "drive", &[make.into(), replace.into()], 0, false);
     let recovery = recovered(dir.path(), &fake);
     assert_eq!(recovery.way, Way::Finish);
     assert!(!text.exists(), "what builds on it is done");
@@ -234,14 +247,14 @@ fn an_initramfs_that_may_have_copies_is_told_and_nothing_is_left_to_undo() {
     use crate::apply::array::ArrayStep;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("options");
-    let set = Step::SetFile {
+    let set = Step::File(FileStep::Set {
         path: path.clone(),
         text: Some("ours\n".into()),
         was: None,
         program: false,
         kept: false,
-    };
-    let steps = [set, Step::Array(ArrayStep::UpdateInitramfs)];
+    });
+    let steps = [set, ArrayStep::UpdateInitramfs.into()];
     // Killed while the images were written, of which one may be done.
     killed(dir.path(), &Fake::default(), "device bind", &steps, 1, false);
     let mut orphans = Orphan::all_in(&dir.path().join("journal")).unwrap().readable;
@@ -249,7 +262,9 @@ fn an_initramfs_that_may_have_copies_is_told_and_nothing_is_left_to_undo() {
     let recovery = recover(orphans.remove(0), &fake, &mut Watch::default(), &[]).unwrap();
     assert_eq!((recovery.way, recovery.steps.len()), (Way::Undo, 1));
     assert!(!path.exists());
-    let [Step::Array(left)] = &recovery.handed_over[..] else { panic!("{recovery:?}") };
+    let [Step::Host(HostStep::Array(left))] = &recovery.handed_over[..] else {
+        panic!("{recovery:?}")
+    };
     let why = left.undo().unwrap_err().to_string();
     assert!(why.contains("renew the initramfs: `"), "{why}");
     assert_eq!(files(&dir.path().join("journal")), 0, "the journal stays");

@@ -97,7 +97,7 @@ fn xml(mtu: u32) -> String {
 }
 
 fn steps(steps: impl IntoIterator<Item = NetworkStep>) -> Vec<Step> {
-    steps.into_iter().map(Step::Network).collect()
+    steps.into_iter().map(Step::from).collect()
 }
 
 fn n() -> String {

@@ -1,7 +1,7 @@
 //! Erasing a drive of a recorded DGX-2, which is not on this machine, so nothing is really erased.
 
 use super::*;
-use crate::apply::{HostLock, Journal};
+use crate::apply::{DomainStep, HostLock, HostStep, Journal, Step};
 use crate::error::Error;
 use crate::placement::{Held, Occupancy};
 use crate::reporter::{Answer, Question};
@@ -51,7 +51,7 @@ fn a_drive_is_named_by_the_kernel_or_by_its_function() {
     for id in [DRIVE.0, DRIVE.1, "/dev/nvme2n1"] {
         let change = wipe(&stage.world, id).unwrap();
         assert_eq!(change.about.name, DRIVE.0, "{id}");
-        let [Step::WipeDrive(step)] = &change.steps()[..] else { panic!("{id}") };
+        let [Step::Host(HostStep::WipeDrive(step))] = &change.steps()[..] else { panic!("{id}") };
         assert_eq!((&step.path, step.bytes), (&change.about.path, 3_840_755_982_336));
         let asked = Question::Name { deed: Deed::Erase, kind: "drive", name: id.to_owned() };
         assert_eq!(
@@ -99,7 +99,7 @@ fn nothing_is_erased_beside_another_change() {
     let dir = stage.dir.path().join("journal");
     let mut journal = Journal::begin_in(&dir, "create", "a", "test:///fake").unwrap();
     let xml = crate::stage::fake::xml("a", crate::stage::UUID);
-    journal.plan(&[Step::DefineDomain { name: "a".into(), xml }]).unwrap();
+    journal.plan(&[Step::Domain(DomainStep::Define { name: "a".into(), xml })]).unwrap();
     journal.begins(0).unwrap();
     drop(journal);
     assert_eq!(code(run(&stage, 9, manner(Confirm::Given))), "unfinished");
