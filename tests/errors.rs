@@ -208,6 +208,7 @@ const PROVOKED: &[&str] = &[
     "recover --end nosuch --host topologies/dgx-2.json",
     "host show --host /nonexistent",
     "host matrix --host README.md",
+    "host p2p --host README.md",
     "host doctor --host /nonexistent",
     "host modules --write --host topologies/dgx-2.json",
     "host pages --node 0 --size 2M --count 1 --host topologies/dgx-2.json",

@@ -192,3 +192,23 @@ fn a_capture_is_whole_or_not_there() {
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }
+
+#[test]
+fn p2p_lists_pairs_below_a_switch_and_what_decides_their_way() {
+    let host = file("dgx-2");
+    let text = answer(&host, &["host", "p2p"]);
+    let first = "GPU0 - mlx5_0    0000:32:00.0  unknown  unknown  12    0000:33:08.0 is not known";
+    assert!(text.lines().any(|line| line == first), "{text}");
+    assert!(text.contains("a record by `sudo gpuvm host capture FILE`"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&answer(&host, &["host", "p2p", "--json"])).unwrap();
+    let pairs = json["pairs"].as_array().unwrap();
+    let rows = text.lines().filter(|line| line.starts_with("GPU")).count();
+    assert_eq!(pairs.len(), rows);
+    assert!(pairs.iter().all(|pair| pair["kind"] != "gpu-gpu"), "they have NVLinks: {text}");
+    let routes = pairs[0]["routes"].as_array().unwrap();
+    assert_eq!(routes.len(), 2, "{routes:?}");
+    // Two cards of one host bridge without a switch meet nowhere below it.
+    let text = answer(&file("dual-socket"), &["host", "p2p"]);
+    assert!(text.starts_with("0 pairs below a switch; "), "{text}");
+}

@@ -147,6 +147,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
         for (verb, name) in [
             ("host show", "gpuvm-host-show"),
             ("host matrix", "gpuvm-matrix"),
+            ("host p2p", "gpuvm-host-p2p"),
             ("host doctor", "gpuvm-host-doctor"),
             ("host capture -", "gpuvm-host"),
             ("host modules", "gpuvm-host-modules"),

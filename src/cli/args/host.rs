@@ -92,7 +92,7 @@ pub enum HostVerb {
     #[command(after_long_help = MATRIX)]
     #[command(group = about_records())]
     Matrix(Late<MatrixArgs>),
-    /// Show the way between GPUs and NICs, drives and GPUs below a PCIe switch
+    /// Show the ways of peer-to-peer traffic below PCIe switches
     ///
     /// For each pair that meets below a switch: whether writes and reads of the GPU's memory go
     /// through the switch or over the root complex, which halves their rate, and the register that
