@@ -133,6 +133,15 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
     report.finish()
 }
 
+/// Compares the threads and the memory of a guest's process with its running XML.
+pub fn of_process(live: &DomainXml, process: &Process, topology: &Topology) -> Vec<Finding> {
+    let mut report = Report::default();
+    let live = check::guest::Guest::read(live);
+    threads::compare(&live, process, topology, &mut report);
+    memory::compare(&live, process, topology, &mut report);
+    report.finish()
+}
+
 /// Adds what is known of the disks of a definition to findings on the domain.
 pub fn with_disks(
     mut findings: Vec<Finding>,

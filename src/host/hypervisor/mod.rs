@@ -25,6 +25,7 @@ use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::guest::VirtType;
 use gpuvm_core::domain::live::GuestThread;
 use gpuvm_core::domain::{DomainXml, DomainXmlError};
+use gpuvm_core::load::ByteCounts;
 use gpuvm_core::network::GuestAddress;
 use gpuvm_core::topology::software::GuestSupport;
 use gpuvm_core::versions::Versions;
@@ -475,6 +476,15 @@ pub trait Hypervisor {
     /// How large a disk of a domain is, by its name in the guest; none where that is not told, as
     /// of a drive without medium.
     fn disk_size(&self, _name: &str, _target: &str) -> Result<Option<DiskSize>, HypervisorError> {
+        Ok(None)
+    }
+    /// Bytes that a running guest has read from and written to a disk, by its name in the guest, as
+    /// QEMU counts them; none where that is not told.
+    fn disk_bytes(
+        &self,
+        _name: &str,
+        _target: &str,
+    ) -> Result<Option<ByteCounts>, HypervisorError> {
         Ok(None)
     }
     /// Makes a disk of a running guest larger, by its name in the guest, and tells the guest.

@@ -16,6 +16,7 @@ use crate::trace::seconds;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::guest::{Abilities, VirtType};
 use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::load::ByteCounts;
 use gpuvm_core::network::GuestAddress;
 use gpuvm_core::topology::software::GuestSupport;
 use gpuvm_core::versions::Versions;
@@ -231,6 +232,10 @@ impl Hypervisor for Traced {
     }
     fn used(&self, name: &str) -> Result<Used, HypervisorError> {
         told(Reads, format_args!("use of domain `{name}`"), || self.inner.used(name))
+    }
+    fn disk_bytes(&self, name: &str, target: &str) -> Result<Option<ByteCounts>, HypervisorError> {
+        let what = format_args!("bytes of disk `{target}` of domain `{name}`");
+        told(Reads, what, || self.inner.disk_bytes(name, target))
     }
     fn disk_size(&self, name: &str, target: &str) -> Result<Option<DiskSize>, HypervisorError> {
         let what = format_args!("size of disk `{target}` of domain `{name}`");

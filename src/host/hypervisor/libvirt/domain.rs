@@ -14,6 +14,7 @@ use crate::discover::reach::Reach;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::guest::VirtType;
 use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::load::ByteCounts;
 use gpuvm_core::shell::{self, word};
 use gpuvm_core::topology::software::{GuestSupport, UnusableKvm};
 use gpuvm_core::versions::{Version, Versions};
@@ -383,6 +384,14 @@ impl Hypervisor for Libvirt {
         let Ok(info) = domain.block_info(target, 0) else { return Ok(None) };
         let (capacity_bytes, allocation_bytes) = (info.capacity, info.allocation);
         Ok((capacity_bytes > 0).then_some(DiskSize { capacity_bytes, allocation_bytes }))
+    }
+
+    fn disk_bytes(&self, name: &str, target: &str) -> Result<Option<ByteCounts>, HypervisorError> {
+        let domain = self.find(&format!("read the disks of domain `{name}`"), name)?;
+        // A drive without medium and a driver without statistics are no errors.
+        let Ok(stats) = domain.block_stats(target) else { return Ok(None) };
+        let counts = u64::try_from(stats.rd_bytes).ok().zip(u64::try_from(stats.wr_bytes).ok());
+        Ok(counts.map(|(read, written)| ByteCounts { read, written }))
     }
 
     fn grow_disk(&self, name: &str, target: &str, bytes: u64) -> Result<(), HypervisorError> {
