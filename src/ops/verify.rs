@@ -19,10 +19,12 @@ use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorEr
 use crate::lookup::{LISTED, no_domain};
 use crate::placement::Occupancy;
 use crate::recognise::presences;
+use crate::top::{Top, TopRequest};
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::verify::boot::with_lacks;
 use gpuvm_core::verify::identity::with_devices;
+use gpuvm_core::verify::load::with_load;
 use gpuvm_core::verify::partition::{self, Partitions};
 use gpuvm_core::verify::tuning::Tuning;
 use gpuvm_core::verify::{self, Finding, Subject, not_compared};
@@ -42,6 +44,8 @@ pub struct Verify {
     pub names: Vec<String>,
     /// How long to wait for each guest's agent; zero: not at all.
     pub agent_wait: Duration,
+    /// How long to sample how guests run; zero: not at all.
+    pub sample: Duration,
 }
 
 /// What was found of one domain.
@@ -112,6 +116,9 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         let found = host.compare(world, &*hypervisor, (summary, wanted.agent_wait));
         all.extend(if wanted.names.len() == 1 { Some(found?) } else { of_many(summary, found)? });
     }
+    if wanted.sample > Duration::ZERO && host.here.is_some() {
+        sample(world, wanted.sample, &mut all);
+    }
     let is_there = |name: &str| summaries.iter().any(|summary| summary.name == name);
     if let Some(name) = wanted.names.iter().find(|name| !is_there(name)) {
         return Err(no_domain(name, &summaries).hint(LISTED));
@@ -122,6 +129,33 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         all.extend((!stale.is_empty()).then(|| Verified::of_nobody(stale)));
     }
     Ok(Compared { all, partitions: host.partitions })
+}
+
+/// Adds what a sample of running guests finds. Where they cannot be sampled, that is said.
+fn sample(world: &World, interval: Duration, all: &mut [Verified]) {
+    let running = all.iter().filter(|one| one.running).map(|one| one.domain.clone());
+    let names: Vec<String> = running.collect();
+    if names.is_empty() {
+        return;
+    }
+    let sampled = Top::open(world, TopRequest { names, once: true }).map(|mut top| {
+        top.sample();
+        std::thread::sleep(interval);
+        top.sample();
+        top.report()
+    });
+    for one in all.iter_mut().filter(|one| one.running) {
+        let load = sampled
+            .as_ref()
+            .map(|report| report.guests.iter().find(|guest| guest.name == one.domain));
+        match load {
+            Ok(Some(load)) => {
+                one.findings = with_load(std::mem::take(&mut one.findings), &load.findings);
+            }
+            Ok(None) => one.not_checked.push("how it runs (it has ended)".to_owned()),
+            Err(error) => one.not_checked.push(format!("how it runs ({})", error.whole())),
+        }
+    }
 }
 
 /// The answer for one of many domains: one that cannot be read does not prevent the others, and one

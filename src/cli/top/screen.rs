@@ -20,6 +20,8 @@ use terminal_size::terminal_size_of;
 
 /// How often the size of the terminal and signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
+/// The first interval.
+const FIRST: Duration = Duration::from_millis(300);
 /// How long the agent of a guest may take for `verify`.
 const AGENT: Duration = Duration::from_secs(2);
 /// Enters the alternate buffer and hides the cursor.
@@ -132,14 +134,16 @@ pub(super) fn run(
 ) -> anyhow::Result<u8> {
     let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot block signals")?;
     let mut top = Top::open(cx, request)?;
+    // The first interval is short, so that there soon is something to see.
+    top.sample();
+    std::thread::sleep(FIRST);
     top.sample();
     let report = sorted(top.report(), order, false);
     let stdin = std::io::stdin();
     let mut shown = Shown { cx, top, order, report, selected: None, page: None, footer: None };
     interrupt.hold_at_once();
     let _screen = Alternate::enter(&stdin)?;
-    // The first interval is short, so that there is something to see.
-    let mut next = Instant::now() + interval.min(Duration::from_millis(500));
+    let mut next = Instant::now() + interval;
     let (mut is_new, mut drawn) = (true, None);
     while interrupt.came().is_none() {
         if Instant::now() >= next {
@@ -273,7 +277,10 @@ impl Shown<'_> {
         global.quiet = true;
         let own = Context::new(&global);
         let mut text = String::new();
-        match verify(&own, &Verify { names: vec![name.to_owned()], agent_wait: AGENT }) {
+        match verify(
+            &own,
+            &Verify { names: vec![name.to_owned()], agent_wait: AGENT, sample: Duration::ZERO },
+        ) {
             Ok(compared) => {
                 for one in &compared.all {
                     for finding in &one.findings {

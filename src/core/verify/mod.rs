@@ -10,6 +10,7 @@ pub mod files;
 pub mod guest;
 mod host;
 pub mod identity;
+pub mod load;
 mod memory;
 mod nccl;
 pub mod partition;
@@ -88,6 +89,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         identity::RULES,
         boot::RULES,
         plan::RULES,
+        crate::load::VERIFY_RULES,
     ];
     own.into_iter().flatten().chain([&NOT_COMPARED]).chain(check::rules())
 }
