@@ -12,9 +12,7 @@ use crate::lookup::{LISTED, no_domain};
 use crate::shell::word;
 use crate::topology::Topology;
 use crate::world::World;
-use gpuvm_core::load::{
-    LoadReport, TaskScan, ThreadOwner, is_waiting, judge, judge_host, neighbours,
-};
+use gpuvm_core::load::{LoadReport, TaskScan, is_waiting, judge, judge_host, neighbours};
 use gpuvm_host::load;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -78,6 +76,10 @@ pub struct Top {
     dues: Dues,
     /// The guests by UUID.
     guests: BTreeMap<String, Tracked>,
+    /// Names of all guests that run, also those that are not sampled, by process.
+    names: BTreeMap<u32, String>,
+    /// UUIDs of all that run.
+    active: BTreeSet<String>,
     /// The last two scans of all tasks.
     scans: Vec<TaskScan>,
     /// Times of the last two samples in ns.
@@ -125,6 +127,8 @@ impl Top {
             begun: Instant::now(),
             dues: Dues::default(),
             guests: BTreeMap::new(),
+            names: BTreeMap::new(),
+            active: BTreeSet::new(),
             scans: Vec::new(),
             times: (0, 0),
         };
@@ -157,10 +161,16 @@ impl Top {
         let is_known = |row: &&&DomainSummary| {
             self.guests.get(&row.uuid.to_ascii_lowercase()).is_some_and(Tracked::is_fresh)
         };
-        if running.iter().filter(is_known).count() == running.len() {
+        let actives = || all.iter().filter(|row| row.state.is_active());
+        let active = actives().map(|row| row.uuid.to_ascii_lowercase()).collect();
+        if self.active == active && running.iter().filter(is_known).count() == running.len() {
             return Ok(Vec::new());
         }
         let processes = process::all(&self.root)?;
+        let named = actives().filter_map(|row| {
+            Some((*processes.get(&row.uuid.to_ascii_lowercase())?, row.name.clone()))
+        });
+        (self.names, self.active) = (named.collect(), active);
         let mut unseen = Vec::new();
         for row in running {
             let uuid = row.uuid.to_ascii_lowercase();
@@ -267,7 +277,6 @@ impl Top {
 
     /// The load between the last two samples. Findings are about the last 10 seconds.
     pub fn report(&self) -> LoadReport {
-        let owners = self.owners();
         let mut host = load::host(&self.root);
         let pcpus = self.guests.values().map(|guest| guest.plan().pcpus());
         let pcpus = pcpus.fold(crate::cpuset::CpuSet::new(), |all, pins| all.or(&pins));
@@ -278,7 +287,7 @@ impl Top {
             if let [before, after] = self.scans.as_slice() {
                 for (thread, now) in window.threads.iter_mut().zip(&mut load.threads) {
                     if let Some(pcpu) = thread.pcpu().filter(|_| is_waiting(thread)) {
-                        let found = neighbours((before, after), &owners, pcpu, thread.tid);
+                        let found = neighbours((before, after), &self.names, pcpu, thread.tid);
                         (now.neighbours, thread.neighbours) = (found.clone(), found);
                     }
                 }
@@ -291,19 +300,6 @@ impl Top {
         let seconds = Duration::from_nanos(self.times.1.saturating_sub(self.times.0));
         let interval_s = (seconds.as_secs_f64() * 1000.0).round() / 1000.0;
         LoadReport { interval_s, guests: guests.collect(), host }
-    }
-
-    /// The threads of all guests.
-    fn owners(&self) -> BTreeMap<u32, ThreadOwner> {
-        let mut owners = BTreeMap::new();
-        for guest in self.guests.values() {
-            for (tid, thread) in guest.last().into_iter().flat_map(|sample| &sample.threads) {
-                let (kind, index) = (thread.kind, thread.index);
-                let guest = guest.plan().name.clone();
-                owners.insert(*tid, ThreadOwner { guest, kind, index });
-            }
-        }
-        owners
     }
 }
 

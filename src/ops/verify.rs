@@ -22,6 +22,7 @@ use crate::recognise::presences;
 use crate::top::{Top, TopRequest};
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
+use gpuvm_core::load::GuestLoad;
 use gpuvm_core::verify::boot::with_lacks;
 use gpuvm_core::verify::identity::with_devices;
 use gpuvm_core::verify::load::with_load;
@@ -101,6 +102,8 @@ pub struct Compared {
     pub all: Vec<Verified>,
     /// The state of NVLink partitions; none: Fabric Manager manages none here.
     pub partitions: Option<Partitions>,
+    /// What running guests used during the sample; empty without one.
+    pub loads: Vec<GuestLoad>,
 }
 
 /// Compares every requested domain once.
@@ -116,9 +119,8 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         let found = host.compare(world, &*hypervisor, (summary, wanted.agent_wait));
         all.extend(if wanted.names.len() == 1 { Some(found?) } else { of_many(summary, found)? });
     }
-    if wanted.sample > Duration::ZERO && host.here.is_some() {
-        sample(world, wanted.sample, &mut all);
-    }
+    let is_sampled = wanted.sample > Duration::ZERO && host.here.is_some();
+    let loads = if is_sampled { sample(world, wanted.sample, &mut all) } else { Vec::new() };
     let is_there = |name: &str| summaries.iter().any(|summary| summary.name == name);
     if let Some(name) = wanted.names.iter().find(|name| !is_there(name)) {
         return Err(no_domain(name, &summaries).hint(LISTED));
@@ -128,15 +130,15 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         let stale = partition::of_nobody(partitions, &known);
         all.extend((!stale.is_empty()).then(|| Verified::of_nobody(stale)));
     }
-    Ok(Compared { all, partitions: host.partitions })
+    Ok(Compared { all, partitions: host.partitions, loads })
 }
 
 /// Adds what a sample of running guests finds. Where they cannot be sampled, that is said.
-fn sample(world: &World, interval: Duration, all: &mut [Verified]) {
+fn sample(world: &World, interval: Duration, all: &mut [Verified]) -> Vec<GuestLoad> {
     let running = all.iter().filter(|one| one.running).map(|one| one.domain.clone());
     let names: Vec<String> = running.collect();
     if names.is_empty() {
-        return;
+        return Vec::new();
     }
     let sampled = Top::open(world, TopRequest { names, once: true }).map(|mut top| {
         top.sample();
@@ -156,6 +158,7 @@ fn sample(world: &World, interval: Duration, all: &mut [Verified]) {
             Err(error) => one.not_checked.push(format!("how it runs ({})", error.whole())),
         }
     }
+    sampled.map(|report| report.guests).unwrap_or_default()
 }
 
 /// The answer for one of many domains: one that cannot be read does not prevent the others, and one

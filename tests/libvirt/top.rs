@@ -173,15 +173,17 @@ fn at_a_terminal(
 fn the_terminal_is_restored_however_the_screen_is_left() {
     let Some(busy) = Busy::new(&["one"]) else { return };
     let drawn = at_a_terminal(&busy, |_, keys| {
-        keys.write_all(b"\x1b[Bsn")
+        keys.write_all(b"\x1b[Bs")
             .and_then(|()| {
+                std::thread::sleep(Duration::from_millis(500));
+                keys.write_all(b"n")?;
                 std::thread::sleep(Duration::from_millis(300));
                 keys.write_all(b"q")
             })
             .unwrap()
     });
     assert!(drawn.contains("\x1b[?1049h") && drawn.contains(">one"), "{drawn}");
-    assert!(drawn.contains("order: name"), "{drawn}");
+    assert!(drawn.contains("order: name") && drawn.contains("as of now"), "{drawn}");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         at_a_terminal(&busy, |top, _| {
             // `nsenter` waits for the program.

@@ -11,7 +11,7 @@ mod rules;
 mod sample;
 
 pub use judge::{is_waiting, judge, judge_host};
-pub use neighbours::{Neighbour, ThreadOwner, neighbours};
+pub use neighbours::{Neighbour, neighbours};
 pub use rates::{
     ByteRate, DeviceLoad, GuestLoad, MemoryLoad, NamedRate, QuotaLoad, ThreadLoad, guest_load,
 };

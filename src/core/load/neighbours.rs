@@ -38,22 +38,12 @@ impl fmt::Display for Neighbour {
     }
 }
 
-/// The guest that a thread belongs to, and its work there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ThreadOwner {
-    /// Name of the guest.
-    pub guest: String,
-    /// The work of the thread.
-    pub kind: ThreadKind,
-    /// Number of the vCPU or id of the I/O thread.
-    pub index: Option<u32>,
-}
-
 /// Returns the tasks that ran on a pcpu between two scans, without the thread `own`, those that ran
-/// most first. A task that began meanwhile counts with all of its time.
+/// most first. A task that began meanwhile counts with all of its time. `guests` are named by their
+/// processes.
 pub fn neighbours(
     (before, after): (&TaskScan, &TaskScan),
-    owners: &BTreeMap<u32, ThreadOwner>,
+    guests: &BTreeMap<u32, String>,
     pcpu: PcpuId,
     own: u32,
 ) -> Vec<Neighbour> {
@@ -63,13 +53,14 @@ pub fn neighbours(
         .filter_map(|(&tid, task)| {
             let old = before.tasks.get(&tid).map_or(0, |old| old.run_ns);
             let run = grown(old, task.run_ns).unwrap_or(task.run_ns).min(ns);
-            let owner = owners.get(&tid);
+            let guest = guests.get(&task.pid).cloned();
+            let work = guest.as_ref().map(|_| ThreadKind::of_name(&task.name));
             (run > 0).then(|| Neighbour {
                 tid,
                 name: task.name.clone(),
-                guest: owner.map(|owner| owner.guest.clone()),
-                kind: owner.map(|owner| owner.kind),
-                index: owner.and_then(|owner| owner.index),
+                guest,
+                kind: work.map(|(kind, _)| kind),
+                index: work.and_then(|(_, index)| index),
                 run_ratio: ratio(run, ns),
             })
         })

@@ -211,6 +211,8 @@ impl GuestPlan {
 /// Any task of the host, as a candidate for what a vCPU waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSample {
+    /// The process that it belongs to.
+    pub pid: u32,
     /// The kernel's name of it.
     pub name: String,
     /// The pcpu that it ran on last.

@@ -9,9 +9,7 @@ use gpuvm_core::load::{TaskSample, TaskScan};
 pub fn scan(root: &FsRoot, at_ns: u64) -> Result<TaskScan, FsError> {
     let mut scan = TaskScan { at_ns, ..TaskScan::default() };
     for process in root.names("proc")? {
-        if !is_number(&process) {
-            continue;
-        }
+        let Ok(pid) = process.parse() else { continue };
         let tasks = format!("proc/{process}/task");
         let Ok(Some(dir)) = root.dir(&tasks) else { continue };
         for task in dir.names().unwrap_or_default() {
@@ -19,7 +17,7 @@ pub fn scan(root: &FsRoot, at_ns: u64) -> Result<TaskScan, FsError> {
             let text = root.read(&format!("{tasks}/{task}/stat")).ok().flatten();
             let Some(stat) = text.as_deref().and_then(Stat::parse) else { continue };
             let Stat { name, run_ns, pcpu, .. } = stat;
-            scan.tasks.insert(tid, TaskSample { name, pcpu, run_ns });
+            scan.tasks.insert(tid, TaskSample { pid, name, pcpu, run_ns });
         }
     }
     Ok(scan)
@@ -29,8 +27,4 @@ pub fn scan(root: &FsRoot, at_ns: u64) -> Result<TaskScan, FsError> {
 pub fn last_pcpu(root: &FsRoot, pid: u32, tid: u32) -> Option<PcpuId> {
     let text = root.read(&format!("proc/{pid}/task/{tid}/stat")).ok().flatten()?;
     Some(Stat::parse(&text)?.pcpu)
-}
-
-fn is_number(name: &str) -> bool {
-    name.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -154,7 +154,7 @@ fn a_scan_has_every_task_and_its_pcpu() {
     let scan = crate::load::scan(&tree.root, 5).unwrap();
     assert_eq!((scan.at_ns, scan.tasks.len()), (5, 2));
     let task = &scan.tasks[&41];
-    assert_eq!((task.name.as_str(), task.pcpu), ("CPU 0/KVM", PcpuId(3)));
+    assert_eq!((task.pid, task.name.as_str(), task.pcpu), (40, "CPU 0/KVM", PcpuId(3)));
     assert_eq!(last_pcpu(&tree.root, 40, 41), Some(PcpuId(3)));
     assert_eq!(last_pcpu(&tree.root, 40, 99), None);
 }
