@@ -4,7 +4,7 @@
 mod tracked;
 
 use crate::discover::process;
-use crate::error::{Class, Coded as _, Result, classed};
+use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::{FsRoot, KeptLimit};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::{DomainSummary, Hypervisor};
@@ -29,6 +29,21 @@ const DISKS_EVERY: Duration = Duration::from_secs(5);
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 /// How often all tasks of the host are read while a vCPU waits.
 const SCAN_EVERY: Duration = Duration::from_secs(5);
+
+/// The reason why guests cannot be sampled.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "kebab-case", prefix = "top-")]
+#[allow(missing_docs)] // The messages say what the fields are.
+pub enum TopError {
+    /// The guests do not really run.
+    #[error("guests of libvirt's test driver run on no machine")]
+    TestDriver,
+    /// Its process is not visible.
+    #[error("no process of domain `{name}` is seen on this machine")]
+    NoProcess { name: String },
+}
+
+impl Coded for TopError {}
 
 /// What is to be sampled.
 #[derive(Debug, Clone, Default)]
@@ -100,9 +115,8 @@ impl Top {
             return Err(classed(Class::OtherMachine, message, hint));
         }
         if !hypervisor.has_guests_here() {
-            let message = "guests of libvirt's test driver run on no machine";
             let hint = "`gpuvm list` lists them; --connect qemu:///system has real ones";
-            return Err(classed(Class::Refused, message, hint));
+            return Err(TopError::TestDriver.hint(hint));
         }
         let topology = world.topology();
         if let Err(error) = &topology {
@@ -135,9 +149,8 @@ impl Top {
         let unseen = top.list()?;
         let refused = unseen.iter().find(|name| top.request.names.contains(name));
         if let Some(name) = refused {
-            let message = format!("no process of domain `{name}` is seen on this machine");
             let hint = "libvirt may run in a container: run gpuvm in its process namespace";
-            return Err(classed(Class::System, message, hint));
+            return Err(TopError::NoProcess { name: name.clone() }.hint(hint));
         }
         for name in unseen {
             world.warning(&format!("domain `{name}` has no process that is seen here"));

@@ -29,9 +29,11 @@ pub struct TopArgs {
     /// interval until interrupted.
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub interval: Option<Duration>,
-    /// Sort by this column (default: findings)
+    /// Sort by findings, name, cpu, wait, mem, disk or net
+    ///
+    /// The default, findings, has the worst finding first, then the highest CPU%.
     #[arg(long, value_name = "COLUMN", value_enum, default_value = "findings")]
-    #[arg(hide_default_value = true)]
+    #[arg(hide_default_value = true, hide_possible_values = true)]
     pub sort: SortArg,
     /// List all tasks that the vCPUs of NAME wait for
     ///
