@@ -34,6 +34,7 @@ mod setfunctions;
 mod setnics;
 mod shots;
 mod storage;
+mod top;
 pub mod traffic;
 mod trust;
 mod tune;

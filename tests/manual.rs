@@ -305,6 +305,8 @@ fn gpuvm_codes_lists_every_rule_and_no_other() {
     let mut only_verify = as_listed(verify::Differs::rules());
     only_verify.retain(|rule, _| !check.contains_key(rule));
     assert_eq!(listed(page, "VERIFY"), only_verify);
+    let top = as_listed(gpuvm_core::load::OWN_RULES.iter());
+    assert_eq!(listed(page, "TOP"), top);
     assert_eq!(listed(page, "NETWORK DOCTOR"), as_listed(doctor::OfHop::rules()));
     let mut host = as_listed(gpuvm_core::doctor::rules());
     for rule in ["governor", "numa-balancing-off", "transparent-huge-pages-off"] {

@@ -66,7 +66,7 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 38] = [
+const VERBS: [&str; 39] = [
     "apply",
     "autostart",
     "capacity",
@@ -102,6 +102,7 @@ const VERBS: [&str; 38] = [
     "slurm",
     "start",
     "stop",
+    "top",
     "tune",
     "undo",
     "verify",
@@ -158,7 +159,7 @@ const OF_ALL: [&str; 12] = [
     "words",
     "golden",
 ];
-const MODULES: [(&str, &[&str]); 25] = [
+const MODULES: [(&str, &[&str]); 26] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
@@ -179,9 +180,20 @@ const MODULES: [(&str, &[&str]); 25] = [
         "tune",
         &["health", "topology", "request", "occupancy", "placement", "domain", "check", "guest"],
     ),
+    ("load", &["domain"]),
     (
         "verify",
-        &["topology", "fabric", "request", "occupancy", "placement", "domain", "check", "nccl"],
+        &[
+            "topology",
+            "fabric",
+            "request",
+            "occupancy",
+            "placement",
+            "domain",
+            "check",
+            "load",
+            "nccl",
+        ],
     ),
     ("doctor", &["xid", "topology", "occupancy", "placement", "check", "verify"]),
     ("view", &["topology", "request", "occupancy", "placement"]),

@@ -89,6 +89,7 @@ use gpuvm_ops::snapshot::SnapshotError;
 use gpuvm_ops::sriov::CardError;
 use gpuvm_ops::startable::StartError;
 use gpuvm_ops::storage::StorageError;
+use gpuvm_ops::top::TopError;
 use gpuvm_ops::tune::subjects::TunedError;
 use gpuvm_ops::undo::UndoError;
 use gpuvm_ops::vfs::VfsError;
@@ -119,7 +120,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 109] = [
+static KNOWN: [Known; 110] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -215,6 +216,7 @@ static KNOWN: [Known; 109] = [
     known::<SettingError>(),
     known::<StepError>(),
     known::<SumError>(),
+    known::<TopError>(),
     known::<TopoError>(),
     known::<TopologyError>(),
     known::<TuneError>(),

@@ -91,9 +91,11 @@ impl Kind {
             ("targets" | "target", _) => Kind::GuestOrFile,
             ("paths", "cp") => Kind::GuestPath,
             ("name", "start") => Kind::Off,
-            ("name", "stop" | "restart" | "console" | "ssh" | "exec" | "shell" | "pause") => {
-                Kind::Running
-            }
+            (
+                "name",
+                "stop" | "restart" | "console" | "ssh" | "exec" | "shell" | "pause" | "top",
+            )
+            | ("why", "top") => Kind::Running,
             ("of", "export") => Kind::Guest,
             ("name", "network doctor") => Kind::Guest,
             ("name", _) if arg.is_positional() => {

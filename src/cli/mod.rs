@@ -70,6 +70,7 @@ pub mod stop;
 mod table;
 mod terminal;
 mod tips;
+mod top;
 pub mod tune;
 pub mod tuned;
 pub mod undo;
@@ -228,6 +229,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Recover(args) => recover::run(args, &cx),
         Verb::Check(args) => check::run(args, &cx),
         Verb::Verify(args) => verify::run(args, &cx),
+        Verb::Top(args) => top::run(args, &cx),
         Verb::Nccl(args) => nccl::run(args, &cx),
         Verb::Completions(args) => meta::completions(args, &cx),
         Verb::Man(args) => meta::man(args, &cx),

@@ -95,6 +95,11 @@ impl Output {
         print_marked(&offered(redacted(text)))
     }
 
+    /// Returns text with marks, as [`Output::marked`] prints it, for a screen that is drawn.
+    pub fn drawn(self, text: &str) -> String {
+        shown_marked(&offered(redacted(text)))
+    }
+
     /// Prints the answer as a JSON document of this name.
     pub fn json<T: Answer>(self, format: &'static str, value: &T) -> std::io::Result<()> {
         self.print_json(&Document::new(format, value))
@@ -193,12 +198,17 @@ pub fn offered_text(text: &str) -> String {
 }
 
 fn print_marked(text: &str) -> std::io::Result<()> {
+    print(&shown_marked(text))
+}
+
+/// Returns a text with its marks as colours, and everything else escaped.
+fn shown_marked(text: &str) -> String {
     let parts = text.split_inclusive(colour::is_mark).map(|part| {
         let own = part.strip_suffix(colour::is_mark).unwrap_or(part);
         format!("{}{}", escaped(own, Form::Text), &part[own.len()..])
     });
     let text: String = parts.collect();
-    print(&colour::marked(&text, colour::is_on(&std::io::stdout())))
+    colour::marked(&text, colour::is_on(&std::io::stdout())).into_owned()
 }
 
 /// Returns a text whose commands can be pasted: with the host and connection of this call.

@@ -102,6 +102,7 @@ const ALL: [Listed; 85] = [
     ("gpuvm-autostart", document::<gpuvm_ops::autostart::Autostarted>),
     ("gpuvm-started", document::<start::Started<'static>>),
     ("gpuvm-steps", rows::<crate::apply::Step>),
+    ("gpuvm-top", document::<gpuvm_core::load::LoadReport>),
     ("gpuvm-tune", document::<tuned::WithSteps<'static>>),
     ("gpuvm-tuned-domain", document::<gpuvm_ops::tune::answer::TunedDomain>),
     ("gpuvm-undone", document::<gpuvm_ops::undo::Undone>),

@@ -52,7 +52,8 @@ pub fn run(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn round(args: &VerifyArgs, cx: &Context<'_>) -> anyhow::Result<Vec<Verified>> {
     let begun = Instant::now();
     let agent_wait = Duration::from_secs(args.agent_wait);
-    let found = verify(cx, &Verify { names: args.names.clone(), agent_wait })?;
+    let sample = Duration::from_secs(args.sample);
+    let found = verify(cx, &Verify { names: args.names.clone(), agent_wait, sample })?;
     if let Some(path) = &args.metrics {
         metrics::write(path, &found, begun.elapsed())?;
     }

@@ -62,6 +62,7 @@ pub mod guest;
 pub mod check;
 pub mod doctor;
 pub mod fleet;
+pub mod load;
 pub mod nccl;
 pub mod tune;
 pub mod user;

@@ -7,9 +7,11 @@
 //! for each. This module knows nothing of the files' content.
 
 mod head;
+mod kept;
 mod kind;
 mod node;
 
+pub use kept::{KeptFile, KeptLimit};
 pub use kind::FileKind;
 pub use node::NodeNumber;
 

@@ -38,6 +38,7 @@ pub mod discover;
 
 pub mod blockdev;
 pub mod holders;
+pub mod load;
 
 pub mod hypervisor;
 

@@ -157,7 +157,7 @@ fn asked(rows: &mut [ListedDomain], hypervisor: &dyn Hypervisor) {
 /// Adds what `verify` finds, without asking agents. Where it cannot be told the list is there all
 /// the same.
 fn judged(rows: &mut [ListedDomain], world: &World) {
-    let wanted = Verify { names: Vec::new(), agent_wait: Duration::ZERO };
+    let wanted = Verify { names: Vec::new(), agent_wait: Duration::ZERO, sample: Duration::ZERO };
     let all = match verify(world, &wanted) {
         Ok(compared) => compared.all,
         Err(error) => return world.warning(&format!("nothing is verified: {}", error.whole())),

@@ -204,6 +204,7 @@ pub mod startable;
 pub mod stop;
 pub mod storage;
 pub mod taken;
+pub mod top;
 pub mod trust;
 pub mod tune;
 pub mod undo;

@@ -283,7 +283,8 @@ fn ended(world: &World, target: &Target, room: &RoomPlan) -> Result<()> {
     for note in planned.iter().flat_map(|one| &one.notes) {
         world.warning(&format!("{name}: {note}"));
     }
-    let wanted = Verify { names: vec![name.clone()], agent_wait: Duration::ZERO };
+    let wanted =
+        Verify { names: vec![name.clone()], agent_wait: Duration::ZERO, sample: Duration::ZERO };
     let compared = match verify(world, &wanted) {
         Ok(compared) => compared,
         Err(error) => {

@@ -19,10 +19,13 @@ use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorEr
 use crate::lookup::{LISTED, no_domain};
 use crate::placement::Occupancy;
 use crate::recognise::presences;
+use crate::top::{Top, TopRequest};
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
+use gpuvm_core::load::GuestLoad;
 use gpuvm_core::verify::boot::with_lacks;
 use gpuvm_core::verify::identity::with_devices;
+use gpuvm_core::verify::load::with_load;
 use gpuvm_core::verify::partition::{self, Partitions};
 use gpuvm_core::verify::tuning::Tuning;
 use gpuvm_core::verify::{self, Finding, Subject, not_compared};
@@ -42,6 +45,8 @@ pub struct Verify {
     pub names: Vec<String>,
     /// How long to wait for each guest's agent; zero: not at all.
     pub agent_wait: Duration,
+    /// How long to sample how guests run; zero: not at all.
+    pub sample: Duration,
 }
 
 /// What was found of one domain.
@@ -97,6 +102,8 @@ pub struct Compared {
     pub all: Vec<Verified>,
     /// The state of NVLink partitions; none: Fabric Manager manages none here.
     pub partitions: Option<Partitions>,
+    /// What running guests used during the sample; empty without one.
+    pub loads: Vec<GuestLoad>,
 }
 
 /// Compares every requested domain once.
@@ -112,6 +119,8 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         let found = host.compare(world, &*hypervisor, (summary, wanted.agent_wait));
         all.extend(if wanted.names.len() == 1 { Some(found?) } else { of_many(summary, found)? });
     }
+    let is_sampled = wanted.sample > Duration::ZERO && host.here.is_some();
+    let loads = if is_sampled { sample(world, wanted.sample, &mut all) } else { Vec::new() };
     let is_there = |name: &str| summaries.iter().any(|summary| summary.name == name);
     if let Some(name) = wanted.names.iter().find(|name| !is_there(name)) {
         return Err(no_domain(name, &summaries).hint(LISTED));
@@ -121,7 +130,35 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         let stale = partition::of_nobody(partitions, &known);
         all.extend((!stale.is_empty()).then(|| Verified::of_nobody(stale)));
     }
-    Ok(Compared { all, partitions: host.partitions })
+    Ok(Compared { all, partitions: host.partitions, loads })
+}
+
+/// Adds what a sample of running guests finds. Where they cannot be sampled, that is said.
+fn sample(world: &World, interval: Duration, all: &mut [Verified]) -> Vec<GuestLoad> {
+    let running = all.iter().filter(|one| one.running).map(|one| one.domain.clone());
+    let names: Vec<String> = running.collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let sampled = Top::open(world, TopRequest { names, once: true }).map(|mut top| {
+        top.sample();
+        std::thread::sleep(interval);
+        top.sample();
+        top.report()
+    });
+    for one in all.iter_mut().filter(|one| one.running) {
+        let load = sampled
+            .as_ref()
+            .map(|report| report.guests.iter().find(|guest| guest.name == one.domain));
+        match load {
+            Ok(Some(load)) => {
+                one.findings = with_load(std::mem::take(&mut one.findings), &load.findings);
+            }
+            Ok(None) => one.not_checked.push("how it runs (it has ended)".to_owned()),
+            Err(error) => one.not_checked.push(format!("how it runs ({})", error.whole())),
+        }
+    }
+    sampled.map(|report| report.guests).unwrap_or_default()
 }
 
 /// The answer for one of many domains: one that cannot be read does not prevent the others, and one

@@ -41,7 +41,10 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
         ],
     ),
     ("Planning (changes nothing)", &["plan", "capacity", "export", "fleet"]),
-    ("Tuning and checks", &["tune", "check", "verify", "nccl", "history", "undo", "recover"]),
+    (
+        "Tuning and checks",
+        &["tune", "check", "verify", "top", "nccl", "history", "undo", "recover"],
+    ),
     (
         "Host, devices, networks",
         &["host", "gpu", "fabric", "device", "nic", "drive", "network", "image", "slurm"],
@@ -124,6 +127,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "apply" => Some("a change is pending; with --dry-run: something differs"),
         "check" => Some("the domain has mistakes"),
         "verify" => Some("something differs"),
+        "top" => Some("one sample had a warning or an error"),
         "tune" | "nccl" => Some("with --check: something would change"),
         "network doctor" => Some("the path is broken"),
         "host doctor" => Some("an error was found"),

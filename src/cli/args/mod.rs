@@ -36,6 +36,7 @@ mod set;
 mod slurm;
 mod snapshot;
 mod storage;
+mod top;
 mod tune;
 mod undo;
 mod verify;
@@ -89,6 +90,7 @@ pub use slurm::{
 };
 pub use snapshot::{SnapshotChangeArgs, SnapshotCreateArgs, SnapshotVerb};
 pub use storage::{DataSize, ImageArg, OsDiskArg, PreallocateArg, StorageArgs};
+pub use top::{SortArg, TopArgs};
 pub use tune::{ItemArgs, TuneArgs};
 pub use undo::{HistoryArgs, UndoArgs};
 pub use verify::{CheckArgs, VerifyArgs};
@@ -535,6 +537,24 @@ pub enum Verb {
     /// with --all for any domain.
     #[command(after_long_help = verify::VERIFY)]
     Verify(Late<VerifyArgs>),
+    /// Show what running guests use, and what slows them down
+    ///
+    /// Works on any libvirt domain that runs on this machine. Shows for each guest the CPU use of
+    /// its vCPUs, the time they wait for a pcpu (the guest sees it as steal), the emulator, memory
+    /// on its planned nodes, storage and network. For a pinned vCPU that waits, names the tasks on
+    /// its pcpu. Also finds CPU quotas that held a guest back, PCIe links with too few lanes, PCIe
+    /// errors, memory pressure on the host, and threads and memory outside of their pins, as
+    /// `verify` does.
+    ///
+    /// At a terminal it refreshes until `q`. Elsewhere, and with --once, it prints one sample, and
+    /// exits with 3 if it found a warning or an error. CPU% of one pcpu is 100. WAIT% is the part
+    /// of the time in which vCPUs wanted to run that they waited. A value that cannot be read is
+    /// `-`; as another user than root, some cannot.
+    ///
+    /// Keys: arrows select a guest, s changes the order, n reads memory by node again, Enter runs
+    /// `verify` of the selected guest, q quits.
+    #[command(after_long_help = top::TOP)]
+    Top(Late<TopArgs>),
     /// Print the topology file that NCCL of a guest needs
     ///
     /// NCCL reads PCIe distances from the guest, which sees each device below a root port of its

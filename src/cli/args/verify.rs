@@ -36,6 +36,14 @@ pub struct VerifyArgs {
     /// Until interrupted.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub watch: Option<u64>,
+    /// Also sample how guests run
+    ///
+    /// Finds vCPUs that wait for the pcpu they are pinned to (`vcpu-waits`) and CPU quotas that
+    /// hold a guest back (`vcpu-throttled`) in this time. 0, the default, samples nothing. `gpuvm
+    /// top` shows more.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=60))]
+    pub sample: u64,
     /// Write Prometheus metrics to FILE
     ///
     /// Findings by domain and rule, and the time of the last run, for the node exporter's textfile

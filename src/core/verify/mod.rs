@@ -10,6 +10,7 @@ pub mod files;
 pub mod guest;
 mod host;
 pub mod identity;
+pub mod load;
 mod memory;
 mod nccl;
 pub mod partition;
@@ -88,6 +89,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         identity::RULES,
         boot::RULES,
         plan::RULES,
+        crate::load::VERIFY_RULES,
     ];
     own.into_iter().flatten().chain([&NOT_COMPARED]).chain(check::rules())
 }
@@ -130,6 +132,15 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
         host::compare(&defined, host.topology, host.tuning, &mut report);
         report.extend(by_rules(subject, host));
     }
+    report.finish()
+}
+
+/// Compares the threads and the memory of a guest's process with its running XML.
+pub fn of_process(live: &DomainXml, process: &Process, topology: &Topology) -> Vec<Finding> {
+    let mut report = Report::default();
+    let live = check::guest::Guest::read(live);
+    threads::compare(&live, process, topology, &mut report);
+    memory::compare(&live, process, topology, &mut report);
     report.finish()
 }
 

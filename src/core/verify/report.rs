@@ -1,6 +1,7 @@
 //! Findings of a comparison. Knows no rule.
 
 use crate::finding::{self, Rule, Says};
+use crate::load::VERIFY_RULES;
 use serde::Serialize;
 
 /// Which two states differ.
@@ -54,9 +55,12 @@ impl Says for Differs {
 pub type Finding = finding::Finding<Differs>;
 
 impl Finding {
-    /// Whether two findings are the same at different times: process ids change, places do not.
+    /// Whether two findings are the same at different times: process ids change, places do not. What
+    /// a sample finds has another number each time, and is known by its thread.
     pub fn is_same(&self, other: &Finding) -> bool {
-        (self.rule, &self.says.message) == (other.rule, &other.says.message)
+        let is_sampled = VERIFY_RULES.iter().any(|rule| rule.id == self.rule);
+        let of = |says: &Differs| if is_sampled { says.at.clone() } else { says.message.clone() };
+        self.rule == other.rule && of(&self.says) == of(&other.says)
     }
 
     /// Whether it says that the domain could not be compared at all.

@@ -33,24 +33,35 @@ pub fn age(root: &FsRoot, pid: u32) -> Option<Duration> {
 /// Reads a process; none if it has ended.
 pub fn read(root: &FsRoot, pid: u32) -> Result<Option<Process>, FsError> {
     let Some(dir) = root.dir(&format!("proc/{pid}"))? else { return Ok(None) };
-    let mut threads = Vec::new();
-    for name in root.names(&format!("proc/{pid}/task"))? {
-        let Ok(tid) = name.parse() else { continue };
-        threads.extend(thread(root, &format!("proc/{pid}/task/{name}"), tid));
-    }
+    let threads = threads(root, pid)?;
     if threads.is_empty() {
         return Ok(None);
     }
-    threads.sort_by_key(|thread: &Thread| (thread.tid != pid, thread.tid));
-    // For other users' processes it may not be readable.
-    let maps = root.read(&format!("proc/{pid}/numa_maps")).ok().flatten();
-    let memory = maps.filter(|text| !text.is_empty()).map(|text| memory(&text));
+    let memory = mapped(root, pid);
     let opened = opened(&dir);
     let served = opened.as_ref().is_some_and(|opened| opened.vhosts > 0);
     let own = threads.iter().any(|thread| thread.name.starts_with("vhost-"));
     let vhosts = if served && !own { kernel_threads(root, pid)? } else { Vec::new() };
     let file_limit = super::files::limit(root, pid).map(|limit| limit.soft);
     Ok(Some(Process { pid, threads, vhosts, memory, opened, file_limit }))
+}
+
+/// Reads the threads of a process, the main one first; empty if it has ended.
+pub fn threads(root: &FsRoot, pid: u32) -> Result<Vec<Thread>, FsError> {
+    let mut threads = Vec::new();
+    for name in root.names(&format!("proc/{pid}/task"))? {
+        let Ok(tid) = name.parse() else { continue };
+        threads.extend(thread(root, &format!("proc/{pid}/task/{name}"), tid));
+    }
+    threads.sort_by_key(|thread: &Thread| (thread.tid != pid, thread.tid));
+    Ok(threads)
+}
+
+/// Reads the memory of a process; none if this user may not see it. The kernel walks all of its
+/// pages, with its memory map locked: 12 to 20 ms for each GiB of normal pages (measured on 6.18).
+pub fn mapped(root: &FsRoot, pid: u32) -> Option<Vec<Mapped>> {
+    let maps = root.read(&format!("proc/{pid}/numa_maps")).ok().flatten();
+    maps.filter(|text| !text.is_empty()).map(|text| memory(&text))
 }
 
 /// Reads a thread; none where it has ended.

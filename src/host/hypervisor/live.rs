@@ -4,6 +4,7 @@
 use super::error::{HypervisorError, unsupported};
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::load::ByteCounts;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -90,6 +91,15 @@ pub trait Live {
     /// How large a disk of a domain is, by its name in the guest; none where that is not told, as
     /// of a drive without medium.
     fn disk_size(&self, _name: &str, _target: &str) -> Result<Option<DiskSize>, HypervisorError> {
+        Ok(None)
+    }
+    /// Bytes that a running guest has read from and written to a disk, by its name in the guest, as
+    /// QEMU counts them; none where that is not told.
+    fn disk_bytes(
+        &self,
+        _name: &str,
+        _target: &str,
+    ) -> Result<Option<ByteCounts>, HypervisorError> {
         Ok(None)
     }
     /// Makes a disk of a running guest larger, by its name in the guest, and tells the guest.

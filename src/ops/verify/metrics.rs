@@ -5,6 +5,7 @@ use super::Compared;
 use crate::error::Result;
 use crate::files::write_own;
 use gpuvm_core::fabric::Verdict;
+use gpuvm_core::load::{GuestLoad, ThreadKind};
 use gpuvm_core::metrics::{METRICS_MARK, Metrics, Sample, is_metrics_of};
 use gpuvm_core::verify::partition::Partitions;
 use gpuvm_core::verify::rules;
@@ -20,7 +21,7 @@ pub fn write(path: &Path, found: &Compared, took: Duration) -> Result<()> {
 
 /// The metrics of one run that ended at `now`, since 1970.
 fn text(found: &Compared, now: Duration, took: Duration) -> String {
-    let Compared { all: answers, partitions } = found;
+    let Compared { all: answers, partitions, loads } = found;
     let mut out = Metrics::default();
     let mut findings = Vec::new();
     for answer in answers {
@@ -39,7 +40,8 @@ fn text(found: &Compared, now: Duration, took: Duration) -> String {
         (vec![("domain", answer.domain.clone())], u8::from(answer.running).to_string())
     });
     out.gauge("gpuvm_verify_domain_running", "Whether the domain runs.", running);
-    for (name, help, samples) in partitions.iter().flat_map(of_partitions) {
+    let gauges = partitions.iter().flat_map(of_partitions);
+    for (name, help, samples) in gauges.chain(of_loads(loads)) {
         out.gauge(name, help, samples);
     }
     let seconds = |time: Duration| format!("{:.3}", time.as_secs_f64());
@@ -74,6 +76,30 @@ fn of_partitions(all: &Partitions) -> Vec<Gauge> {
         gauges.push(("gpuvm_fabric_partitions", "NVLink partitions, as fabric show.", samples));
     }
     gauges
+}
+
+/// The gauges of a sample; none without one.
+fn of_loads(loads: &[GuestLoad]) -> Vec<Gauge> {
+    let domain = |load: &GuestLoad| ("domain", load.name.clone());
+    let vcpus = loads.iter().flat_map(|load| {
+        let vcpus = load.threads.iter().filter(|thread| thread.kind == ThreadKind::Vcpu);
+        vcpus.filter_map(move |thread| {
+            let labels = vec![domain(load), ("vcpu", thread.index?.to_string())];
+            Some((labels, thread.waited_ratio.to_string()))
+        })
+    });
+    let local = loads.iter().filter_map(|load| {
+        Some((vec![domain(load)], load.memory.as_ref()?.local_ratio?.to_string()))
+    });
+    let gauges = [
+        (
+            "gpuvm_vcpu_wait_ratio",
+            "Part of the time that the vCPU waited for a pcpu.",
+            vcpus.collect::<Vec<_>>(),
+        ),
+        ("gpuvm_memory_local_ratio", "Part of the memory on its planned nodes.", local.collect()),
+    ];
+    gauges.into_iter().filter(|(.., samples)| !samples.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -113,7 +139,7 @@ mod tests {
             answer("d", vec![not_compared("d", "why".into())]),
             answer("", vec![of_host]),
         ];
-        let found = Compared { all, partitions: None };
+        let found = Compared { all, partitions: None, loads: vec![] };
         let text = text(&found, Duration::from_millis(1_500), Duration::from_millis(20));
         assert!(!text.contains("gpuvm_fabric"), "{text}");
         let lines: Vec<&str> = text.lines().collect();
@@ -138,6 +164,42 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_has_the_waits_of_each_vcpu_and_local_memory() {
+        use gpuvm_core::cpuset::NodeId;
+        use gpuvm_core::load::{GuestPlan, GuestSample, NodeMemory, ThreadSample, guest_load};
+        use gpuvm_core::memsize::MemSize;
+        let at = |at_ns, wait_ns| {
+            let (kind, index) = (ThreadKind::Vcpu, Some(3));
+            let thread = ThreadSample { kind, index, run_ns: 0, wait_ns, last_pcpu: None };
+            let nodes = [0, 1].map(|node| (NodeId(node), MemSize::from_gib(1))).into();
+            GuestSample {
+                pid: 40,
+                started: 7,
+                at_ns,
+                threads: [(41, thread)].into(),
+                throttled: Default::default(),
+                memory: Some(NodeMemory { normal: nodes, ..NodeMemory::default() }),
+                io: None,
+                nics: Default::default(),
+                disks: None,
+                devices: vec![],
+                unread: Default::default(),
+            }
+        };
+        let nodes = "1".parse().ok();
+        let plan = GuestPlan { name: "a".into(), nodes, ..GuestPlan::default() };
+        let loads = vec![guest_load(&plan, &at(0, 0), &at(1000, 250)).unwrap()];
+        let found = Compared { all: vec![], partitions: None, loads };
+        let text = text(&found, Duration::ZERO, Duration::ZERO);
+        for line in [
+            "gpuvm_vcpu_wait_ratio{domain=\"a\",vcpu=\"3\"} 0.25",
+            "gpuvm_memory_local_ratio{domain=\"a\"} 0.5",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
     fn partitions_are_counted_where_fabric_manager_tells_them() {
         let partitions = |listed| Partitions {
             listed,
@@ -148,7 +210,8 @@ mod tests {
             .unwrap(),
         };
         let text = |listed| {
-            let found = Compared { all: vec![], partitions: Some(partitions(listed)) };
+            let found =
+                Compared { all: vec![], partitions: Some(partitions(listed)), loads: vec![] };
             text(&found, Duration::ZERO, Duration::ZERO)
         };
         let listed = text(Some(vec![Listed { id: 3, active: true, gpus: vec![] }]));
@@ -170,7 +233,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gpuvm.prom");
         std::fs::write(&path, "# HELP gpuvm_verify_old x\n").unwrap();
-        let nothing = Compared { all: vec![], partitions: None };
+        let nothing = Compared { all: vec![], partitions: None, loads: vec![] };
         write(&path, &nothing, Duration::ZERO).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("# HELP"));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);

@@ -36,6 +36,7 @@ fn wanted(name: Option<&str>, seconds: u64) -> Verify {
     Verify {
         names: name.map(str::to_owned).into_iter().collect(),
         agent_wait: Duration::from_secs(seconds),
+        sample: Duration::ZERO,
     }
 }
 

@@ -6,6 +6,7 @@ use super::call::{call, call_as, is_unsupported};
 use super::{Libvirt, console, pin};
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::live::GuestThread;
+use gpuvm_core::load::ByteCounts;
 use gpuvm_core::versions::Version;
 use std::time::{Duration, Instant};
 use virt::domain::Domain;
@@ -109,6 +110,16 @@ impl Live for Libvirt {
             let Ok(info) = domain.block_info(target, 0) else { return Ok(None) };
             let (capacity_bytes, allocation_bytes) = (info.capacity, info.allocation);
             Ok((capacity_bytes > 0).then_some(DiskSize { capacity_bytes, allocation_bytes }))
+        })
+    }
+
+    fn disk_bytes(&self, name: &str, target: &str) -> Result<Option<ByteCounts>, HypervisorError> {
+        call(Reads, format_args!("read what domain `{name}` has read and written"), || {
+            let domain = self.find(name)?;
+            // A drive without medium and a driver without statistics are no errors.
+            let Ok(stats) = domain.block_stats(target) else { return Ok(None) };
+            let counts = u64::try_from(stats.rd_bytes).ok().zip(u64::try_from(stats.wr_bytes).ok());
+            Ok(counts.map(|(read, written)| ByteCounts { read, written }))
         })
     }
 

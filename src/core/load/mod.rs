@@ -1,0 +1,26 @@
+//! What running guests use, from two samples of their counters, and what is wrong with it. Knows
+//! neither files nor a clock: samples carry their own.
+
+mod counters;
+mod judge;
+mod neighbours;
+mod plan;
+mod rates;
+mod report;
+mod rules;
+mod sample;
+
+pub use judge::{is_waiting, judge, judge_host};
+pub use neighbours::{Neighbour, neighbours};
+pub use rates::{
+    ByteRate, DeviceLoad, GuestLoad, MemoryLoad, NamedRate, QuotaLoad, ThreadLoad, guest_load,
+};
+pub use report::{FreePages, HostLoad, LoadOrder, LoadReport, Pressure};
+pub use rules::{LoadFinding, OWN_RULES, OfLoad, THROTTLED, VERIFY_RULES, WAITS, rules};
+pub use sample::{
+    AerCounts, ByteCounts, DeviceSample, DiskSample, GuestPlan, GuestSample, NodeMemory,
+    QuotaGroup, TaskSample, TaskScan, ThreadKind, ThreadSample, Throttling,
+};
+
+#[cfg(test)]
+mod tests;
