@@ -279,8 +279,8 @@ impl Top {
         }
     }
 
-    /// Reads the memory of a guest by node from the process itself, which takes 12 to 20 ms for each
-    /// GiB of normal pages.
+    /// Reads the memory of a guest by node from the process itself, which takes 12 to 20 ms for
+    /// each GiB of normal pages.
     pub fn read_memory(&mut self, name: &str) {
         let found = self.guests.values_mut().find(|guest| guest.plan().name == name);
         if let Some(guest) = found {

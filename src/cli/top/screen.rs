@@ -217,8 +217,7 @@ impl Shown<'_> {
 
     fn look(&self, width: usize, height: usize) -> Look {
         let footer = self.footer.clone().unwrap_or_else(|| {
-            let order = format!("{:?}", self.order).to_lowercase();
-            format!("q quit  s order: {order}  n memory by node  Enter verify")
+            format!("q quit  s order: {}  n memory by node  Enter verify", self.order)
         });
         Look { clock: utc(), width, height, selected: self.selected.clone(), footer }
     }

@@ -20,8 +20,8 @@ const NAMED: usize = 3;
 
 /// The findings about a guest, errors first.
 pub fn judge(plan: &GuestPlan, load: &GuestLoad) -> Vec<LoadFinding> {
-    let mut found: Vec<LoadFinding> =
-        load.threads.iter().filter_map(|thread| waits(plan, thread)).collect();
+    let waits = |thread: &ThreadLoad| waits(plan, thread, held_back(load, thread));
+    let mut found: Vec<LoadFinding> = load.threads.iter().filter_map(waits).collect();
     found.extend(throttled(plan, load));
     found.extend(emulator(plan, load));
     found.extend(devices(load));
@@ -35,11 +35,23 @@ pub fn is_waiting(thread: &ThreadLoad) -> bool {
     thread.kind == ThreadKind::Vcpu && pinned && thread.waited_ratio > WAITS_NOTE
 }
 
-fn waits(plan: &GuestPlan, thread: &ThreadLoad) -> Option<LoadFinding> {
-    if !is_waiting(thread) {
+/// Part of the time that a quota held a thread back, which the kernel counts as waiting, too. Of a
+/// quota of the whole guest each vCPU is taken to have the same share.
+fn held_back(load: &GuestLoad, thread: &ThreadLoad) -> f64 {
+    let each = load.throttled.iter().map(|quota| match quota.vcpu {
+        None => quota.throttled_ratio / f64::from(load.vcpus.max(1)),
+        vcpu if vcpu == thread.index => quota.throttled_ratio,
+        Some(_) => 0.0,
+    });
+    each.sum()
+}
+
+fn waits(plan: &GuestPlan, thread: &ThreadLoad, held_back: f64) -> Option<LoadFinding> {
+    let waited = thread.waited_ratio - held_back;
+    if !is_waiting(thread) || waited <= WAITS_NOTE {
         return None;
     }
-    let percent = thread.waited_ratio * 100.0;
+    let percent = waited * 100.0;
     let mut message = format!("{} waits {percent:.0} % of the time", thread.label());
     let named: Vec<String> =
         thread.neighbours.iter().take(NAMED).map(ToString::to_string).collect();
@@ -57,7 +69,7 @@ fn waits(plan: &GuestPlan, thread: &ThreadLoad) -> Option<LoadFinding> {
         "`gpuvm top --why {name}` lists all tasks there; `gpuvm check {name}` finds shared pins"
     );
     let finding = LoadFinding::by(&WAITS, says, hint);
-    let is_warning = thread.waited_ratio > WAITS_WARNING;
+    let is_warning = waited > WAITS_WARNING;
     Some(if is_warning { finding } else { LoadFinding { severity: Severity::Note, ..finding } })
 }
 

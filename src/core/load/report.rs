@@ -70,7 +70,8 @@ impl LoadReport {
 }
 
 /// What guests are sorted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "kebab-case")]
 pub enum LoadOrder {
     /// The worst finding first, then CPU use.
     Findings,

@@ -251,6 +251,23 @@ fn quotas_emulators_links_and_errors_are_found() {
 }
 
 #[test]
+fn time_held_back_by_a_quota_is_no_waiting() {
+    let plan = plan(["0", "2"]);
+    let at = |at_ns, held: u64, wait| GuestSample {
+        throttled: [(QuotaGroup::Vcpu(0), Throttling { count: held, ns: held * MS })].into(),
+        ..sample(at_ns, &[(41, "CPU 0/KVM", 0, wait * MS), (42, "CPU 1/KVM", 0, 0)])
+    };
+    for (wait, expected) in [
+        (500, vec![("vcpu-throttled", Severity::Warning)]),
+        (530, vec![("vcpu-throttled", Severity::Warning), ("vcpu-waits", Severity::Note)]),
+        (600, vec![("vcpu-waits", Severity::Warning), ("vcpu-throttled", Severity::Warning)]),
+    ] {
+        let load = guest_load(&plan, &at(0, 0, 0), &at(SECOND, 500, wait)).unwrap();
+        assert_eq!(found(&plan, &load), expected, "{wait}");
+    }
+}
+
+#[test]
 fn memory_on_other_nodes_is_counted() {
     let plan = plan(["0", "2"]);
     let nodes = |all: &[(u32, u64)]| -> BTreeMap<NodeId, MemSize> {

@@ -55,8 +55,8 @@ impl Says for Differs {
 pub type Finding = finding::Finding<Differs>;
 
 impl Finding {
-    /// Whether two findings are the same at different times: process ids change, places do not. What
-    /// a sample finds has another number each time, and is known by its thread.
+    /// Whether two findings are the same at different times: process ids change, places do not.
+    /// What a sample finds has another number each time, and is known by its thread.
     pub fn is_same(&self, other: &Finding) -> bool {
         let is_sampled = VERIFY_RULES.iter().any(|rule| rule.id == self.rule);
         let of = |says: &Differs| if is_sampled { says.at.clone() } else { says.message.clone() };

@@ -49,8 +49,8 @@ impl KeptFile {
         Ok(Some(KeptFile { path: path.to_owned(), file }))
     }
 
-    /// Reads it from its beginning, and returns the text in the buffer. An error where it is gone: a
-    /// thread that has ended, a device that was removed.
+    /// Reads it from its beginning, and returns the text in the buffer. An error where it is gone:
+    /// a thread that has ended, a device that was removed.
     pub fn read<'b>(&self, root: &FsRoot, buffer: &'b mut Vec<u8>) -> io::Result<&'b str> {
         let opened;
         let file = match &self.file {

@@ -87,8 +87,8 @@ fn kept(root: &FsRoot, path: &str, limit: KeptLimit) -> Option<KeptFile> {
     KeptFile::open(root, path, limit).ok().flatten()
 }
 
-/// Returns the directory of a guest's group for CPU time, from `/proc/PID/cgroup`: that of the whole
-/// guest, above those of its threads.
+/// Returns the directory of a guest's group for CPU time, from `/proc/PID/cgroup`: that of the
+/// whole guest, above those of its threads.
 fn cpu_directory(root: &FsRoot, text: &str) -> Option<String> {
     let whole = |path: &str| {
         let path = path.strip_suffix("/emulator").unwrap_or(path);

@@ -139,7 +139,7 @@ impl GuestFiles {
         self.memory.as_ref().is_some_and(|memory| !memory.huge.is_empty())
     }
 
-    /// Reads it at this moment; `None` if its process has ended, also where another one has its pid.
+    /// Reads it at this moment; `None` if its process has ended, also where another has its pid.
     pub fn sample(&mut self, root: &FsRoot, at_ns: u64, reading: Reading) -> Option<GuestSample> {
         let stat = Stat::parse(self.stat.read(root, &mut self.buffer).ok()?)?;
         if stat.started != self.started {
