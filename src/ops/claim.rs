@@ -302,8 +302,8 @@ fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> Resul
     Err(error.hint(vfs::made_by(&FsRoot::live()?, topology, absent)?))
 }
 
-/// Refuses to start a guest with functions that no guest can get, of which libvirt says only that it
-/// does not support passthrough.
+/// Refuses to start a guest with functions that no guest can get, of which libvirt says only that
+/// it does not support passthrough.
 fn refuse_barred(name: &str, devices: &[Bdf], topology: &Topology) -> Result<()> {
     let barred = |&bdf: &Bdf| Some((bdf, topology.barred(topology.device(bdf)?)?));
     let Some((function, why)) = devices.iter().find_map(barred) else { return Ok(()) };

@@ -380,9 +380,9 @@ impl Budget {
         let place = |id: NodeId| topology.nodes().iter().position(|node| node.os_index == id);
         let at: Vec<Option<usize>> = self.nodes.iter().map(|node| place(node.id)).collect();
         let usual = super::taken::ordinary(topology);
-        // A node without CPUs is a GPU's memory, or memory behind CXL: that of three devices has 1.35
-        // to 3 times the latency of the other package's DRAM (Sun et al., Demystifying CXL Memory,
-        // MICRO 2023, 4.1), though the firmware calls it nearer (14 against 21).
+        // A node without CPUs is a GPU's memory, or memory behind CXL: that of three devices has
+        // 1.35 to 3 times the latency of the other package's DRAM (Sun et al., Demystifying CXL
+        // Memory, MICRO 2023, 4.1), though the firmware calls it nearer (14 against 21).
         let is_last = |room: usize| !usual(&topology.nodes()[room]);
         for (own, stock) in self.nodes.iter().enumerate() {
             let rank = affinity::rank(topology, stock.id);
