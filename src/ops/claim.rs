@@ -45,7 +45,7 @@ pub enum ClaimError {
         crate::words::are(functions.len())
     )]
     Absent { domain: String, functions: BTreeSet<Bdf> },
-    /// The IOMMU gives a function of the guest to no guest.
+    /// No guest can get a function of the guest.
     #[error("domain `{domain}` cannot start: {function} {why}")]
     Barred { domain: String, function: Bdf, why: Barred },
     /// Fabric Manager of the host manages the board's NVSwitches, which the guest's Fabric Manager
@@ -300,8 +300,8 @@ fn refuse_absent(xml: &DomainXml, devices: &[Bdf], topology: &Topology) -> Resul
     Err(error.hint(vfs::made_by(&FsRoot::live()?, topology, absent)?))
 }
 
-/// Refuses to start a guest with functions that the IOMMU gives to no guest, of which libvirt says
-/// only that it does not support passthrough.
+/// Refuses to start a guest with functions that no guest can get, of which libvirt says only that
+/// it does not support passthrough.
 fn refuse_barred(name: &str, devices: &[Bdf], topology: &Topology) -> Result<()> {
     let barred = |&bdf: &Bdf| Some((bdf, topology.barred(topology.device(bdf)?)?));
     let Some((function, why)) = devices.iter().find_map(barred) else { return Ok(()) };

@@ -233,8 +233,7 @@ fn memory_that_no_node_has_is_measured_by_the_node_that_comes_nearest() {
 fn a_window_that_does_not_fit_is_refused_by_the_plan() {
     let mut parts = host("dgx-2").parts().clone();
     parts.machine.physical_address_bits = Some(39);
-    let large =
-        |index| Bar { index, bytes: 32 << 30, io: false, is_64bit: true, prefetchable: true };
+    let large = |index| Bar { is_64bit: true, prefetchable: true, ..Bar::new(index, 32 << 30) };
     for device in &mut parts.devices {
         device.bars = vec![large(1)];
     }

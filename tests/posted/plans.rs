@@ -117,19 +117,27 @@ fn vcpus_of_a_hybrid_are_on_performance_cores() {
 }
 
 #[test]
-fn a_card_on_thunderbolt_is_planned_and_its_missing_bars_are_found() {
+fn a_card_whose_bars_have_no_address_is_for_no_guest_and_every_verb_says_so() {
     on("egpu-macbook", |file| {
-        let plan = placement(file, &["--gpus", "1"]);
-        assert_eq!(strings(&plan["devices"]), ["0000:0a:00.0", "0000:0a:00.1"]);
-        let alone = "0000:0a:00.1 comes along: it is a function of the same card";
-        assert!(plan["reasons"].to_string().contains(alone), "{plan}");
+        let host = ["--host", file.to_str().unwrap()];
+        let asked = |args: &[&str]| run(&mut gpuvm(&[&host, args].concat()));
+        let barred = "cannot be passed through: BARs 1 and 3 have no address";
+        for gpus in ["--gpus=1", "--gpu=0000:0a:00.0"] {
+            let (code, _, err) = asked(&["plan", gpus]);
+            assert_eq!(code, 1, "{err}");
+            assert!(err.contains(barred) && err.contains("Above 4G Decoding"), "{err}");
+        }
+        let (_, out, _) = asked(&["capacity", "--json"]);
+        assert!(out.contains(barred), "{out}");
+        let (_, out, err) = asked(&["gpu", "list", "--json"]);
+        assert!(out.contains("barred"), "{out}{err}");
         let why = "GPU 0000:0a:00.0 (10de:1b80): BARs without an address: 1, 3";
         assert_eq!(verdict(file), (3, vec![why.to_owned()]));
     });
 }
 
 #[test]
-fn memory_on_cxl_is_taken_on_request_only_and_the_nearest_first() {
+fn memory_on_cxl_is_taken_on_request_only_and_last() {
     on("cxl-expanders", |file| {
         let fits = placement(file, &["--vcpus", "16", "--memory", "50G"]);
         assert_eq!(nodes(&fits), ["0"]);
@@ -142,15 +150,14 @@ fn memory_on_cxl_is_taken_on_request_only_and_the_nearest_first() {
             "{err}"
         );
         assert!(err.contains("`--allow remote` takes the rest from other nodes"), "{err}");
-        // The expander of node 0 is nearer to its cores than the memory of node 1.
+        // The firmware calls the expander of node 0 nearer than the memory of node 1; it is not.
         let wish = ["--vcpus", "16", "--memory", "130G", "--allow", "remote"];
         let far = placement(file, &wish);
         assert_eq!(nodes(&far), ["0-2"]);
         let said = far["reasons"].to_string();
-        assert!(
-            said.contains("62.7 GiB of the 130 GiB of cell 0 are on node 2, distance 14"),
-            "{said}"
-        );
+        assert!(said.contains("of the 130 GiB of cell 0 are on node 1, distance 21: "), "{said}");
+        let expander = "of the 130 GiB of cell 0 are on node 2, distance 14, which has no CPUs";
+        assert!(said.contains(expander), "{said}");
         // A host without any PCI function may have GPUs.
         assert_eq!(verdict(file), (0, Vec::new()));
     });

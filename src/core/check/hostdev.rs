@@ -6,7 +6,9 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
 use crate::finding::Rule;
-use crate::topology::{DeviceKind, Isolated, PciDevice, Topology, Unsupported, Weakness, is_vfio};
+use crate::topology::{
+    Barred, DeviceKind, Isolated, PciDevice, Topology, Unsupported, Weakness, is_vfio,
+};
 use std::collections::BTreeMap;
 
 const ABSENT: Rule =
@@ -23,10 +25,10 @@ const MATES: Rule = Rule::error(
 /// `plan`, `export` and `create` refuse it, too.
 const UNSUPPORTED: Rule =
     Rule::error("hostdev-unsupported", "a passed function that is not supported yet");
-/// The kernel attaches it to no guest.
+/// The kernel attaches it to no guest, or does not enable it.
 const BARRED: Rule = Rule::error(
     "hostdev-barred",
-    "a passed function that the IOMMU gives to no guest, since it is off or by its firmware",
+    "a passed function that no guest can get: by the IOMMU, by the firmware, or without addresses",
 );
 /// Every transfer crosses the link between packages.
 const NODE: Rule =
@@ -354,7 +356,10 @@ fn isolation<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let functions: Vec<Bdf> =
         guest.passed.iter().filter(there).map(|passed| passed.bdf.value).collect();
     let Isolated::No(weak) = topology.isolates(&functions) else { return };
-    let is_barred = |bdf: &Bdf| topology.device(*bdf).is_some_and(|d| topology.barred(d).is_some());
+    let is_barred = |bdf: &Bdf| {
+        let barred = topology.device(*bdf).and_then(|device| topology.barred(device));
+        barred == Some(Barred::IommuOff)
+    };
     for weakness in weak {
         let rule = match &weakness {
             Weakness::AcsOverride(_) => &ACS,

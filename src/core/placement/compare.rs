@@ -10,7 +10,8 @@ pub(super) fn explain(scorer: &Scorer<'_>, ranking: &Ranking, reasons: &mut Reas
     let (Some(best), Some(second)) = (&ranking.best, &ranking.second) else { return };
     let next = scorer.slots.label(second.set());
     let by = lost(best, second, scorer.future.unit());
-    reasons.say(Topic::Gpus, GpuReason::BestOf { sets: ranking.seen, next, by });
+    let (sets, compared) = (ranking.seen, ranking.compared);
+    reasons.say(Topic::Gpus, GpuReason::BestOf { sets, compared, next, by });
 }
 
 /// Returns why the second lost to the best: the first field that differs.

@@ -30,7 +30,7 @@ enum Cause<'a> {
     Unhealthy(&'a Health),
     /// gpuvm cannot pass it through yet.
     Unsupported(Unsupported),
-    /// The IOMMU gives it to no guest.
+    /// No guest can get it.
     Barred(Barred),
     /// Its ids read all ones or all zeros: vendor, device.
     Silent(u16, u16),
@@ -92,7 +92,7 @@ impl<'a> Block<'a> {
         Block { domain: None, cause }
     }
 
-    /// Returns why the IOMMU gives the function to no guest, if that is the reason.
+    /// Returns why no guest can get the function, if that is the reason.
     pub(super) fn barred(&self) -> Option<Barred> {
         match self.cause {
             Cause::Barred(why) => Some(why),

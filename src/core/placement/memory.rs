@@ -148,6 +148,7 @@ impl Memory<'_> {
                 from,
                 distance: distance(self.topology, own, from),
                 own,
+                has_cpus: self.topology.node(from).is_some_and(|node| !node.pcpus.is_empty()),
             };
             reasons.compromise(Topic::Memory, why);
         }

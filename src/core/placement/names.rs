@@ -58,7 +58,7 @@ impl Slots<'_> {
         self.by_reason(among).into_iter().map(line).collect()
     }
 
-    /// As [`Slots::lines`], with what helps against the IOMMU's reasons.
+    /// As [`Slots::lines`], with what helps against what bars them.
     pub(super) fn lines_with_hints(&self, among: Mask) -> Vec<String> {
         let hint = |(block, _): (&Block<'_>, Mask)| block.barred().map(Barred::hint);
         let hints = self.by_reason(among).into_iter().map(hint);
@@ -69,7 +69,7 @@ impl Slots<'_> {
         self.lines(among).into_iter().zip(hints).map(whole).collect()
     }
 
-    /// Returns why the IOMMU gives the first such GPU among these to no guest.
+    /// Returns why no guest can get the first such GPU among these.
     pub(super) fn barred(&self, among: Mask) -> Option<Barred> {
         bits(among).find_map(|gpu| self.gpus.blocked[gpu].as_ref()?.barred())
     }

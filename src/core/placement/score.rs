@@ -28,6 +28,19 @@
 //!
 //! The same table is in gpuvm-placement(7).
 //!
+//! Why 2 is before 3: a node more costs less than a package. Idle latency of memory on a Xeon with
+//! four nodes a package is 95 ns on the own node, 102 to 123 ns on the others of the package (which
+//! have its read bandwidth, 60 to 62 GB/s) and 188 ns (56 GB/s) on the other package (Intel MLC
+//! 3.11 at KU Leuven: github.com/gjbex/Code-optimization, info/sapphirerapids_mlc.txt); on EPYC
+//! Rome it is 113 ns with four nodes a package, and 122 ns if memory is spread over them (AnandTech
+//! 14694). A guest with as much memory as cores on each node that uses all of it alike has 102 ns
+//! on average on 2 nodes of one package, and 104 ns, 2 % more, on 3 (1/2, 1/4, 1/4); one core of 30
+//! off its GPU's node costs 0.5 % within a package and 3 % across. Neither outweighs the other, but
+//! the node more is a cell that the guest sees and can place by, while a core that serves the GPU
+//! of another node looks like any other. So no whole core is off its GPU's node without
+//! `--allow remote`: proportions are rounded up to whole cores and no further, by the judge of
+//! tests/bench, too.
+//!
 //! Every field but `remote`, `far`, `short`, `strain` and the nodes of cores follows from the set
 //! alone, and these five start from lower bounds. So the cores of a set that already loses are
 //! never computed: the search compares with the two best so far and keeps the second for
@@ -37,6 +50,7 @@ use super::budget::Budget;
 use super::extras::Search;
 use super::future::Future;
 use super::groups;
+use super::reason::Compared;
 use super::slots::{Mask, Slots, bits, touched};
 use crate::request::{Policy, Prefer, Request};
 use crate::topology::FabricModel;
@@ -239,6 +253,8 @@ pub(super) struct Ranking {
     /// The best infeasible one, by its known fields.
     pub(super) infeasible: Option<Key>,
     pub(super) seen: usize,
+    /// Which of all free sets were offered.
+    pub(super) compared: Compared,
     /// The best feasible ones, in order, if they are kept.
     kept: Option<Kept>,
 }

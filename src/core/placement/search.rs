@@ -3,8 +3,10 @@
 //! otherwise those that fill the units of the tree best, and those that grow along NVLinks. The
 //! scorer decides which one is better.
 
+use super::reason::Compared;
 use super::score::{Ranking, Scorer};
 use super::slots::{MOST, Mask, Slots, bits, first, size};
+use std::collections::HashSet;
 
 /// Above this number, not all sets are tried.
 const MAX_SETS: usize = 4096;
@@ -24,12 +26,23 @@ pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, s
     if number == 0 || number > size(free) {
         return;
     }
-    let mut offer = |set: Mask| ranking.offer(scorer, set, 0, split);
     let kinds = kinds(scorer, &bundles);
-    if sets(&kinds, number) <= MAX_SETS {
-        every(&kinds, number, 0, &mut offer);
+    let are_few = sets(&kinds, number) <= MAX_SETS;
+    ranking.compared = match kinds.iter().any(|kind| kind.bundles.len() > 1) {
+        _ if !are_few => Compared::Some,
+        true => Compared::Different,
+        false => Compared::All,
+    };
+    if are_few {
+        every(&kinds, number, 0, &mut |set| ranking.offer(scorer, set, 0, split));
         return;
     }
+    let mut tried = HashSet::new();
+    let mut offer = |set: Mask| {
+        if tried.insert(set) {
+            ranking.offer(scorer, set, 0, split);
+        }
+    };
     let filler = Filler { slots: scorer.slots, bundles: &bundles };
     filler.fill_all(free, number, &mut offer);
     let models = &scorer.slots.units.models;

@@ -8,7 +8,7 @@ use super::taken::Taken;
 use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
-use crate::request::Profile;
+use crate::request::{L3Wish, Profile};
 use crate::topology::Topology;
 use crate::words::are;
 use std::collections::BTreeSet;
@@ -44,10 +44,11 @@ impl Shortage<'_> {
             Short::Threads { vcpus, there } => {
                 let kept = self.kept();
                 let what = format!(
-                    "{} {} more than the {} of this host{kept}",
+                    "{} {} more than the {}{} of this host{kept}",
                     count(vcpus, "vCPU"),
                     are(vcpus),
-                    count(there, "hyperthread")
+                    count(there, "hyperthread"),
+                    self.below_large()
                 );
                 impossible(what, NOTHING_LEFT.into())
             }
@@ -103,6 +104,14 @@ impl Shortage<'_> {
         }
     }
 
+    /// Which cores count, as words to follow their number.
+    fn below_large(&self) -> &'static str {
+        match self.budget.request.l3 {
+            L3Wish::Large => " below the largest L3 caches",
+            L3Wish::Any => "",
+        }
+    }
+
     /// Makes the error of a node with too few cores: permanent or temporary.
     fn cores(&self, demand: Demand, threads: u32) -> PlanError {
         let (stock, home) = (&self.budget.nodes[demand.node], &self.homes.all()[demand.node]);
@@ -120,10 +129,11 @@ impl Shortage<'_> {
                 0 => String::new(),
                 kept => format!(" besides the {kept} kept for the host"),
             };
-            let what = format!("{what}, which has {}{kept}", count(there as usize, "core"));
+            let large = self.below_large();
+            let what = format!("{what}, which has {}{large}{kept}", count(there as usize, "core"));
             return PlanError::Impossible { what, hint: self.remote() };
         }
-        let what = format!("{what}, {free} of its {there} are free");
+        let what = format!("{what}, {free} of its {there}{} are free", self.below_large());
         let seats: Vec<usize> = home.seats.iter().map(|seat| seat.at).collect();
         let holders = self.taken.core_holders(stock.id, &seats);
         PlanError::Taken { what, holders, hint: self.remote() }

@@ -31,7 +31,8 @@ pub enum DeviceState {
     Display,
     /// gpuvm cannot pass it through yet.
     Unsupported,
-    /// The IOMMU gives it to no guest: it is off, or the firmware keeps memory of its group.
+    /// No guest can get it: the IOMMU is off, the firmware keeps memory of its group, or its
+    /// memory has no address.
     Barred,
 }
 

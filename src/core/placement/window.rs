@@ -258,17 +258,15 @@ mod tests {
         let mut some = parts.clone();
         let first = some.devices.iter_mut().find(|device| device.bdf == place.devices[0]).unwrap();
         let bytes = 64 << 30;
-        first.bars = vec![Bar { index: 1, bytes, io: false, is_64bit: true, prefetchable: true }];
+        first.bars = vec![Bar { is_64bit: true, prefetchable: true, ..Bar::new(1, bytes) }];
         assert_eq!(sized(&some), Some(128), "that of the only known ones");
         let said = window_reason(&place, &Topology::new(some).unwrap()).unwrap();
         let said = (said.compromise, said.because.to_string());
         assert!(said.0 && said.1.contains("are unknown and not counted"), "{said:?}");
         let bar = |index, bytes, is_64bit| Bar {
-            index,
-            bytes,
-            io: false,
             is_64bit,
             prefetchable: is_64bit,
+            ..Bar::new(index, bytes)
         };
         for device in &mut parts.devices {
             device.bars = match device.kind() {

@@ -1,13 +1,16 @@
 //! Whether the IOMMU isolates passed-through functions from memory outside their guest: its groups,
 //! and kernel settings that make groups claim more than the hardware isolates, or bypass them.
 
-use super::{OpenPort, PciDevice, Topology};
+use super::{Bar, DeviceKind, OpenPort, PciDevice, Topology};
 use crate::bdf::Bdf;
 use crate::p2p;
 use crate::words::count;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
+
+/// BARs of a function, without expansion ROM and windows.
+const BARS: usize = 6;
 
 /// The kernel argument that splits groups; a kernel without the ACS override patch ignores it.
 pub const ACS_OVERRIDE: &str = "pcie_acs_override";
@@ -55,7 +58,7 @@ pub struct Iommu {
     pub firmware_groups: Option<Vec<u32>>,
 }
 
-/// Why the IOMMU gives a function to no guest.
+/// Why no guest can get a function, whoever asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Barred {
     /// The IOMMU is off: the host has no group.
@@ -63,6 +66,8 @@ pub enum Barred {
     /// The firmware keeps memory of this group for itself (RMRR): the kernel attaches it to no
     /// guest.
     FirmwareMemory(u32),
+    /// The kernel found no addresses for these BARs, a bit each, and enables no such function.
+    NoAddress(u8),
 }
 
 impl Barred {
@@ -73,6 +78,10 @@ impl Barred {
             Barred::FirmwareMemory(_) => {
                 "turn the device's shared memory off in the firmware (HPE: RBSU, \"shared memory \
                  features\"), or use another slot"
+            }
+            Barred::NoAddress(_) => {
+                "turn on \"Above 4G Decoding\" in the firmware's setup; for a card on Thunderbolt, \
+                 boot with it plugged in or with `pci=realloc,hpmmioprefsize=16G`"
             }
         }
     }
@@ -90,6 +99,13 @@ impl fmt::Display for Barred {
                 "cannot be passed through: the firmware keeps memory of IOMMU group {group} for \
                  itself (RMRR)"
             ),
+            Barred::NoAddress(bars) => {
+                let bars: Vec<String> =
+                    (0..8).filter(|bar| bars >> bar & 1 == 1).map(|bar| bar.to_string()).collect();
+                let (noun, verb) = if bars.len() == 1 { ("BAR", "has") } else { ("BARs", "have") };
+                let bars = bars.join(" and ");
+                write!(f, "cannot be passed through: {noun} {bars} {verb} no address")
+            }
         }
     }
 }
@@ -210,9 +226,15 @@ pub enum Isolated {
 }
 
 impl Topology {
-    /// Returns why the IOMMU gives a function to no guest; none: it does, or the record does not
-    /// tell.
+    /// Returns why no guest can get a function; none: one can, or the record does not tell.
     pub fn barred(&self, device: &PciDevice) -> Option<Barred> {
+        self.barred_by_iommu(device).or_else(|| {
+            let bars = self.unassigned_bars(device);
+            (bars != 0).then_some(Barred::NoAddress(bars))
+        })
+    }
+
+    fn barred_by_iommu(&self, device: &PciDevice) -> Option<Barred> {
         let iommu = self.machine().iommu.as_ref()?;
         if iommu.groups == 0 && self.groups.is_empty() {
             return Some(Barred::IommuOff);
@@ -220,6 +242,20 @@ impl Topology {
         let group = device.iommu_group?;
         let is_kept = iommu.firmware_groups.as_ref().is_some_and(|kept| kept.contains(&group));
         is_kept.then_some(Barred::FirmwareMemory(group))
+    }
+
+    /// The memory BARs of a GPU without an address, a bit each. Records older than
+    /// [`Bar::unassigned`](super::Bar) have this among the facts for `host doctor`.
+    fn unassigned_bars(&self, device: &PciDevice) -> u8 {
+        if device.kind() != DeviceKind::Gpu {
+            return 0;
+        }
+        let is_unassigned = |bar: &&Bar| bar.unassigned && !bar.io && usize::from(bar.index) < BARS;
+        let own = device.bars.iter().filter(is_unassigned).map(|bar| bar.index);
+        let facts = self.parts().facts.as_ref().and_then(|facts| facts.function(device.bdf));
+        let memory = facts.and_then(|facts| facts.memory.as_ref()).into_iter().flatten();
+        let old = memory.filter(|(bar, range)| range.is_none() && usize::from(**bar) < BARS);
+        own.chain(old.map(|(bar, _)| *bar)).fold(0, |bars, bar| bars | 1 << bar)
     }
 
     /// Returns the value of `pcie_acs_override=` that the kernel was started with; none: it was
@@ -310,5 +346,42 @@ mod tests {
         assert_eq!(why(iommu(0, &[]), true), None);
         assert_eq!(why(iommu(27, &[18]), true), None);
         assert_eq!(why(iommu(27, &[19]), true), Some(Barred::FirmwareMemory(19)));
+    }
+
+    #[test]
+    fn a_gpu_whose_memory_has_no_address_is_barred_by_whichever_part_of_the_record_tells() {
+        let gpu: Bdf = "0000:86:00.0".parse().unwrap();
+        let nic = host(|_| ()).of_kind(DeviceKind::Nic).next().unwrap().bdf;
+        let why = |change: &dyn Fn(&mut crate::topology::Parts), bdf| {
+            let host = host(|parts| change(parts));
+            host.barred(host.device(bdf).unwrap())
+        };
+        let bars = |parts: &mut crate::topology::Parts, bdf: Bdf, bars: &[Bar]| {
+            let device = parts.devices.iter_mut().find(|device| device.bdf == bdf).unwrap();
+            device.bars = bars.to_vec();
+        };
+        let unassigned = |index| Bar { unassigned: true, ..Bar::new(index, 1 << 28) };
+        let ports = Bar { io: true, ..unassigned(5) };
+        let two = [Bar::new(0, 1 << 24), unassigned(1), unassigned(3)];
+        let found = why(&|parts| bars(parts, gpu, &two), gpu);
+        assert_eq!(found, Some(Barred::NoAddress(0b1010)));
+        let said = found.unwrap().to_string();
+        assert_eq!(said, "cannot be passed through: BARs 1 and 3 have no address");
+        // Ports, an expansion ROM and what other devices have do not matter.
+        assert_eq!(why(&|parts| bars(parts, gpu, &[ports.clone(), unassigned(6)]), gpu), None);
+        assert_eq!(why(&|parts| bars(parts, nic, &two), nic), None);
+        let old = |parts: &mut crate::topology::Parts| {
+            let memory = Some([(0, None)].into());
+            let facts = parts.facts.get_or_insert_default();
+            facts.functions = vec![crate::topology::facts::FunctionFacts {
+                bdf: gpu,
+                power_state: None,
+                d3cold_allowed: None,
+                can_reset: None,
+                memory,
+                resizable: None,
+            }];
+        };
+        assert_eq!(why(&old, gpu), Some(Barred::NoAddress(1)));
     }
 }

@@ -26,6 +26,16 @@ pub struct Bar {
     /// Whether it is prefetchable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub prefetchable: bool,
+    /// Whether the kernel found no addresses for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unassigned: bool,
+}
+
+impl Bar {
+    /// A BAR of memory below 4 GiB.
+    pub fn new(index: u8, bytes: u64) -> Bar {
+        Bar { index, bytes, io: false, is_64bit: false, prefetchable: false, unassigned: false }
+    }
 }
 
 /// A PCIe link as sysfs shows it.

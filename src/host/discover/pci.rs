@@ -19,6 +19,8 @@ const MEMORY: u64 = 0x200;
 const PREFETCH: u64 = 0x2000;
 /// As [`IO`]: may be above 4 GiB.
 const MEMORY_64: u64 = 0x10_0000;
+/// Flag of a BAR: it has no address.
+const UNSET: u64 = 0x2000_0000;
 /// Functions per thread, below which another thread costs more than it saves; and the most threads.
 const PER_THREAD: usize = 32;
 /// See [`PER_THREAD`].
@@ -261,6 +263,7 @@ fn bar(line: usize, content: &str) -> Option<Option<Bar>> {
         io: flags & IO != 0,
         is_64bit: flags & MEMORY_64 != 0,
         prefetchable: flags & PREFETCH != 0,
+        unassigned: start == 0 || flags & UNSET != 0,
     }))
 }
 
@@ -411,6 +414,10 @@ mod tests {
         assert_eq!(size(gib64), Some(Some((1 << 30, true, false))));
         assert_eq!(size("0x0000000000000000 0x0000000000000000 0x0000000000000000"), Some(None));
         assert_eq!(size("0x2000 0x207f 0x40101"), Some(Some((128, false, true))));
+        let unassigned = |text| bar(1, text).flatten().map(|bar| bar.unassigned);
+        assert_eq!(unassigned(gib64), Some(false));
+        assert_eq!(unassigned("0x0 0xfffffff 0x2014220c"), Some(true));
+        assert_eq!(unassigned("0x0 0xfffffff 0x14220c"), Some(true));
         let bad = [
             "",
             "0x1",

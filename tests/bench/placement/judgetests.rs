@@ -80,10 +80,11 @@ fn remote_vcpus_and_memory_count() {
     assert_share(half[2], 0.5);
     assert_share(half[MEMORY], 1.0);
     assert_share(of(&[8], "24-27")[MEMORY], 0.0);
-    // Two GPUs on two nodes: half of the vCPUs belong to each, but for a core.
+    // Two GPUs on two nodes: half of the vCPUs belong to each, rounded up to whole cores.
     assert_share(of(&[0, 8], "0-3,24-27")[LOCAL], 1.0);
-    assert_share(of(&[0, 8], "0-4,24-26")[LOCAL], 1.0);
-    assert_share(of(&[0, 8], "0-7")[LOCAL], 0.75);
+    assert_share(of(&[0, 8], "0-4,24-27")[LOCAL], 1.0);
+    assert_share(of(&[0, 8], "0-5,24-25")[LOCAL], 0.75);
+    assert_share(of(&[0, 8], "0-7")[LOCAL], 0.5);
 }
 
 #[test]

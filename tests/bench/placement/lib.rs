@@ -7,7 +7,9 @@
 #![allow(clippy::unwrap_used, clippy::missing_docs_in_private_items)]
 
 pub mod baselines;
+pub mod beside;
 pub mod build;
+pub mod causes;
 pub mod compare;
 pub mod exact;
 pub mod hosts;

@@ -127,13 +127,20 @@ impl<'a> Judge<'a> {
         float(threads) / float(place.pins.len().max(1))
     }
 
+    /// A part of the guest's vCPUs, rounded up to whole cores: a core beyond that is off its GPU's
+    /// node, as the planner counts it (src/core/placement/score.rs).
+    fn rounded(&self, part: f64, place: &Place) -> f64 {
+        let grain = self.grain(place);
+        (part / grain - EPSILON).ceil() * grain
+    }
+
     /// The share of the vCPUs on the nodes of the GPUs, in proportion to these up to whole cores.
     fn local(&self, place: &Place) -> Option<f64> {
         let parts = self.parts(place)?;
         let vcpus = self.vcpus(place);
         let all: f64 = vcpus.values().sum();
         let share = |(node, there): (&NodeId, &f64)| {
-            let part = parts.get(node).map_or(0.0, |part| part + self.grain(place));
+            let part = parts.get(node).map_or(0.0, |part| self.rounded(*part, place));
             (there / all).min(part)
         };
         (all > 0.0).then(|| vcpus.iter().map(share).sum::<f64>().min(1.0))
@@ -166,7 +173,7 @@ impl<'a> Judge<'a> {
         let all: f64 = there.values().sum();
         let page = size(1 << 20) / size(ask.memory.kib().max(1));
         let share = |(node, amount): (&NodeId, &f64)| {
-            let part = parts.get(node).map_or(0.0, |part| part + self.grain(place) + page);
+            let part = parts.get(node).map_or(0.0, |part| self.rounded(*part, place) + page);
             (amount / all).min(part)
         };
         (all > 0.0).then(|| there.iter().map(share).sum::<f64>().min(1.0))

@@ -153,6 +153,6 @@ pub fn bars_on(setting: &mut Setting, gib: u64, change: fn(&mut Setting)) {
     let gpus = setting.host.devices.iter_mut().filter(|device| device.class == 0x03_0200);
     let bytes = gib << 30;
     gpus.for_each(|gpu| {
-        gpu.bars = vec![Bar { index: 1, bytes, io: false, is_64bit: true, prefetchable: true }];
+        gpu.bars = vec![Bar { is_64bit: true, prefetchable: true, ..Bar::new(1, bytes) }];
     });
 }

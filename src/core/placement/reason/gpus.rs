@@ -108,6 +108,18 @@ impl Unit {
     }
 }
 
+/// Which of all free sets were compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Compared {
+    /// All.
+    #[default]
+    All,
+    /// One of those that differ only in GPUs of one model below the same switch.
+    Different,
+    /// Those that fill the units of the tree best: there are too many.
+    Some,
+}
+
 /// A criterion of comparing sets of GPUs; less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Criterion {
@@ -277,6 +289,8 @@ pub enum GpuReason {
     BestOf {
         /// Free sets that were compared.
         sets: usize,
+        /// Which of all free sets these are.
+        compared: Compared,
         /// The next best.
         next: GpuList,
         /// The criterion by which it lost.
@@ -394,8 +408,17 @@ impl fmt::Display for GpuReason {
             GpuReason::NoPartition { gpus, why } => {
                 write!(f, "{gpus} do not form a partition: no NVLink between them; {why}")
             }
-            GpuReason::BestOf { sets, next, by } => {
-                write!(f, "best of {sets} free sets; the next, {next}, {by}")
+            GpuReason::BestOf { sets, compared, next, by } => {
+                match compared {
+                    Compared::All => write!(f, "best of {sets} free sets")?,
+                    Compared::Different => {
+                        write!(f, "best of {sets} free sets, those of like GPUs counted once")?;
+                    }
+                    Compared::Some => {
+                        write!(f, "best of the {sets} free sets that were tried of many")?;
+                    }
+                }
+                write!(f, "; the next, {next}, {by}")
             }
             GpuReason::BreaksUnit { unit, gpus } => {
                 let (unit, gpus) = (unit.noun(), count(*gpus, "GPU"));

@@ -133,6 +133,8 @@ pub enum MemoryReason {
         distance: Option<u32>,
         /// The cell's node.
         own: NodeId,
+        /// Whether the node where it is has CPUs; memory behind CXL has none.
+        has_cpus: bool,
     },
     /// Unused huge pages.
     Idle {
@@ -187,6 +189,23 @@ pub enum MemoryReason {
     },
 }
 
+impl MemoryReason {
+    /// Writes where memory is that its cell's node lacks.
+    fn away(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MemoryReason::Away { part, of, cell, from, distance, own, has_cpus } = self else {
+            return Ok(());
+        };
+        write!(f, "{part} of the {of} of cell {cell} are on node {from}")?;
+        if let Some(distance) = distance {
+            write!(f, ", distance {distance}")?;
+        }
+        if !has_cpus {
+            f.write_str(", which has no CPUs (memory behind CXL or of a GPU)")?;
+        }
+        write!(f, ": node {own} has too little left")
+    }
+}
+
 impl fmt::Display for MemoryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -226,13 +245,7 @@ impl fmt::Display for MemoryReason {
                  which vCPU",
                 list(nodes.iter())
             ),
-            MemoryReason::Away { part, of, cell, from, distance, own } => {
-                write!(f, "{part} of the {of} of cell {cell} are on node {from}")?;
-                if let Some(distance) = distance {
-                    write!(f, ", distance {distance}")?;
-                }
-                write!(f, ": node {own} has too little left")
-            }
+            MemoryReason::Away { .. } => self.away(f),
             MemoryReason::Idle { memory, node } => write!(
                 f,
                 "{memory} of node {node} lie in huge pages that nobody uses and this guest does \

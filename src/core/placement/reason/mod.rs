@@ -10,7 +10,7 @@ mod tree;
 pub use beside::{BesideGpu, BesideReason};
 pub use cores::{CoreReason, FewerThreads, NodeRule};
 pub(super) use gpus::label;
-pub use gpus::{AfterSplit, Criterion, GpuList, GpuName, GpuReason, LostBy, Unit};
+pub use gpus::{AfterSplit, Compared, Criterion, GpuList, GpuName, GpuReason, LostBy, Unit};
 pub use isolation::IsolationReason;
 pub use memory::{MemoryReason, NoPages, Rounding};
 pub use tree::{TreeReason, WindowTooLarge};

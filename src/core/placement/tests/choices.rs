@@ -428,6 +428,29 @@ fn the_choice_is_explained_by_the_next_best_and_by_what_it_breaks() {
 }
 
 #[test]
+fn the_number_of_compared_sets_is_what_it_says() {
+    let said = |host: &Topology, number| {
+        let placement = plan_on(host, &[], &floating(number, false)).unwrap();
+        let reasons = placement.reasons.iter().map(|reason| reason.because.to_string());
+        reasons.filter(|text| text.starts_with("best of")).collect::<String>()
+    };
+    // A GPU of each node.
+    let two = HostSpec::even(2, 8, 64, 2).build();
+    assert!(said(&two, 1).starts_with("best of 2 free sets; the next, GPU 1"), "{}", said(&two, 1));
+    // Four of each node, of which any two are as good: both on one node, or one on each.
+    let mut parts = HostSpec::even(2, 8, 64, 8).parts();
+    parts.devices.iter_mut().for_each(|gpu| gpu.root = Some("pci0000:00".into()));
+    let eight = Topology::new(parts).unwrap();
+    let text = "free sets, those of like GPUs counted once; the next, ";
+    assert!(said(&eight, 2).starts_with("best of 3 "), "{}", said(&eight, 2));
+    assert!(said(&eight, 2).contains(text), "{}", said(&eight, 2));
+    let mut spec = HostSpec::even(8, 64, 512, 72);
+    spec.gpus.iter_mut().enumerate().for_each(|(at, node)| *node = Some(at % 8));
+    let many = said(&spec.build(), 20);
+    assert!(many.contains("free sets that were tried of many; the next, "), "{many}");
+}
+
+#[test]
 fn of_many_gpus_equal_ones_go_together() {
     // Too many sets to try all: of each node's nine GPUs the odd ones are of another model.
     let mut spec = HostSpec::even(8, 64, 512, 72);

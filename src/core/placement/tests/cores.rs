@@ -307,8 +307,8 @@ fn helpers_of_a_full_node_are_on_the_spare_core_of_another() {
 }
 
 #[test]
-fn memory_of_other_nodes_comes_from_the_nearest_first() {
-    // Memory behind CXL without CPUs is nearer than that of the other package.
+fn memory_of_other_nodes_comes_from_the_nearest_with_cpus_first() {
+    // Memory behind CXL is nearer by the firmware's distances than that of the other package.
     let mut parts = HostSpec::even(2, 8, 64, 2).parts();
     let [near, far] = [2, 3].map(|id| {
         let (os_index, pcpus) = (NodeId(id), CpuSet::new());
@@ -319,23 +319,27 @@ fn memory_of_other_nodes_comes_from_the_nearest_first() {
     for (node, distances) in parts.nodes.iter_mut().zip(distances) {
         node.distances = distances.to_vec();
     }
-    let remote = Request {
-        memory_kib: Some(MemSize::from_gib(100)),
-        vcpus: Some(4),
-        allow: Allow { remote: true, split: false },
-        ..Request::for_gpus(1)
-    };
-    let nodes = |architecture: &str| {
+    let place = |architecture: &str, gib| {
         let mut parts = parts.clone();
         parts.machine.architecture = Some(architecture.into());
-        let host = Topology::new(parts).unwrap();
-        let place = plan(&host, &Occupancy::default(), &remote).unwrap();
-        let cells = place.cells.iter().map(|cell| cell.host_nodes.to_string());
-        cells.collect::<Vec<_>>().join(" ")
+        let remote = Request {
+            memory_kib: Some(MemSize::from_gib(gib)),
+            vcpus: Some(4),
+            allow: Allow { remote: true, split: false },
+            ..Request::for_gpus(1)
+        };
+        plan(&Topology::new(parts).unwrap(), &Occupancy::default(), &remote).unwrap()
     };
-    assert_eq!(nodes("x86_64"), "0,2");
-    // On Arm it may be the memory of a GPU.
-    assert_eq!(nodes("aarch64"), "0-1");
+    for architecture in ["x86_64", "aarch64"] {
+        let near = place(architecture, 100);
+        assert_eq!(near.cells[0].host_nodes.to_string(), "0-1");
+        assert!(!near.reasons.iter().any(|one| one.because.to_string().contains("no CPUs")));
+        let all = place(architecture, 150);
+        assert_eq!(all.cells[0].host_nodes.to_string(), "0-2");
+        let said =
+            "on node 2, distance 14, which has no CPUs (memory behind CXL or of a GPU): node 0";
+        assert!(says(&all, said, true), "{:?}", all.reasons);
+    }
 }
 
 /// One node with 4 cores of two threads and 8 slower ones of one, and a GPU.
@@ -428,7 +432,17 @@ fn cores_below_the_largest_l3_are_taken_on_request_and_named_in_any_case() {
     assert!(pins(&found).into_iter().all(|pcpu| core(pcpu) < 8), "{:?}", pins(&found));
     assert!(found.emulator_pin.iter().all(|pcpu| core(pcpu.0) >= 8), "{}", found.emulator_pin);
     assert!(says(&found, "below L3 caches of 96 MiB", false), "{:?}", found.reasons);
-    assert!(plan_on(&host, &[], &large(18)).is_err());
+    let (what, _, _) = refusal(plan_on(&host, &[], &large(18)));
+    let said =
+        "18 vCPUs are more than the 16 hyperthreads below the largest L3 caches of this host";
+    assert!(what.starts_with(said), "{what}");
+    // Those that hold some of these cores are named, with what they hold of them.
+    let domains = [held("a", &plan_on(&host, &[], &large(12)).unwrap())];
+    for request in [large(8), Request { l3: L3Wish::Large, ..Request::for_gpus(1) }] {
+        let (what, holders, _) = refusal(plan_on(&host, &domains, &request));
+        assert!(what.contains("2 of its 8 below the largest L3 caches are free"), "{what}");
+        assert_eq!(holders, ["6 cores of node 0 are held by domain `a`"]);
+    }
     let refused = |request: &Request, parts: Parts| {
         refusal(plan_on(&Topology::new(parts).unwrap(), &[], request)).0
     };
