@@ -30,7 +30,7 @@ use crate::tune::{Tune, Tuning, agreed, extra};
 use crate::words;
 use crate::world::World;
 use gpuvm_core::guest::gpus_of;
-use gpuvm_core::tune::items::{NewNics, OtherFunctions, Resize};
+use gpuvm_core::tune::items::{Never, NewNics, OtherFunctions, Resize};
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
 pub use nics::explained;
 use std::collections::BTreeSet;
@@ -121,6 +121,8 @@ pub struct SetRequest {
     pub reserve_pages: bool,
     /// Whether it may be moved to make room for others; none: as it is.
     pub movable: Option<bool>,
+    /// Whether its functions are passed through by iommufd.
+    pub iommufd: Item<Never>,
 }
 
 impl SetRequest {
@@ -144,6 +146,7 @@ impl SetRequest {
                 Some(true) => Item::On,
                 Some(false) => Item::Off,
             },
+            iommufd: self.iommufd,
             ..Items::default()
         };
         Tune {
