@@ -28,6 +28,7 @@ mod fabric;
 mod fleet;
 mod hosts;
 mod imports;
+mod iommufd;
 mod law;
 mod libvirt;
 mod lstopo;

@@ -159,10 +159,11 @@ const OF_ALL: [&str; 12] = [
     "words",
     "golden",
 ];
-const MODULES: [(&str, &[&str]); 26] = [
+const MODULES: [(&str, &[&str]); 27] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
+    ("iommufd", &["topology"]),
     ("fabric", &["topology"]),
     ("image", &[]),
     ("seed", &["nccl"]),
@@ -173,12 +174,22 @@ const MODULES: [(&str, &[&str]); 26] = [
     ("domain", &["topology", "request", "occupancy", "placement"]),
     ("network", &["domain"]),
     ("bundle", &["request", "domain"]),
-    ("check", &["topology", "request", "occupancy", "placement", "domain"]),
+    ("check", &["iommufd", "topology", "request", "occupancy", "placement", "domain"]),
     ("guest", &["topology", "request", "domain", "check"]),
     ("nccl", &["topology", "domain", "check"]),
     (
         "tune",
-        &["health", "topology", "request", "occupancy", "placement", "domain", "check", "guest"],
+        &[
+            "health",
+            "iommufd",
+            "topology",
+            "request",
+            "occupancy",
+            "placement",
+            "domain",
+            "check",
+            "guest",
+        ],
     ),
     ("load", &["domain"]),
     (

@@ -74,7 +74,7 @@ pub fn told(edits: &[Edit]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{PinPolicy, Profile};
+    use crate::request::{IommufdWish, PinPolicy, Profile};
 
     #[test]
     fn what_is_left_out_comes_last() {
@@ -91,10 +91,11 @@ mod tests {
         assert_eq!(words(&request), "--gpus 0");
         (request.profile, request.spare_ports) = (Profile::Near, Some(3));
         (request.p2p_clique, request.movable) = (true, true);
+        request.iommufd = IommufdWish::On;
         request.gpu_model = Some("A100 80".into());
         (request.allow.remote, request.allow.split) = (true, true);
-        let all = "--gpu-model 'A100 80' --p2p-clique --spare-ports 3 --profile near --allow \
-                   remote,split --movable";
+        let all = "--gpu-model 'A100 80' --p2p-clique --iommufd on --spare-ports 3 --profile near \
+                   --allow remote,split --movable";
         assert_eq!(words(&request), all);
     }
 }

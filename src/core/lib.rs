@@ -47,6 +47,8 @@ pub mod fabric;
 pub mod health;
 pub mod topology;
 
+pub mod iommufd;
+
 pub mod hostnet;
 pub mod network;
 

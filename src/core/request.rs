@@ -271,6 +271,22 @@ pub enum L3Wish {
     Large,
 }
 
+/// How libvirt passes PCI functions of the host through.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
+pub enum IommufdWish {
+    /// As the template says, otherwise by VFIO groups (default).
+    #[default]
+    Auto,
+    /// By iommufd.
+    On,
+    /// By VFIO groups.
+    Off,
+}
+
 /// A rule of the planner that may be broken.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray,
@@ -516,6 +532,9 @@ pub struct Request {
     /// Whether GPUs below one PCIe switch are told that they may send to each other over it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub p2p_clique: bool,
+    /// How its functions are passed through.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub iommufd: IommufdWish,
     /// Free root ports for devices that come while it runs; none: the number of a new guest
     /// ([`SPARE_PORTS`](crate::domain::guest::SPARE_PORTS)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -547,6 +566,8 @@ pub struct Template {
     /// Whether it has an IOMMU that remaps interrupts, as more than 255 vCPUs on x86 need, or room
     /// for one.
     pub remaps_interrupts: bool,
+    /// Whether it passes its functions through by iommufd.
+    pub is_by_iommufd: bool,
     /// PCI functions of the host that it passes by `<hostdev>` or `<interface>`: the guest has them
     /// only if they are planned for it. Those of an earlier plan of gpuvm do not count, since they
     /// are replaced.
@@ -585,11 +606,21 @@ impl Request {
             l3: L3Wish::default(),
             allow: Allow::default(),
             p2p_clique: false,
+            iommufd: IommufdWish::default(),
             spare_ports: None,
             machine: None,
             movable: false,
             template: Template::default(),
             rounding: None,
+        }
+    }
+
+    /// Whether its functions are passed through by iommufd.
+    pub fn is_by_iommufd(&self) -> bool {
+        match self.iommufd {
+            IommufdWish::Auto => self.template.is_by_iommufd,
+            IommufdWish::On => true,
+            IommufdWish::Off => false,
         }
     }
 

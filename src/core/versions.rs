@@ -62,6 +62,10 @@ pub struct Abilities {
     /// The fastest link that a root port can be told to have, in units of 0.1 GT/s; none: it cannot
     /// be told.
     pub port_speed_dgts: Option<u32>,
+    /// Whether libvirt offers iommufd for functions of the host, which it does where its QEMU and the
+    /// kernel have it, too; none: not known, as in records of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommufd: Option<bool>,
 }
 
 /// libvirt and QEMU of a host, as a record has them, or as they are assumed.
@@ -96,6 +100,7 @@ impl Stack {
                 Version(4.., ..) => Some(160),
                 _ => None,
             },
+            iommufd: Some(libvirt >= LIBVIRT_IOMMUFD),
         };
         Stack { libvirt, qemu, abilities }
     }
@@ -135,6 +140,11 @@ impl FromStr for Stack {
         Ok(Stack::assumed(libvirt.unwrap_or(usual.libvirt), qemu.unwrap_or(usual.qemu)))
     }
 }
+
+/// The first libvirt that knows `<driver iommufd='yes'/>` of a device.
+pub const LIBVIRT_IOMMUFD_DEVICES: Version = Version(12, 1, 0);
+/// The first libvirt that knows `<iommufd enabled='yes'/>` of a domain.
+pub const LIBVIRT_IOMMUFD: Version = Version(12, 2, 0);
 
 /// The oldest libvirt of which it is measured that its schema has `dma_translation`.
 const DMA_TRANSLATION: Version = Version(11, 3, 0);

@@ -32,7 +32,7 @@ use crate::pages;
 use crate::placement::joint::{Joint, NoJoint, Wanted, in_order};
 use crate::placement::{Occupancy, Placement, PlanError, nearest};
 use crate::reporter::{Answer, Question};
-use crate::request::{DomainName, GpuWish, HugePages, Request};
+use crate::request::{DomainName, GpuWish, HugePages, IommufdWish, Request};
 use crate::restart;
 use crate::session::Session;
 use crate::set::{SetRequest, set};
@@ -770,7 +770,7 @@ fn resized(
             Some(indexes.iter().filter_map(at).collect())
         }
     };
-    let sizes = [Opt::Vcpus, Opt::MaxVcpus, Opt::Memory, Opt::HugePages];
+    let sizes = [Opt::Vcpus, Opt::MaxVcpus, Opt::Memory, Opt::HugePages, Opt::Iommufd];
     let sizes = GPU_OPTIONS.into_iter().chain(sizes);
     let room = request.vcpus_at_start;
     let functions = functions::changed(request, differs);
@@ -800,6 +800,11 @@ fn resized(
         allow_remote: request.allow.remote,
         reserve_pages: false,
         movable: None,
+        iommufd: match request.iommufd {
+            _ if !differs(Opt::Iommufd) => Item::Keep,
+            IommufdWish::On => Item::On,
+            IommufdWish::Auto | IommufdWish::Off => Item::Off,
+        },
     })
 }
 

@@ -109,6 +109,7 @@ pub fn resolve_on(
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     let stack = world.stack(&topology, wanted.taken.assume);
     let planned = Planned { topology, request, placement, name, occupancy, stack };
+    render::refuse_iommufd(world, &planned)?;
     render::refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     Ok(planned)
 }

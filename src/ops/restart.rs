@@ -11,7 +11,7 @@ use crate::lookup::find;
 use crate::partition;
 use crate::session::{Done, Session};
 use crate::shell::word;
-use crate::startable::{refuse_disks, refuse_networks_down};
+use crate::startable::{refuse_disks, refuse_iommufd, refuse_networks_down};
 use crate::stop::{self, Down, way_down};
 use crate::world::World;
 use std::cell::Cell;
@@ -45,6 +45,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
     let read = |of| Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
     let defined = read(XmlOf::Inactive)?;
     refuse_disks(&defined, world)?;
+    refuse_iommufd(&defined, world)?;
     refuse_networks_down(&defined, world)?;
     steps.extend(if steps.is_empty() {
         // Its resources for the start have not been assigned yet.

@@ -31,7 +31,7 @@ use crate::tune::{Tune, Tuning, agreed, extra};
 use crate::words;
 use crate::world::World;
 use gpuvm_core::guest::gpus_of;
-use gpuvm_core::tune::items::{NewNics, OtherFunctions, Resize};
+use gpuvm_core::tune::items::{Never, NewNics, OtherFunctions, Resize};
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
 pub use nics::explained;
 use std::collections::BTreeSet;
@@ -126,6 +126,8 @@ pub struct SetRequest {
     pub movable: Option<bool>,
     /// What other domains hold: of a recorded host, or of a file, which is only printed.
     pub taken: Taken,
+    /// Whether its functions are passed through by iommufd.
+    pub iommufd: Item<Never>,
 }
 
 impl SetRequest {
@@ -149,6 +151,7 @@ impl SetRequest {
                 Some(true) => Item::On,
                 Some(false) => Item::Off,
             },
+            iommufd: self.iommufd,
             ..Items::default()
         };
         Tune {

@@ -10,7 +10,7 @@ use crate::hypervisor::{DomainState, XmlOf};
 use crate::lookup::find;
 use crate::pages;
 use crate::shell::{domain, word};
-use crate::startable::{refuse_disks, warn_of_networks_down};
+use crate::startable::{refuse_disks, refuse_iommufd, warn_of_networks_down};
 use crate::world::World;
 use gpuvm_core::check;
 use gpuvm_core::versions::Versions;
@@ -42,6 +42,7 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             let pages = pages::to_start(name, &xml, *reserve_pages, world)?;
             let claims = claim_of(&xml, world)?;
             refuse_disks(&xml, world)?;
+            refuse_iommufd(&xml, world)?;
             warn_of_networks_down(&xml, world)?;
             warn_of_shared(&xml, world)?;
             change.journal = pages.iter().chain(&claims).any(Step::is_of_host);

@@ -3,14 +3,19 @@
 //! start would.
 
 use crate::apply::disk_conflict;
+use crate::bdf::Bdf;
 use crate::disks;
 use crate::domain::DomainXml;
-use crate::error::{Coded, Result};
+use crate::domain::claims::Claims;
+use crate::error::{Coded, Error, Result};
 use crate::hypervisor::uses::{Conflict, How};
 use crate::nic_sources::{self, NoSource};
 use crate::shell::word;
+use crate::topology::Topology;
 use crate::world::World;
 use gpuvm_core::check::{self, Finding};
+use gpuvm_core::iommufd::{Lack, Way, back};
+use gpuvm_core::versions::Versions;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -43,6 +48,9 @@ pub enum StartError {
     /// A bridge or network device of its NICs does not exist, or takes no guests.
     #[error("domain `{name}` cannot start: {why}")]
     NoLink { name: String, why: String },
+    /// Its functions are passed through by iommufd, which the host does not have.
+    #[error("domain `{name}` cannot start: {what}")]
+    NoIommufd { name: String, what: String },
 }
 
 impl Coded for StartError {}
@@ -68,6 +76,34 @@ pub(crate) fn refuse_disks(xml: &DomainXml, world: &World) -> Result<()> {
         return Err(StartError::DiskInUse { name, path, by }.hint(hint));
     }
     Ok(())
+}
+
+/// Refuses a guest by iommufd on a host without it: libvirt does not say what is missing ("failed to
+/// set memory accounting for iommufd: Bad file descriptor").
+pub(crate) fn refuse_iommufd(xml: &DomainXml, world: &World) -> Result<()> {
+    let functions = by_iommufd(xml);
+    if functions.is_empty() || !world.has_guests_here()? {
+        return Ok(());
+    }
+    without_iommufd(xml, &functions, &world.topology()?).map_or(Ok(()), Err)
+}
+
+/// The functions that a guest has by iommufd.
+fn by_iommufd(xml: &DomainXml) -> Vec<Bdf> {
+    let passed = Claims::read(xml).passed;
+    let functions = passed.iter().filter(|passed| passed.iommufd);
+    functions.map(|passed| passed.bdf.value).collect()
+}
+
+/// Why this host cannot start a guest with functions by iommufd; none: it can, as far as is known.
+/// Who has defined it has a libvirt that knows it.
+fn without_iommufd(xml: &DomainXml, functions: &[Bdf], topology: &Topology) -> Option<Error> {
+    let way = Way { topology, versions: Versions::default(), offered: None };
+    let lack = way.lacks(xml.is_by_iommufd(), functions).into_iter().next();
+    let Lack { what, remedy } = lack?;
+    let name = xml.name();
+    let hint = format!("{remedy}; {}", back(&name));
+    Some(StartError::NoIommufd { name, what }.hint(hint))
 }
 
 /// Says why a guest's start will fail for a network. It is no refusal: the network may come up
@@ -105,4 +141,37 @@ pub(crate) fn networks_of(xml: &DomainXml) -> BTreeSet<String> {
     let devices = xml.root().children("devices");
     let nics = devices.flat_map(|devices| devices.children("interface"));
     nics.filter_map(|nic| Some(nic.child("source")?.attr("network")?.into_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuvm_core::topology::Iommufd;
+    use gpuvm_core::topology::file::from_json;
+
+    #[test]
+    fn a_guest_by_iommufd_needs_a_kernel_with_it() {
+        let host = from_json(include_str!("../../topologies/dgx-2.json")).unwrap();
+        let devices = "<devices><hostdev mode='subsystem' type='pci'><source><address bus='0x34' \
+                       slot='0' function='0'/></source></hostdev></devices>";
+        let guest = |element: &str| {
+            DomainXml::parse(&format!("<domain><name>a</name>{element}{devices}</domain>")).unwrap()
+        };
+        let by_iommufd_of_domain = guest("<iommufd enabled='yes'/>");
+        let functions = by_iommufd(&by_iommufd_of_domain);
+        assert_eq!(functions.len(), 1);
+        assert_eq!(by_iommufd(&guest("")), []);
+        for (node, is_refused) in [(Some(false), true), (Some(true), false), (None, false)] {
+            let mut parts = host.parts().clone();
+            parts.machine.iommufd = node.map(|node| Iommufd { node, unsafe_interrupts: None });
+            let host = Topology::new(parts).unwrap();
+            let refused = without_iommufd(&by_iommufd_of_domain, &functions, &host);
+            assert_eq!(refused.is_some(), is_refused, "{node:?}");
+            if let Some(refusal) = refused.as_ref().and_then(|error| error.refusal()) {
+                assert_eq!(refusal.code, "start-no-iommufd");
+                assert!(refusal.message.contains("CONFIG_IOMMUFD"), "{}", refusal.message);
+                assert!(refusal.hint.contains("`gpuvm tune a --iommufd off`"), "{}", refusal.hint);
+            }
+        }
+    }
 }

@@ -28,8 +28,8 @@ const OF_TASK: [&str; 11] = [
 const SPECS: &str = "
 import importlib, json, sys
 from ansible_collections.gpuvm.gpuvm.plugins.module_utils import gpuvm
-kinds = {gpuvm.text: 'str', gpuvm.text_or_off: 'str', gpuvm.choice: 'str', gpuvm.path: 'path', gpuvm.texts: 'list',
-         gpuvm.paths: 'list'}
+kinds = {gpuvm.text: 'str', gpuvm.text_or_off: 'str', gpuvm.choice: 'str', gpuvm.switch: 'str', gpuvm.path: 'path',
+         gpuvm.texts: 'list', gpuvm.paths: 'list'}
 all = {}
 gpuvm.main = lambda spec, task: all.update({name: dict(gpuvm.common_options(), **spec)})
 import runpy

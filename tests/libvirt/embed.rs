@@ -88,6 +88,34 @@ fn a_guest_is_created_listed_and_deleted_by_three_processes() {
 }
 
 #[test]
+fn a_guest_by_iommufd_is_refused_where_kernel_or_libvirt_lacks_it() {
+    let Some(dir) = place() else { return };
+    let at = dir.path();
+    let line = "--gpus 1 --iommufd on --accept-shared-fabric --name i --no-start --disk-dir $DISKS";
+    let (code, out, err) = gpuvm(at, &format!("create {line}"));
+    if code == 0 {
+        return skip("kernel, libvirt and QEMU have iommufd");
+    }
+    assert!(code == 1 && out.is_empty(), "{out}{err}");
+    assert!(err.contains("functions cannot be passed through by iommufd: "), "{err}");
+    if !Path::new("/dev/iommu").exists() {
+        assert!(err.contains("/dev/iommu") && err.contains("CONFIG_IOMMUFD"), "{err}");
+    }
+    assert!(err.contains("--iommufd off passes them through by VFIO groups"), "{err}");
+    assert_eq!(files(&at.join("disks")), [""; 0]);
+    let off = line.replace("--iommufd on", "--iommufd off");
+    let (code, _, err) = gpuvm(at, &format!("create {off}"));
+    assert_eq!(code, 0, "{err}");
+    // What stands in the way of the change is what stands in that of the guest.
+    let (code, _, err) = gpuvm(at, "tune i --iommufd on --yes");
+    assert!(code == 1 && err.contains("--iommufd: "), "{err}");
+    let (code, out, err) = gpuvm(at, "tune i --iommufd off --yes");
+    assert!(code == 0 && !format!("{out}{err}").contains("iommufd: "), "{out}{err}");
+    let (code, _, err) = gpuvm(at, "delete i --yes");
+    assert_eq!(code, 0, "{err}");
+}
+
+#[test]
 fn a_data_volume_lies_on_the_array_and_goes_with_the_guest() {
     let Some(dir) = place() else { return };
     let script = "made=; [ -d /raid ] || { mkdir /raid; made=1; }; mount -t tmpfs tmpfs /raid; [ \

@@ -6,8 +6,8 @@ use crate::domain::guest::{MOST_SPARE_PORTS, VirtType};
 use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{
-    DomainName, HugePages, L3Wish, MachineModel, Near, PinPolicy, Policy, Prefer, Profile, Rule,
-    VfWish, Which,
+    DomainName, HugePages, IommufdWish, L3Wish, MachineModel, Near, PinPolicy, Policy, Prefer,
+    Profile, Rule, VfWish, Which,
 };
 use clap::{Args, ValueHint};
 use gpuvm_core::versions::Stack;
@@ -154,6 +154,12 @@ pub struct ShapeArgs {
     /// NVLink. Refused if no two of the guest's GPUs share a switch.
     #[arg(long, help_heading = DEVICES, hide_short_help = true)]
     pub p2p_clique: bool,
+    /// Pass functions through by iommufd
+    ///
+    /// Needs Linux with CONFIG_IOMMUFD and libvirt 12.2; several GPUs and NICs also need Linux 6.19
+    /// and QEMU 11 to reach each other. `gpuvm tune NAME --iommufd on|off` changes it.
+    #[arg(long, value_name = "CHOICE", value_parser = word::<IommufdWish>(), help_heading = DEVICES, hide_short_help = true)]
+    pub iommufd: Option<IommufdWish>,
     /// Free root ports for devices added while it runs
     ///
     /// Each takes a disk, NIC, virtual function or NVMe drive by --live of `gpuvm set` and `gpuvm

@@ -120,6 +120,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         l3: shape.l3.unwrap_or_default(),
         allow: shape.allow.iter().copied().collect(),
         p2p_clique: shape.p2p_clique,
+        iommufd: shape.iommufd.unwrap_or_default(),
         spare_ports: shape.spare_ports,
         machine: shape.machine.clone(),
         movable: false,

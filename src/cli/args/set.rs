@@ -216,6 +216,7 @@ impl SetArgs {
             allow_remote: self.allow.contains(&Rule::Remote),
             reserve_pages: self.reserve_pages,
             movable: None,
+            iommufd: Item::Keep,
         })
     }
 

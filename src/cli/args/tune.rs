@@ -232,6 +232,14 @@ pub struct ItemArgs {
     /// functions that are below one expander bus for each guest NUMA cell where they are.
     #[arg(long, value_name = "on|off", value_parser = item::switch, help_heading = DEVICES)]
     pub pcie: Option<Item<Never>>,
+    /// Pass functions through by iommufd
+    ///
+    /// off: by VFIO groups. Of all functions: what single devices say is removed. Needs Linux with
+    /// CONFIG_IOMMUFD and libvirt 12.2; several GPUs and NICs also need Linux 6.19 and QEMU 11. Not
+    /// part of --all-settings.
+    #[arg(long, value_name = "on|off", value_parser = item::switch)]
+    #[arg(help_heading = DEVICES, hide_short_help = true)]
+    pub iommufd: Option<Item<Never>>,
     /// 64-bit PCI MMIO window
     #[arg(long, value_name = "on|off|SIZE", value_parser = item::size, help_heading = DEVICES)]
     pub window: Option<Item<MemSize>>,
@@ -310,6 +318,7 @@ impl ItemArgs {
             !self.network.is_empty(),
             self.agent.is_some(),
             self.pcie.is_some(),
+            self.iommufd.is_some(),
             self.window.is_some(),
             self.maxphysaddr.is_some(),
             self.kvm_hints.is_some(),
@@ -400,6 +409,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         all_nics: None,
         agent: or(&args.agent, base.agent),
         pcie: or(&args.pcie, base.pcie),
+        iommufd: or(&args.iommufd, base.iommufd),
         window: or(&args.window, base.window),
         maxphysaddr: or(&args.maxphysaddr, base.maxphysaddr),
         kvm_hints: or(&args.kvm_hints, base.kvm_hints),

@@ -69,6 +69,8 @@ pub struct Guest<'t> {
     pub is_x86: bool,
     /// Its machine type.
     pub machine: Option<String>,
+    /// Whether the domain says that its functions are passed through by iommufd.
+    pub is_by_iommufd: bool,
     /// Whether its interrupts reach vCPUs whose APIC id has more than 8 bits.
     pub remaps_interrupts: bool,
     /// An Intel IOMMU, and whether its caching mode reports each mapping to QEMU.
@@ -163,6 +165,7 @@ impl<'t> Guest<'t> {
             is_kvm: root.attr("type").is_some_and(|kind| kind == "kvm"),
             is_x86: domain.is_x86(),
             machine: root.find("os/type").and_then(|kind| kind.attr("machine")).map(Into::into),
+            is_by_iommufd: domain.is_by_iommufd(),
             remaps_interrupts: domain.remaps_interrupts(),
             iommu: root.find("devices/iommu").and_then(intel_iommu),
             shared_file: shared_file(root),

@@ -2,11 +2,14 @@
 
 use super::guest::Guest;
 use super::report::Report;
-use crate::domain::Element;
+use crate::bdf::Bdf;
+use crate::domain::iommufd::has_private_files;
 use crate::domain::read::Spot;
 use crate::finding::Rule;
-use crate::topology::{DeviceKind, Topology};
-use crate::versions::{Defect, KERNEL_PEERS, QEMU_PEERS, QEMU_PRIVATE_MEMORY, Version, Versions};
+use crate::iommufd::{Lack, Way, back};
+use crate::shell::word;
+use crate::topology::Topology;
+use crate::versions::{QEMU_PRIVATE_MEMORY, Versions};
 
 /// libvirt's message at the start does not say what is missing.
 const MISSING: Rule =
@@ -32,11 +35,6 @@ const MEDIATED: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[MISSING, PEERS, MIXED, MEMLOCK, PRIVATE, MEDIATED];
 
-/// The first libvirt that knows `<driver iommufd='yes'/>` of a device.
-const OF_DEVICES: Version = Version(12, 1, 0);
-/// The first libvirt that knows `<iommufd enabled='yes'/>` of a domain.
-const OF_DOMAINS: Version = Version(12, 2, 0);
-
 /// Checks the ways to passed-through functions.
 pub fn check<'t>(
     guest: &Guest<'t>,
@@ -47,64 +45,30 @@ pub fn check<'t>(
     let Some(first) = guest.passed.iter().find(|passed| passed.iommufd) else { return };
     let whole = guest.spot.element().child("iommufd").map(Spot::of);
     let spot = whole.unwrap_or(first.device);
-    missing(whole.is_some(), spot, topology, versions, report);
-    peers(guest, spot, topology, versions, report);
+    let passed = guest.passed.iter().filter(|passed| passed.iommufd);
+    let functions: Vec<Bdf> = passed.map(|passed| passed.bdf.value).collect();
+    let way = Way { topology, versions: *versions, offered: None };
+    let back = back(&guest.name);
+    for Lack { what, remedy } in way.lacks(whole.is_some(), &functions) {
+        report.add(&MISSING, spot, what, format!("{remedy}; {back}"));
+    }
+    if let Some((defect, version)) = way.unreached(&functions) {
+        let message = format!("{} {version}: {}", defect.of.name(), defect.what);
+        report.add(&PEERS, spot, message, format!("{}; {back}", defect.remedy()));
+    }
     // What an argument of QEMU passes is not libvirt's.
     let by_group = guest.passed.iter().find(|passed| !passed.iommufd && !passed.by_argument);
     if let Some(passed) = by_group {
         let message = "other functions of the guest are passed through by iommufd, and this one by \
                        its group: the guest's memory is locked twice";
-        report.add(&MIXED, passed.device, message, "pass all of them through in one way");
+        let name = word(&guest.name);
+        let hint =
+            format!("`gpuvm tune {name} --iommufd off`, or on, passes all through in one way");
+        report.add(&MIXED, passed.device, message, hint);
     }
     limit(guest, report);
     private(guest, versions, report);
     mediated(guest, report);
-}
-
-/// Finds a host or a libvirt without iommufd.
-fn missing<'t>(
-    is_whole: bool,
-    spot: Spot<'t>,
-    topology: &Topology,
-    versions: &Versions,
-    report: &mut Report<'t>,
-) {
-    let needed = if is_whole { OF_DOMAINS } else { OF_DEVICES };
-    let hint = "without the element the functions are passed through by their groups";
-    if let Some(old) = versions.libvirt.filter(|version| *version < needed) {
-        let message = format!("libvirt {old} does not know iommufd there: {needed} does");
-        report.add(&MISSING, spot, message, hint);
-    } else if topology.machine().iommufd.is_some_and(|iommufd| !iommufd.node) {
-        let message = "the host has no /dev/iommu: its kernel is built without CONFIG_IOMMUFD, or \
-                       the module iommufd is not loaded";
-        report.add(&MISSING, spot, message, format!("`modprobe iommufd` loads it; {hint}"));
-    }
-}
-
-/// Finds devices that do not reach each other.
-fn peers<'t>(
-    guest: &Guest<'t>,
-    spot: Spot<'t>,
-    topology: &Topology,
-    versions: &Versions,
-    report: &mut Report<'t>,
-) {
-    let is_peer = |kind| matches!(kind, DeviceKind::Gpu | DeviceKind::Nic);
-    let devices = guest.passed.iter().filter(|passed| passed.iommufd);
-    let devices = devices.filter_map(|passed| topology.device(passed.bdf.value));
-    if devices.filter(|device| is_peer(device.kind())).count() < 2 {
-        return;
-    }
-    let release = topology.machine().kernel_release.as_deref().unwrap_or_default();
-    let has = |defect: &Defect, version: Option<Version>| {
-        version.filter(|version| defect.is_in(*version, release))
-    };
-    let found = has(&KERNEL_PEERS, Version::read(release)).map(|version| (KERNEL_PEERS, version));
-    let found = found.or(has(&QEMU_PEERS, versions.qemu).map(|version| (QEMU_PEERS, version)));
-    if let Some((defect, version)) = found {
-        let message = format!("{} {version}: {}", defect.of.name(), defect.what);
-        report.add(&PEERS, spot, message, defect.remedy());
-    }
 }
 
 /// Finds a limit of locked memory below the guest's memory.
@@ -126,25 +90,17 @@ fn private<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) 
         return;
     };
     let root = guest.spot.element();
-    let Some(backing) = root.child("memoryBacking") else { return };
-    let is = |element: Option<Element<'_>>, name: &str, value: &[&str]| {
-        let found = element.and_then(|element| element.attr(name).map(String::from));
-        found.is_some_and(|found| value.contains(&&*found))
-    };
-    let of_file = backing.child("hugepages").is_some()
-        || is(backing.child("source"), "type", &["file", "memfd"]);
-    let is_shared = is(backing.child("access"), "mode", &["shared"]);
-    let cells = root.find("cpu/numa").into_iter().flat_map(|numa| numa.children("cell"));
-    let mut cells = cells.map(|cell| is(Some(cell), "memAccess", &["shared"])).peekable();
-    let are_shared = cells.peek().is_some() && cells.all(|shared| shared);
-    if of_file && !is_shared && !are_shared {
-        let message = format!("QEMU {version}: {}", QEMU_PRIVATE_MEMORY.what);
-        let hint = format!(
-            "write <access mode='shared'/> into <memoryBacking>; {}",
-            QEMU_PRIVATE_MEMORY.remedy()
-        );
-        report.add(&PRIVATE, Spot::of(backing), message, hint);
+    if !has_private_files(root) {
+        return;
     }
+    let backing = root.child("memoryBacking").map_or(guest.spot, Spot::of);
+    let message = format!("QEMU {version}: {}", QEMU_PRIVATE_MEMORY.what);
+    let hint = format!(
+        "`gpuvm tune {} --iommufd on` writes <access mode='shared'/> into <memoryBacking>; {}",
+        word(&guest.name),
+        QEMU_PRIVATE_MEMORY.remedy()
+    );
+    report.add(&PRIVATE, backing, message, hint);
 }
 
 /// Notes mediated devices.

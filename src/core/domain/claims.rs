@@ -5,6 +5,7 @@ use super::DomainXml;
 use super::Element;
 use super::arguments::Arguments;
 use super::host_devices::host_devices;
+use super::iommufd::{is_enabled, own};
 use super::read::{At, Fault, GuestAddress, Reader, Spot, memory, number, set};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, Id, IdSet, NodeSet};
@@ -403,11 +404,8 @@ fn passed<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Passed<'t>> {
 /// Whether a device is passed through by iommufd: as it says itself, otherwise as the domain does.
 /// Drives that QEMU has by a driver of its own have nothing of VFIO in libvirt.
 fn by_iommufd(root: Element<'_>, device: Element<'_>) -> bool {
-    let is_yes = |value: &str| value == "yes";
-    let own = device.child("driver").and_then(|driver| driver.attr("iommufd"));
-    let of_domain = root.child("iommufd").and_then(|iommufd| iommufd.attr("enabled"));
     matches!(device.name(), "hostdev" | "interface")
-        && own.or(of_domain).is_some_and(|value| is_yes(&value))
+        && own(device).unwrap_or_else(|| is_enabled(root))
 }
 
 /// The parts of a device that are PCI functions of the host: itself, or drives of its backing

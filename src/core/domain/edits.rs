@@ -7,6 +7,7 @@ use super::guest::{Guest, VirtType};
 use super::setting::Setting;
 use super::{DomainXml, DomainXmlError, seated};
 use crate::placement::{MOST_VCPUS, Placement, has_own_pcpus, is_amd, needs_remapping, window};
+use crate::request::IommufdWish;
 use crate::topology::Topology;
 
 /// The most threads per cell with which QEMU preallocates memory (gpuvm-hardware(7), MEMORY AT
@@ -123,6 +124,14 @@ fn domain_edits(
     let pinned = placement.vcpu_pins.iter().any(|pin| !pin.is_empty());
     let fill = passes || placement.huge_pages.is_some();
     let mut edits = vec![DomainEdit::SetType { virt: guest.virt }];
+    // While its devices have their places in the document.
+    match guest.record.request.iommufd {
+        IommufdWish::Auto => {}
+        said @ (IommufdWish::On | IommufdWish::Off) => {
+            let setting = Setting::iommufd(current, said == IommufdWish::On);
+            edits.push(DomainEdit::Set { setting });
+        }
+    }
     if current.name() != guest.name.as_str() {
         edits.push(DomainEdit::SetName { name: guest.name.as_str().to_owned() });
     }
@@ -136,6 +145,7 @@ fn domain_edits(
         pages: placement.huge_pages,
         threads: fill.then_some(vcpus.min(MOST_FILL_THREADS)),
     });
+    edits.extend(shared_memory(current, guest, placement));
     edits.push(DomainEdit::SetVcpus { vcpus, pinned });
     let iothreads = super::disks::iothreads(current, guest, placement);
     let threads = &placement.iothread_pins;
@@ -179,6 +189,19 @@ fn domain_edits(
         );
     }
     edits
+}
+
+/// The edit that has a guest by iommufd share its memory in files. On every QEMU, since a definition
+/// outlives the QEMU that it was made for, and shared huge pages cost nothing.
+fn shared_memory(current: &DomainXml, guest: &Guest, placement: &Placement) -> Option<DomainEdit> {
+    let is_by_iommufd = match guest.record.request.iommufd {
+        IommufdWish::Auto => current.is_by_iommufd(),
+        said => said == IommufdWish::On,
+    };
+    let source = current.root().find("memoryBacking/source").and_then(|one| one.attr("type"));
+    let is_file = source.is_some_and(|kind| kind != "anonymous");
+    let is_due = is_by_iommufd && (is_file || placement.huge_pages.is_some());
+    is_due.then_some(DomainEdit::Set { setting: Setting::SharedMemory })
 }
 
 /// Returns the edits that only guests on KVM get: an emulator has no use for the hints and shows no

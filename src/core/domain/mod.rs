@@ -16,6 +16,7 @@ mod fragment;
 pub mod guest;
 mod held;
 mod host_devices;
+pub(crate) mod iommufd;
 pub mod live;
 pub mod nics;
 pub mod order;
@@ -183,6 +184,7 @@ impl DomainXml {
             is_x86: self.is_x86(),
             is_pcie: self.is_pcie(),
             remaps_interrupts: self.can_remap_interrupts(),
+            is_by_iommufd: self.is_by_iommufd(),
             functions: functions_of(functions),
             fixed_functions: functions_of(fixed),
             unread: claims.unread.into_iter().map(|unread| unread.message).collect(),

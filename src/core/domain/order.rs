@@ -30,6 +30,7 @@ const DOMAIN: &[&str] = &[
     "bootloader",
     "os",
     "idmap",
+    "iommufd",
     "features",
     "cpu",
     "clock",

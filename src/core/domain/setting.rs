@@ -11,7 +11,7 @@ use super::element::Element;
 use super::fragment::{Fragment, Want};
 use super::guest::{Bound, Guarded, Made, Reserved};
 use super::rate::Rate;
-use super::shape;
+use super::{DomainXml, shape};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{GuestCache, GuestCell, GuestTopology};
@@ -194,6 +194,20 @@ pub enum Setting {
         /// Whether nothing is said of DMA translation, which libvirt does not know then.
         translates_dma: bool,
     },
+    /// Whether functions are passed through by iommufd: the domain says it, and none of these devices
+    /// for itself.
+    Iommufd {
+        /// Whether.
+        on: bool,
+        /// Places of `<hostdev>` that say it for themselves.
+        hostdevs: Vec<usize>,
+        /// Places of `<interface>` that do.
+        interfaces: Vec<usize>,
+    },
+    /// Memory in files, as huge pages are, is shared with whoever opens the file. QEMU 10.1 to 11.0.1
+    /// give devices by iommufd the file's pages, which are not the guest's where its memory is
+    /// private.
+    SharedMemory,
     /// A memory balloon of virtio; libvirt chooses its address.
     Balloon,
     /// The window for 64-bit BARs goes, so that QEMU's default holds.
@@ -248,6 +262,13 @@ pub fn serial_log_path(dir: &str, name: &str) -> String {
 }
 
 impl Setting {
+    /// All functions of a domain are passed through by iommufd, or by their groups.
+    pub fn iommufd(of: &DomainXml, on: bool) -> Setting {
+        let [hostdevs, interfaces] =
+            ["hostdev", "interface"].map(|name| of.devices_that_choose(name));
+        Setting::Iommufd { on, hostdevs, interfaces }
+    }
+
     /// Returns the wanted state of the domain.
     #[expect(clippy::too_many_lines, reason = "one arm for each variant")]
     pub(super) fn fragment(&self) -> Fragment {
@@ -301,6 +322,12 @@ impl Setting {
             Setting::Agent { there } => domain.child(agent(*there)),
             Setting::KvmHints { on } => domain.child(kvm_hints(*on)),
             Setting::RemapInterrupts { translates_dma } => remapping(domain, *translates_dma),
+            Setting::Iommufd { on, hostdevs, interfaces } => {
+                iommufd(domain, *on, [("hostdev", hostdevs), ("interface", interfaces)])
+            }
+            Setting::SharedMemory => {
+                domain.child(backing(Fragment::new("access").attr("mode", "shared")))
+            }
             Setting::Balloon => {
                 let balloon = Fragment::new("memballoon").attr("model", "virtio");
                 domain.child(Fragment::new("devices").child(balloon))
@@ -435,6 +462,19 @@ fn kvm_hints(on: bool) -> Fragment {
     features.child(kvm.children(names.map(|name| Fragment::new(name).attr("state", "on"))))
 }
 
+/// Wants a domain whose functions are passed through in one way, and no device that says it for
+/// itself.
+fn iommufd(domain: Fragment, on: bool, devices: [(&'static str, &Vec<usize>); 2]) -> Fragment {
+    let way = Fragment::new("iommufd").attr("enabled", "yes");
+    let way = if on { way } else { Fragment::gone("iommufd") };
+    let devices = devices.into_iter().flat_map(|(name, places)| {
+        places.iter().map(move |nth| Fragment::new(name).nth(*nth).if_there())
+    });
+    let driver = || Fragment::new("driver").if_there().want("iommufd", Want::Absent).drop_empty();
+    let devices = devices.map(|device| device.child(driver()));
+    domain.child(way).child(Fragment::new("devices").if_there().children(devices))
+}
+
 /// The I/O APIC in QEMU, which libvirt wants beside an IOMMU that remaps interrupts.
 fn ioapic() -> Fragment {
     Fragment::new("ioapic").attr("driver", "qemu")
@@ -528,7 +568,7 @@ mod tests {
             (1, false, ""),
         ] {
             let nic = NicTuning { queues: Put::Is(queues), vhost, ..NicTuning::default() };
-            let mut xml = crate::domain::DomainXml::parse(text).unwrap();
+            let mut xml = DomainXml::parse(text).unwrap();
             let setting = Setting::Nics { nics: vec![nic] };
             xml.apply(&crate::domain::DomainEdit::Set { setting }).unwrap();
             let text = xml.text().replace('\'', "\"");

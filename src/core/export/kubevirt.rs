@@ -734,6 +734,13 @@ fn lost(shape: &Shape<'_>, counts: &Helpers) -> Vec<Lost> {
             "the firmware computes its own window for 64-bit BARs; a sidecar hook can set it",
         ));
     }
+    if shape.guest.request.is_by_iommufd() {
+        lost.push(Lost::new(
+            LostKind::Iommufd,
+            "no field of a guest has it: feature gate IOMMUFD (alpha in KubeVirt 1.9) passes the \
+             devices of all guests of the cluster through by iommufd",
+        ));
+    }
     if !shape.guest.placement.guest_pcie.links.is_empty() && !shape.devices.is_empty() {
         lost.push(Lost::new(LostKind::LinkSpeeds, "speed and width of the guest's PCIe links"));
     }

@@ -33,6 +33,8 @@ pub enum LostKind {
     LinkSpeeds,
     /// GPUs that may send to each other over PCIe.
     Cliques,
+    /// Functions passed through by iommufd.
+    Iommufd,
     /// Functions of the same IOMMU group.
     Companions,
     /// VLAN, MAC address and rights of virtual functions.

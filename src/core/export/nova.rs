@@ -452,6 +452,10 @@ fn lost(shape: &Shape<'_>) -> Vec<Lost> {
                 .into(),
         );
     }
+    if shape.guest.request.is_by_iommufd() {
+        let what = "Nova passes devices through by VFIO groups, and has no setting for iommufd";
+        add(LostKind::Iommufd, what.into());
+    }
     if !shape.guest.placement.guest_pcie.links.is_empty() && !shape.devices.is_empty() {
         add(LostKind::LinkSpeeds, "speed and width of the guest's PCIe links".into());
     }

@@ -7,7 +7,7 @@ use crate::bdf::Bdf;
 use crate::domain::guest::SPARE_PORTS;
 use crate::memsize::MemSize;
 use crate::request::{
-    CellWish, DeviceWish, GpuWish, HugePages, PageSize, PinPolicy, Request, Spelled,
+    CellWish, DeviceWish, GpuWish, HugePages, IommufdWish, PageSize, PinPolicy, Request, Spelled,
 };
 use crate::topology::{DeviceKind, Topology};
 use serde::Serialize;
@@ -225,6 +225,12 @@ fn shape(wanted: &Request, (record, now): (&Request, &Request), found: &mut Foun
     found.fixed(Opt::Profile, record.profile.word(), wanted.profile.word());
     let on = |on: bool| if on { "on" } else { "off" };
     found.fixed(Opt::P2pClique, on(record.p2p_clique), on(wanted.p2p_clique));
+    // What nobody has said is as the template has it.
+    let is_said = [wanted, record].iter().any(|request| request.iommufd != IommufdWish::Auto);
+    if is_said {
+        let is_on = |request: &Request| on(request.iommufd == IommufdWish::On);
+        found.changeable(Opt::Iommufd, is_on(now), is_on(wanted));
+    }
     let ports = |request: &Request| request.spare_ports.unwrap_or(SPARE_PORTS).to_string();
     found.fixed(Opt::SparePorts, ports(record), ports(wanted));
     found.changeable(Opt::Movable, on(record.movable), on(wanted.movable));

@@ -8,8 +8,8 @@ use crate::domain::claims::Claims;
 use crate::domain::read::memory;
 use crate::memsize::MemSize;
 use crate::request::{
-    CellWish, DeviceWish, Extras, GpuWish, HugePages, MachineModel, PageSize, PinPolicy, Request,
-    VfSettings,
+    CellWish, DeviceWish, Extras, GpuWish, HugePages, IommufdWish, MachineModel, PageSize,
+    PinPolicy, Request, VfSettings,
 };
 use crate::topology::{DeviceKind, PciDevice, Topology};
 
@@ -106,6 +106,12 @@ fn request_now(defined: &Defined<'_>, topology: &Topology, record: &Request) -> 
             CellWish::Count(_) => CellWish::Count(cells),
         },
         threads: record.threads.map(|_| shown.map_or(1, |shown| shown.value[4])),
+        iommufd: match record.iommufd {
+            _ if defined.is_by_iommufd => IommufdWish::On,
+            // Somebody has removed it.
+            IommufdWish::On => IommufdWish::Off,
+            kept => kept,
+        },
         machine: record.machine.clone().map(|recorded| machine_now(recorded, defined)),
         ..record.clone()
     }

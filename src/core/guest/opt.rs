@@ -41,6 +41,8 @@ pub enum Opt {
     NvmeNear,
     /// Peer-to-peer below a PCIe switch.
     P2pClique,
+    /// How functions are passed through.
+    Iommufd,
     /// Free root ports.
     SparePorts,
     /// vCPUs at start.
@@ -195,6 +197,7 @@ impl Opt {
             Opt::GpuModel
             | Opt::NicNear
             | Opt::NvmeNear
+            | Opt::Iommufd
             | Opt::Memory
             | Opt::HugePages
             | Opt::Pins

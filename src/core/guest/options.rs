@@ -3,8 +3,8 @@
 use super::{Opt, Shape};
 use crate::memsize::MemSize;
 use crate::request::{
-    CellWish, DeviceWish, Extras, GpuWish, HugePages, L3Wish, Near, PinPolicy, Policy, Prefer,
-    Profile, Request, Spelled, VfSettings,
+    CellWish, DeviceWish, Extras, GpuWish, HugePages, IommufdWish, L3Wish, Near, PinPolicy, Policy,
+    Prefer, Profile, Request, Spelled, VfSettings,
 };
 
 /// Options for the same choice, of which a command has those of one.
@@ -41,6 +41,7 @@ pub fn options(request: &Request) -> Vec<(Opt, Vec<String>)> {
         l3,
         allow,
         p2p_clique,
+        iommufd,
         spare_ports,
         machine,
         movable,
@@ -52,6 +53,7 @@ pub fn options(request: &Request) -> Vec<(Opt, Vec<String>)> {
     list.some(Opt::GpuModel, gpu_model.clone());
     devices(extras, &mut list);
     list.switch(Opt::P2pClique, *p2p_clique);
+    list.word(Opt::Iommufd, *iommufd, IommufdWish::default());
     list.number(Opt::SparePorts, *spare_ports);
     let (start, most) = vcpus(request);
     list.number(Opt::Vcpus, start);

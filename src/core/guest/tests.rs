@@ -6,7 +6,7 @@ use crate::domain::guest::VirtType;
 use crate::domain::tests::guests::{TEMPLATES, guest, hosts, render, requests};
 use crate::placement::{Occupancy, plan};
 use crate::request::{
-    CellWish, DeviceWish, GpuWish, PinPolicy, Policy, Profile, Request, Spelled as _,
+    CellWish, DeviceWish, GpuWish, IommufdWish, PinPolicy, Policy, Profile, Request, Spelled as _,
 };
 use crate::topology::Topology;
 
@@ -28,6 +28,8 @@ fn more(topology: &Topology) -> Vec<(String, Request)> {
         one("near", &|r| (r.profile, r.policy) = (Profile::Near, Policy::Spread)),
         one("machine", &|r| r.machine = Some("pc-q35-9.2".parse().unwrap())),
         one("ports", &|r| (r.spare_ports, r.movable) = (Some(3), true)),
+        one("iommufd", &|r| r.iommufd = IommufdWish::On),
+        one("groups", &|r| r.iommufd = IommufdWish::Off),
         one("reserve", &|r| r.reserve.cores = 1),
         one("allow", &|r| (r.allow.remote, r.allow.split) = (true, true)),
     ];
@@ -83,6 +85,10 @@ fn a_difference_is_in_the_words_that_the_option_takes() {
     assert_eq!(said(&vendor), ["profile near -> nvidia-vm"]);
     let newer = Request { machine: Some("pc-q35-99.0".parse().unwrap()), ..request.clone() };
     assert_eq!(said(&newer), ["machine q35 -> pc-q35-99.0"]);
+    let by_iommufd = Request { iommufd: IommufdWish::On, ..request.clone() };
+    assert_eq!(said(&by_iommufd), ["iommufd off -> on"]);
+    let groups = Request { iommufd: IommufdWish::Off, ..request.clone() };
+    assert_eq!(said(&groups), [""; 0], "it has them by default");
     let more = Request { gpus: GpuWish::Count(2), movable: true, ..request.clone() };
     assert_eq!(said(&more), ["gpus 1 -> 2", "movable off -> on"]);
 }

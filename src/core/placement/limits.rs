@@ -172,6 +172,7 @@ mod tests {
                 is_x86: true,
                 is_pcie: true,
                 remaps_interrupts: true,
+                is_by_iommufd: false,
                 functions: functions.to_vec(),
                 fixed_functions: fixed.to_vec(),
                 host_devices: Vec::new(),

@@ -32,6 +32,7 @@ mod names;
 mod nearest;
 mod pages;
 mod partitions;
+mod passing;
 mod pcie;
 mod pcpus;
 mod pick;

@@ -11,7 +11,7 @@ use super::result::Placement;
 use super::shortage::Shortage;
 use super::taken::Taken;
 use super::types::PlanError;
-use super::{cliques, cpus, devices, extras, limits, pages, pcie, score};
+use super::{cliques, cpus, devices, extras, limits, pages, passing, pcie, score};
 use crate::occupancy::Occupancy;
 use crate::request::{Allow, PinPolicy, Profile, Request};
 use crate::topology::Topology;
@@ -88,6 +88,9 @@ fn place_on(
     pages::explain(topology, request, &node_pages, &mut reasons);
     let devices = chosen.all();
     let mut guest_pcie = pcie::tree(topology, homes, &devices, &cpus, &mut reasons);
+    if !devices.is_empty() {
+        passing::explain(topology, request, &mut reasons);
+    }
     if request.p2p_clique {
         guest_pcie.cliques = cliques::cliques(topology, &chosen.gpus, &mut reasons)?;
     }

@@ -223,6 +223,8 @@ pub struct Items {
     pub agent: Item<Never>,
     /// Places of passed-through functions in the guest's PCIe tree.
     pub pcie: Item<Never>,
+    /// Whether passed-through functions are passed through by iommufd.
+    pub iommufd: Item<Never>,
     /// Window for 64-bit BARs.
     pub window: Item<MemSize>,
     /// Physical address bits, and with them the CPU model.
@@ -247,7 +249,7 @@ pub struct Items {
 
 impl Items {
     /// Returns everything that the planner would set. The page size stays, since pages must be
-    /// reserved first; rates and MTU belong to the network, and a disk format changes only on
+    /// reserved first; rates and MTU belong to the network, iommufd is a choice, and a disk format changes only on
     /// request, since every byte of the disk is copied.
     pub fn all() -> Items {
         Items {
@@ -275,6 +277,7 @@ impl Items {
             all_nics: None,
             agent: Item::On,
             pcie: Item::On,
+            iommufd: Item::Keep,
             window: Item::On,
             maxphysaddr: Item::On,
             kvm_hints: Item::On,
@@ -432,6 +435,7 @@ pub enum ItemName {
     Network,
     Agent,
     Pcie,
+    Iommufd,
     Window,
     Maxphysaddr,
     KvmHints,
@@ -475,6 +479,7 @@ impl ItemName {
             ItemName::Network => "network",
             ItemName::Agent => "agent",
             ItemName::Pcie => "pcie",
+            ItemName::Iommufd => "iommufd",
             ItemName::Window => "window",
             ItemName::Maxphysaddr => "maxphysaddr",
             ItemName::KvmHints => "kvm-hints",

@@ -14,6 +14,7 @@ mod devices;
 mod disks;
 mod functions;
 mod gpus;
+mod iommufd;
 mod iothreads;
 pub mod items;
 pub mod kinds;
@@ -202,6 +203,7 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     let faults = before.iter().map(|finding| finding.rule).collect();
     let mut work = work::Work::new(current, &guest, placement.as_ref(), given, faults);
     cpu::apply(&mut work)?;
+    iommufd::apply(&mut work)?;
     devices::apply(&mut work)?;
     request::apply(&mut work)?;
     let work::Work { xml: after, mut changes, mut reasons, .. } = work;

@@ -1,7 +1,7 @@
 //! Derives the request of an existing domain: exactly its functions, its vCPUs and its memory.
 //! Chooses nothing.
 
-use super::items::{OtherFunctions, PinOrder};
+use super::items::{Never, OtherFunctions, PinOrder};
 use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
@@ -10,8 +10,8 @@ use crate::domain::{DomainXml, Element};
 use crate::memsize::MemSize;
 use crate::placement::Placement;
 use crate::request::{
-    Allow, CellWish, DeviceWish, Extras, GpuWish, Near, PageSize, PinPolicy, Profile, Request,
-    Template,
+    Allow, CellWish, DeviceWish, Extras, GpuWish, IommufdWish, Near, PageSize, PinPolicy, Profile,
+    Request, Template,
 };
 use crate::topology::{DeviceKind, Topology};
 use std::collections::BTreeSet;
@@ -152,6 +152,7 @@ impl<'t> Guest<'t> {
         let split = given.items.size().gpus.is_none() || own.is_some_and(|own| own.allow.split);
         request.allow = Allow { remote, split };
         request.p2p_clique = current.sets_property(CLIQUE);
+        request.iommufd = iommufd_wish(items.iommufd);
         Ok(request)
     }
 
@@ -252,6 +253,16 @@ impl<'t> Guest<'t> {
             ));
         };
         Ok(order)
+    }
+}
+
+/// How functions are passed through; as the definition says if that is kept.
+fn iommufd_wish(item: Item<Never>) -> IommufdWish {
+    match item {
+        Item::Keep => IommufdWish::Auto,
+        Item::On => IommufdWish::On,
+        Item::Off => IommufdWish::Off,
+        Item::To(never) => match never {},
     }
 }
 

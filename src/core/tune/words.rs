@@ -153,6 +153,11 @@ pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String
             let functions = some(claims.passed.len(), "function", "s");
             format!("{functions} below {}", some(buses, "expander bus", "es"))
         }
+        ItemName::Iommufd => match (xml.is_by_iommufd(), xml.devices_with_iommufd()) {
+            (true, 0) => "on".into(),
+            (false, 0) => "off".into(),
+            _ => "by device".into(),
+        },
         ItemName::Window => {
             let mut holes = devices("controller").filter_map(|c| c.child("pcihole64"));
             holes.next().map_or("QEMU's default".into(), |hole| {

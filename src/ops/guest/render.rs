@@ -12,7 +12,8 @@ use crate::planned::Planned;
 use crate::request::Request;
 use crate::topology::{KnownDevice, Topology};
 use crate::world::World;
-use gpuvm_core::versions::Stack;
+use gpuvm_core::iommufd::{Lack, Way};
+use gpuvm_core::versions::{Stack, Versions};
 use std::path::Path;
 
 /// The reason a definition cannot be written.
@@ -35,6 +36,10 @@ pub enum RenderError {
     /// libvirt's QEMU does not have the machine type.
     #[error("this host's QEMU does not have machine `{machine}`: {why}")]
     NoMachine { machine: String, why: String },
+    /// The host, its libvirt or its QEMU lack something for functions that are passed through by
+    /// iommufd.
+    #[error("functions cannot be passed through by iommufd: {why}")]
+    NoIommufd { why: String },
 }
 
 impl Coded for RenderError {}
@@ -152,6 +157,32 @@ pub(super) fn refuse_machine(
             Err(RenderError::NoMachine { machine: name, why }.hint(hint))
         }
     }
+}
+
+/// Refuses functions passed through by iommufd that the host could not pass through so, and those
+/// that could not reach each other then.
+pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
+    let Planned { topology, request, placement, stack, .. } = planned;
+    if !request.is_by_iommufd() {
+        return Ok(());
+    }
+    let (versions, offered) = match stack {
+        Some(of) => (of.stack.versions(), of.stack.abilities.iommufd),
+        None => match world.hypervisor_to_look()? {
+            Some(hypervisor) => (hypervisor.versions(), hypervisor.storage().abilities().iommufd),
+            None => (Versions::default(), None),
+        },
+    };
+    let way = Way { topology, versions, offered };
+    let mut lacks = way.lacks(true, &placement.devices);
+    lacks.extend(way.unreached_lack(&placement.devices));
+    if lacks.is_empty() {
+        return Ok(());
+    }
+    let words = |part: fn(&Lack) -> &str| lacks.iter().map(part).collect::<Vec<_>>().join("; ");
+    let (why, remedy) = (words(|lack| &lack.what), words(|lack| &lack.remedy));
+    let hint = format!("{remedy}; --iommufd off passes them through by VFIO groups");
+    Err(RenderError::NoIommufd { why }.hint(hint))
 }
 
 /// The template that a guest is made of, before it becomes the guest.

@@ -4,8 +4,8 @@ use crate::bdf::Bdf;
 use crate::cli::args::{Cli, Verb};
 use crate::memsize::MemSize;
 use crate::request::{
-    Allow, CellWish, DeviceWish, Extras, GpuWish, Guard, HugePages, L3Wish, Near, PinPolicy,
-    Policy, Prefer, Profile, Request, Reserve, Spelled, Template, VfSettings,
+    Allow, CellWish, DeviceWish, Extras, GpuWish, Guard, HugePages, IommufdWish, L3Wish, Near,
+    PinPolicy, Policy, Prefer, Profile, Request, Reserve, Spelled, Template, VfSettings,
 };
 use clap::Parser as _;
 use gpuvm_core::guest::options;
@@ -74,7 +74,7 @@ fn place() -> impl Strategy<Value = Request> {
     let words = (
         select(Policy::all()),
         select(Prefer::all()),
-        select(L3Wish::all()),
+        (select(L3Wish::all()), select(IommufdWish::all())),
         option::of(select(vec!["H100", "10de:2330", "A100 80GB"])),
         option::of(select(vec!["q35", "pc-q35-9.2", "virt-8.2"])),
     );
@@ -82,7 +82,7 @@ fn place() -> impl Strategy<Value = Request> {
     let numbers = (option::of(1_u32..5), option::of(0_u32..9));
     let rules = (select(Profile::all()), select(PinPolicy::all()), any::<[bool; 4]>());
     (words, reserve, numbers, rules).prop_map(|(words, reserve, numbers, rules)| {
-        let (policy, prefer, l3, model, machine) = words;
+        let (policy, prefer, (l3, iommufd), model, machine) = words;
         let ((cores, memory), (cells, spare_ports)) = (reserve, numbers);
         let (profile, pins, [remote, split, p2p_clique, movable]) = rules;
         Request {
@@ -96,6 +96,7 @@ fn place() -> impl Strategy<Value = Request> {
             l3,
             allow: Allow { remote, split },
             p2p_clique,
+            iommufd,
             spare_ports,
             machine: machine.map(|name| name.parse().unwrap()),
             movable,

@@ -98,6 +98,12 @@ pub const OLD: &[Defect] = &[
         },
         &[IOMMUFD, GIB_PAGES],
     ),
+    setting(
+        "iommufd-private-memory",
+        "/domain/memoryBacking",
+        |s| s.versions.qemu = Some(Version(10, 1, 0)),
+        &[IOMMUFD, ("<vcpu", "<memoryBacking><source type='memfd'/></memoryBacking><vcpu")],
+    ),
     setting("maxphysaddr-unknown", "/domain", |s| s.versions.libvirt = Some(Version(8, 0, 0)), &[]),
     setting("clique-misplaced", "/domain", |s| s.versions.qemu = Some(Version(8, 0, 4)), &[CLIQUE]),
     setting(

@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 31;
+pub const VARIANTS: usize = 33;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -47,6 +47,8 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Guarded { .. } => 28,
         Setting::Known { .. } => 29,
         Setting::Machine { .. } => 30,
+        Setting::Iommufd { .. } => 31,
+        Setting::SharedMemory => 32,
     }
 }
 
@@ -103,6 +105,19 @@ fn cpu_examples() -> Vec<(Setting, &'static str)> {
             r#"
 -    <type arch="x86_64" machine='q35'>hvm</type>
 +    <type arch="x86_64" machine='pc-q35-9.2'>hvm</type>"#,
+        ),
+        (
+            Setting::Iommufd { on: true, hostdevs: vec![], interfaces: vec![] },
+            r#"
++  <iommufd enabled='yes'/>"#,
+        ),
+        (Setting::Iommufd { on: false, hostdevs: vec![0], interfaces: vec![9] }, ""),
+        (
+            Setting::SharedMemory,
+            r#"
++  <memoryBacking>
++    <access mode='shared'/>
++  </memoryBacking>"#,
         ),
         (
             Setting::Iothreads { number: 2 },

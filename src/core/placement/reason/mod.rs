@@ -5,6 +5,7 @@ mod cores;
 mod gpus;
 mod isolation;
 mod memory;
+mod passing;
 mod tree;
 
 pub use beside::{BesideGpu, BesideReason};
@@ -13,6 +14,7 @@ pub(super) use gpus::label;
 pub use gpus::{AfterSplit, Compared, Criterion, GpuList, GpuName, GpuReason, LostBy, Unit};
 pub use isolation::IsolationReason;
 pub use memory::{MemoryReason, NoPages, Rounding};
+pub use passing::PassReason;
 pub use tree::{TreeReason, WindowTooLarge};
 
 use crate::topology::Topology;
@@ -49,6 +51,8 @@ pub enum Topic {
     Trust,
     /// Whether the IOMMU keeps the functions apart from others.
     Iommu,
+    /// Whether functions are passed through by iommufd or by VFIO groups.
+    Iommufd,
     /// Peer-to-peer between GPUs over PCIe.
     P2p,
     /// Host nodes.
@@ -87,6 +91,8 @@ pub enum Because {
     Gpus(GpuReason),
     /// Of devices beside GPUs.
     Beside(BesideReason),
+    /// Of the way in which functions are passed through.
+    Passing(PassReason),
     /// Of what isolates the guest.
     Isolation(IsolationReason),
     /// Of cores and what runs on them.
@@ -134,6 +140,7 @@ impl fmt::Display for Because {
         match self {
             Because::Gpus(why) => why.fmt(f),
             Because::Beside(why) => why.fmt(f),
+            Because::Passing(why) => why.fmt(f),
             Because::Isolation(why) => why.fmt(f),
             Because::Cores(why) => why.fmt(f),
             Because::Memory(why) => why.fmt(f),
@@ -164,6 +171,12 @@ impl From<GpuReason> for Because {
 impl From<BesideReason> for Because {
     fn from(why: BesideReason) -> Because {
         Because::Beside(why)
+    }
+}
+
+impl From<PassReason> for Because {
+    fn from(why: PassReason) -> Because {
+        Because::Passing(why)
     }
 }
 

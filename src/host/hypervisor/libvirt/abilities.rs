@@ -1,8 +1,10 @@
-//! Disk features of this libvirt and its QEMU, found by probing: libvirt's domain capabilities do
-//! not list them, and version numbers mislead where a distribution adds or removes features.
+//! What this libvirt and its QEMU can do. Disk features are found by probing: libvirt's domain
+//! capabilities do not list them, and version numbers mislead where a distribution adds or removes
+//! features.
 //! libvirt generates the command line of a probe guest, or reports that QEMU cannot; nothing is
 //! created or started.
 
+use super::support::offers_iommufd;
 use gpuvm_core::domain::guest::{Abilities, VirtType};
 use virt::connect::Connect;
 
@@ -22,10 +24,11 @@ const QUEUE_MAPPING: Wish = (
 pub(super) fn ask(connection: &Connect) -> Abilities {
     // Emulation uses the same program, and works without hardware virtualization; a few QEMUs are
     // built without it.
-    match ask_for(connection, VirtType::Qemu) {
+    let disks = match ask_for(connection, VirtType::Qemu) {
         none if none == Abilities::default() => ask_for(connection, VirtType::Kvm),
         some => some,
-    }
+    };
+    Abilities { iommufd: offers_iommufd(connection), ..disks }
 }
 
 /// Probes the features for guests of a kind.

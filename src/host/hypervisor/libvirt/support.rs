@@ -12,6 +12,31 @@ struct Capabilities {
     path: PathBuf,
     #[serde(default)]
     os: Boot,
+    #[serde(default)]
+    devices: Devices,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Devices {
+    #[serde(default)]
+    hostdev: Hostdev,
+}
+
+/// What a passed-through device can have.
+#[derive(Debug, Default, Deserialize)]
+struct Hostdev {
+    #[serde(default, rename = "enum")]
+    lists: Vec<ValueList>,
+}
+
+impl Capabilities {
+    /// Whether it offers iommufd for functions of the host; a libvirt that does not know it has no
+    /// such list.
+    fn offers_iommufd(&self) -> bool {
+        let lists = self.devices.hostdev.lists.iter();
+        let mut lists = lists.filter(|list| list.name == "iommufd");
+        lists.any(|list| list.values.iter().any(|value| value == "yes"))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -87,8 +112,44 @@ pub(super) fn supported(connection: &Connect) -> Option<Supported> {
     Some(Supported { support, no_kvm: kvm.err().map(|refused| refused.why) })
 }
 
+/// Whether it offers iommufd for functions of the host; none: it does not say what guests can have.
+pub(super) fn offers_iommufd(connection: &Connect) -> Option<bool> {
+    let ask = |virt| capabilities(connection, virt).ok();
+    let found = ask("kvm").or_else(|| ask("qemu"))?;
+    Some(found.offers_iommufd())
+}
+
 /// The QEMU program that guests run in.
 pub(super) fn emulator(connection: &Connect) -> Option<PathBuf> {
     let path = |virt| Some(capabilities(connection, virt).ok()?.path);
     path("qemu").or_else(|| path("kvm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iommufd_is_offered_where_libvirt_lists_it() {
+        let read = |list: &str| -> bool {
+            let text = format!(
+                "<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><domain>kvm</domain>\
+                 <os supported='yes'><enum name='firmware'><value>efi</value></enum></os><devices>\
+                 <disk supported='yes'><enum name='bus'><value>virtio</value></enum></disk>\
+                 <hostdev supported='yes'><enum name='mode'><value>subsystem</value></enum>\
+                 <enum name='pciBackend'/>{list}</hostdev></devices></domainCapabilities>"
+            );
+            let read: Capabilities = quick_xml::de::from_str(&text).unwrap();
+            read.offers_iommufd()
+        };
+        let both = "<enum name='iommufd'><value>yes</value><value>no</value></enum>";
+        assert!(read(both));
+        // The kernel has no /dev/iommu.
+        assert!(!read("<enum name='iommufd'><value>no</value></enum>"));
+        // A libvirt before 12.1 does not know it.
+        assert!(!read(""));
+        let bare = "<domainCapabilities><path>/q</path></domainCapabilities>";
+        let bare: Capabilities = quick_xml::de::from_str(bare).unwrap();
+        assert!(!bare.offers_iommufd());
+    }
 }

@@ -67,6 +67,11 @@ def choice(value):
     return text_or_off(value)
 
 
+def switch(value):
+    """Returns one of several words of which two are C(on) and C(off), also without quotes."""
+    return 'on' if value is True else text_or_off(value)
+
+
 def path(value):
     """Returns an absolute path of the managed host, where a module's working directory is any."""
     value = text(value)

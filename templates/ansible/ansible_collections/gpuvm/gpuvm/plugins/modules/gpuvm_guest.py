@@ -149,6 +149,11 @@ options:
     description:
       - libvirt storage pool of the images.
     type: str
+  iommufd:
+    description:
+      - Pass functions through by iommufd.
+    type: str
+    choices: [auto, "on", "off"]
   l3:
     description:
       - L3 caches that vCPUs are below.
@@ -481,7 +486,7 @@ import re
 import shlex
 
 from ansible_collections.gpuvm.gpuvm.plugins.module_utils.gpuvm import (
-    NO_DOMAIN, GpuvmError, choice, main, path, paths, text, texts)
+    NO_DOMAIN, GpuvmError, choice, main, path, paths, switch, text, texts)
 
 # Options of the guest: those of `gpuvm create`, and what `gpuvm apply` takes besides.
 FIELDS = dict(
@@ -503,6 +508,7 @@ FIELDS = dict(
     huge_pages=dict(type=choice, choices=['auto', 'off', '2M', '1G']),
     image=dict(type=text),
     image_pool=dict(type=text),
+    iommufd=dict(type=switch, choices=['auto', 'on', 'off']),
     l3=dict(type=choice, choices=['any', 'large']),
     machine=dict(type='str'),
     max_vcpus=dict(type='int'),

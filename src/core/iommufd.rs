@@ -1,0 +1,197 @@
+//! What a host, its libvirt and its QEMU lack for functions that are passed through by iommufd. Knows
+//! no definition.
+
+use crate::bdf::Bdf;
+use crate::shell::word;
+use crate::topology::{DeviceKind, Topology};
+use crate::versions::{
+    Defect, KERNEL_PEERS, LIBVIRT_IOMMUFD, LIBVIRT_IOMMUFD_DEVICES, QEMU_PEERS, Version, Versions,
+};
+
+/// The host and the hypervisor that pass the functions through.
+#[derive(Debug, Clone, Copy)]
+pub struct Way<'a> {
+    /// The host.
+    pub topology: &'a Topology,
+    /// Versions of libvirt and QEMU.
+    pub versions: Versions,
+    /// What libvirt's domain capabilities say; none: not known, so its version counts.
+    pub offered: Option<bool>,
+}
+
+/// Something that is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// What is missing: half a sentence.
+    pub what: String,
+    /// What brings it.
+    pub remedy: String,
+}
+
+impl Way<'_> {
+    /// Returns what is missing, as far as it is known. `is_whole`: for an element of the domain, which
+    /// libvirt has known for less long than that of a device.
+    pub fn lacks(&self, is_whole: bool, functions: &[Bdf]) -> Vec<Lack> {
+        let node = self.node();
+        let device = self.device(functions).filter(|_| node.is_none());
+        let libvirt = self.libvirt(is_whole, node.is_none());
+        [node, device, libvirt].into_iter().flatten().collect()
+    }
+
+    /// A kernel without iommufd.
+    fn node(&self) -> Option<Lack> {
+        self.topology.machine().iommufd.filter(|iommufd| !iommufd.node)?;
+        Some(Lack {
+            what: "the host has no /dev/iommu: its kernel is built without CONFIG_IOMMUFD, or the \
+                   module iommufd is not loaded"
+                .to_owned(),
+            remedy: "`modprobe iommufd` loads it, if the kernel has CONFIG_IOMMUFD".to_owned(),
+        })
+    }
+
+    /// A kernel that makes no devices of VFIO beside its groups.
+    fn device(&self, functions: &[Bdf]) -> Option<Lack> {
+        let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
+        let mut without = functions.filter(|one| one.vfio.is_some_and(|vfio| !vfio.node));
+        let bdf = without.next()?.bdf;
+        Some(Lack {
+            what: format!(
+                "{bdf} has no /dev/vfio/devices/vfioN: the kernel is built without \
+                 CONFIG_VFIO_DEVICE_CDEV"
+            ),
+            remedy: "a kernel with CONFIG_VFIO_DEVICE_CDEV has it".to_owned(),
+        })
+    }
+
+    /// A libvirt that cannot do it. Where the kernel lacks it, a libvirt that knows it offers none
+    /// either.
+    fn libvirt(&self, is_whole: bool, has_node: bool) -> Option<Lack> {
+        let version = self.versions.libvirt;
+        let needed = if is_whole { LIBVIRT_IOMMUFD } else { LIBVIRT_IOMMUFD_DEVICES };
+        let is_old = version.is_some_and(|version| version < needed);
+        let knows_devices = version.is_none_or(|version| version >= LIBVIRT_IOMMUFD_DEVICES);
+        let what = match (self.offered, version) {
+            (Some(true), Some(version)) if is_old && knows_devices => {
+                format!("libvirt {version} knows iommufd of single devices only: {needed} does")
+            }
+            (None, Some(version)) if is_old => {
+                format!("libvirt {version} does not know iommufd there: {needed} does")
+            }
+            (Some(false), _) if has_node || !knows_devices => {
+                let version = version.map_or_else(String::new, |version| format!(" {version}"));
+                format!("libvirt{version} with its QEMU does not offer iommufd")
+            }
+            _ => return None,
+        };
+        let remedy = format!("libvirt {needed} or later has it");
+        Some(Lack { what, remedy })
+    }
+
+    /// Returns the defect by which GPUs and NICs of one guest do not reach each other, and the version
+    /// that has it; none: they do, or there are not two.
+    pub fn unreached(&self, functions: &[Bdf]) -> Option<(Defect, Version)> {
+        let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
+        let is_peer = |kind| matches!(kind, DeviceKind::Gpu | DeviceKind::Nic);
+        if functions.filter(|device| is_peer(device.kind())).count() < 2 {
+            return None;
+        }
+        let release = self.topology.machine().kernel_release.as_deref().unwrap_or_default();
+        let has = |defect: Defect, version: Option<Version>| {
+            let bad = version.filter(|version| defect.is_in(*version, release));
+            bad.map(|version| (defect, version))
+        };
+        has(KERNEL_PEERS, Version::read(release)).or_else(|| has(QEMU_PEERS, self.versions.qemu))
+    }
+
+    /// The same as something that is missing.
+    pub fn unreached_lack(&self, functions: &[Bdf]) -> Option<Lack> {
+        let (defect, version) = self.unreached(functions)?;
+        let what = format!(
+            "devices of this guest could not reach each other: {} is {version}",
+            defect.of.name()
+        );
+        Some(Lack { what, remedy: defect.remedy() })
+    }
+}
+
+/// The hint that leads back to groups: the command for the domain of this name.
+pub fn back(name: &str) -> String {
+    format!("`gpuvm tune {} --iommufd off` passes the functions through by VFIO groups", word(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::file::from_json;
+    use crate::topology::{Iommufd, VfioDevice};
+
+    /// A host with this kernel, which has /dev/iommu or not.
+    fn host(node: Option<bool>, kernel: &str) -> Topology {
+        let host = from_json(include_str!("../../topologies/dgx-h100.json")).unwrap();
+        let mut parts = host.parts().clone();
+        parts.machine.iommufd = node.map(|node| Iommufd { node, unsafe_interrupts: None });
+        parts.machine.kernel_release = Some(kernel.to_owned());
+        Topology::new(parts).unwrap()
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let old = Version(11, 3, 0);
+        for (node, libvirt, offered, is_whole, said) in [
+            (None, None, None, true, ""),
+            (Some(true), Some(Version(12, 9, 0)), Some(true), true, ""),
+            (Some(false), Some(Version(12, 9, 0)), Some(false), true, "/dev/iommu"),
+            (Some(false), Some(old), Some(false), true, "/dev/iommu; 11.3.0"),
+            (Some(true), Some(old), None, true, "11.3.0"),
+            (Some(true), Some(Version(12, 1, 0)), Some(true), true, "single devices only"),
+            (Some(true), Some(Version(12, 1, 0)), Some(true), false, ""),
+            (Some(true), Some(Version(12, 9, 0)), Some(false), true, "does not offer"),
+            // One that a distribution has taken into an older version.
+            (Some(true), Some(Version(12, 0, 0)), Some(true), true, ""),
+        ] {
+            let topology = &host(node, "7.3.4");
+            let versions = Versions { libvirt, qemu: None };
+            let lacks = Way { topology, versions, offered }.lacks(is_whole, &[]);
+            let parts: Vec<&str> = said.split("; ").filter(|part| !part.is_empty()).collect();
+            assert_eq!(lacks.len(), parts.len(), "{node:?} {libvirt:?} {offered:?}: {lacks:?}");
+            for (lack, part) in lacks.iter().zip(parts) {
+                assert!(lack.what.contains(part), "{part}: {lack:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_makes_no_devices_of_vfio_is_named() {
+        let mut parts = host(Some(true), "7.3.4").parts().clone();
+        let gpu = host(None, "").gpus().next().unwrap().bdf;
+        let found = parts.devices.iter_mut().find(|device| device.bdf == gpu).unwrap();
+        found.vfio = Some(VfioDevice { number: 0, node: false });
+        let topology = &Topology::new(parts).unwrap();
+        let way = Way { topology, versions: Versions::default(), offered: None };
+        let lacks = way.lacks(true, &[gpu]);
+        assert!(lacks[0].what.contains("CONFIG_VFIO_DEVICE_CDEV"), "{lacks:?}");
+        assert_eq!(way.lacks(true, &[]), []);
+    }
+
+    #[test]
+    fn two_devices_need_a_kernel_and_a_qemu_that_join_them() {
+        let (old, new) = (Some(Version(10, 2, 0)), Some(Version(11, 1, 0)));
+        for (kernel, qemu, count, component) in [
+            ("6.17.0-5-generic", new, 2, Some("the host's kernel is 6.17.0")),
+            ("6.17.0-5-generic", new, 1, None),
+            ("6.19.0", old, 2, Some("QEMU is 10.2.0")),
+            ("6.19.0", new, 2, None),
+            ("", None, 2, None),
+        ] {
+            let topology = &host(Some(true), kernel);
+            let gpus: Vec<Bdf> = topology.gpus().take(count).map(|gpu| gpu.bdf).collect();
+            let versions = Versions { libvirt: None, qemu };
+            let lack = Way { topology, versions, offered: None }.unreached_lack(&gpus);
+            let what = lack.map(|lack| lack.what);
+            assert_eq!(what.is_some(), component.is_some(), "{kernel} {qemu:?}: {what:?}");
+            if let (Some(what), Some(component)) = (what, component) {
+                assert!(what.contains("could not reach each other") && what.contains(component));
+            }
+        }
+    }
+}

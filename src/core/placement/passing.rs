@@ -1,0 +1,19 @@
+//! Says in which way a guest's functions are passed through.
+
+use super::explain::Reasons;
+use super::reason::{PassReason, Topic};
+use crate::request::{IommufdWish, Request};
+use crate::topology::Topology;
+
+/// Says the way of a guest with functions and why. A host without iommufd leaves no choice, so that
+/// its default is not said.
+pub(super) fn explain(topology: &Topology, request: &Request, reasons: &mut Reasons) {
+    let is_asked = request.iommufd != IommufdWish::Auto;
+    let has_choice = topology.machine().iommufd.is_some_and(|iommufd| iommufd.node);
+    if request.is_by_iommufd() {
+        let has_huge_pages = request.huge_pages.asked().is_some();
+        reasons.say(Topic::Iommufd, PassReason::Iommufd { is_asked, has_huge_pages });
+    } else if is_asked || has_choice {
+        reasons.say(Topic::Iommufd, PassReason::Groups { is_asked });
+    }
+}

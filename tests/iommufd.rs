@@ -1,0 +1,187 @@
+//! `--iommufd` from outside, on recorded hosts: what it writes, what it says, and what it is refused
+//! for. No libvirt of this machine knows the element, so the text is compared.
+
+use crate::support::{gpuvm, project, run};
+use gpuvm::discover::source::load;
+use gpuvm::topology::file::to_json;
+use gpuvm::topology::{Iommufd, Topology};
+use serde_json::Value;
+use std::path::Path;
+
+/// A libvirt and a QEMU that have it.
+const NEW: &str = "--assume libvirt=12.9,qemu=11.1";
+
+/// An HGX H100 with this kernel, which has /dev/iommu, has none, or does not say.
+fn host(dir: &Path, node: Option<bool>, kernel: &str) -> String {
+    let mut parts = load(&project().join("topologies/dgx-h100.json")).unwrap().parts().clone();
+    parts.machine.iommufd = node.map(|node| Iommufd { node, unsafe_interrupts: None });
+    parts.machine.kernel_release = Some(kernel.to_owned());
+    let path = dir.join(format!("{node:?}-{kernel}.json"));
+    std::fs::write(&path, to_json(&Topology::new(parts).unwrap())).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Runs a command line on a host.
+fn on(host: &str, line: &str) -> (i32, String, String) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    run(gpuvm(&words).args(["--host", host]))
+}
+
+const VERBS: [&str; 3] = ["plan", "export", "create --dry-run --accept-shared-fabric"];
+
+#[test]
+fn what_the_host_lacks_is_named_by_every_verb_before_any_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let without = host(dir.path(), Some(false), "7.3.4");
+    let old = host(dir.path(), Some(true), "6.17.0-5-generic");
+    let new = host(dir.path(), Some(true), "7.3.4");
+    for (host, line, said) in [
+        (&without, format!("--gpus 1 {NEW}"), &["/dev/iommu", "CONFIG_IOMMUFD"][..]),
+        (&without, "--gpus 1".to_owned(), &["/dev/iommu", "libvirt 11.3.0"]),
+        (&new, "--gpus 1".to_owned(), &["libvirt 11.3.0", "12.2.0 or later"]),
+        (&new, "--gpus 1 --assume libvirt=12.1,qemu=11.1".to_owned(), &["12.2.0"]),
+        (
+            &old,
+            format!("--gpus 2 {NEW}"),
+            &["devices of this guest could not reach each other", "6.17.0", "6.19.0 or later"],
+        ),
+        (&old, format!("--gpus 1 --nic 1 {NEW}"), &["could not reach each other"]),
+        (
+            &new,
+            "--gpus 2 --assume libvirt=12.9,qemu=10.2".to_owned(),
+            &["could not reach each other", "QEMU is 10.2.0", "11.0.0 or later"],
+        ),
+        (&old, format!("--gpus 1 {NEW}"), &[]),
+        (&new, format!("--gpus 2 {NEW}"), &[]),
+    ] {
+        for verb in VERBS {
+            let (code, _, err) = on(host, &format!("{verb} --name a --iommufd on {line}"));
+            assert_eq!(code, i32::from(!said.is_empty()), "{verb} {line}: {err}");
+            for words in said {
+                assert!(err.contains(words), "{verb} {line}: {words}: {err}");
+            }
+            let back = "--iommufd off passes them through by VFIO groups";
+            assert_eq!(err.contains(back), code == 1, "{verb} {line}: {err}");
+        }
+    }
+    let (_, out, _) = on(&without, &format!("plan --name a --gpus 1 --iommufd on {NEW} --json"));
+    let error: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(error["code"], "guest-no-iommufd", "{out}");
+}
+
+#[test]
+fn the_definition_says_it_once_and_shares_its_huge_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = host(dir.path(), Some(true), "7.3.4");
+    let line = |more: &str| format!("export --name a --gpus 1 --memory 8G {NEW} {more}");
+    let made = |more: &str| {
+        let (code, xml, err) = on(&new, &line(more));
+        assert_eq!(code, 0, "{more}: {err}");
+        xml
+    };
+    let element = "\n  <iommufd enabled='yes'/>\n";
+    let shared = "<access mode='shared'/>";
+    let (on_, off, auto) = (made("--iommufd on"), made("--iommufd off"), made(""));
+    assert_eq!(on_.matches("<iommufd").count(), 1, "{on_}");
+    assert!(on_.contains(element) && !on_.contains("<driver iommufd"), "{on_}");
+    assert!(!on_.contains(shared), "{on_}");
+    assert!(!off.contains("<iommufd") && !auto.contains("<iommufd"), "{off}");
+    for (pages, is_shared) in [("2M", true), ("off", false)] {
+        let xml = made(&format!("--iommufd on --huge-pages {pages}"));
+        assert_eq!(xml.contains(shared), is_shared, "{xml}");
+        let xml = made(&format!("--iommufd off --huge-pages {pages}"));
+        assert!(!xml.contains(shared), "{xml}");
+    }
+    // What is recorded, and what a template says.
+    assert!(on_.contains("\"iommufd\":\"on\""), "{on_}");
+    let template = dir.path().join("template.xml");
+    let text = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();
+    let text = text.replacen("<features>", "<iommufd enabled='yes'/>\n  <features>", 1);
+    std::fs::write(&template, text).unwrap();
+    let template = format!("--template {}", template.display());
+    assert!(made(&template).contains("<iommufd enabled='yes'/>"));
+    assert!(!made(&format!("{template} --iommufd off")).contains("<iommufd"));
+    let (code, _, err) = on(&host(dir.path(), Some(false), "7.3.4"), &line(&template));
+    assert!(code == 1 && err.contains("/dev/iommu"), "{err}");
+}
+
+#[test]
+fn the_plan_says_the_way_and_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = host(dir.path(), Some(true), "7.3.4");
+    let unsaid = host(dir.path(), None, "7.3.4");
+    for (host, more, said) in [
+        (&new, "--iommufd on", Some("by iommufd, as requested")),
+        (&new, "--iommufd on --huge-pages 2M", Some("its huge pages are shared memory")),
+        (&new, "--iommufd off", Some("by VFIO groups, as requested")),
+        (&new, "", Some("by VFIO groups, the default")),
+        (&unsaid, "", None),
+    ] {
+        let line = format!("plan --name a --gpus 1 --memory 8G {NEW} {more}");
+        let (code, out, err) = on(host, &format!("{line} --explain"));
+        assert_eq!(code, 0, "{more}: {err}");
+        assert_eq!(out.contains("iommufd"), said.is_some(), "{more}: {out}");
+        let (code, out, err) = on(host, &format!("{line} --json"));
+        assert_eq!(code, 0, "{more}: {err}");
+        let plan: Value = serde_json::from_str(&out).unwrap();
+        assert!(!out.contains("\"iommufd\":null"), "{out}");
+        let reasons = out.split("\"choice\":\"iommufd\",\"because\":\"").nth(1);
+        let reasons = reasons.or_else(|| out.split("\"choice\": \"iommufd\"").nth(1));
+        assert_eq!(reasons.is_some(), said.is_some(), "{more}: {plan}");
+        if let (Some(reasons), Some(said)) = (reasons, said) {
+            assert!(reasons.contains(said), "{more}: {reasons}");
+        }
+    }
+}
+
+#[test]
+fn platforms_that_cannot_say_it_list_it_as_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = host(dir.path(), Some(true), "7.3.4");
+    for (format, said) in [("kubevirt", "feature gate IOMMUFD"), ("nova", "VFIO groups")] {
+        let line = format!("export --name a --gpus 1 {NEW} --format {format}");
+        let (code, out, err) = on(&new, &format!("{line} --iommufd on"));
+        assert!(code == 0 && out.contains("lost: iommufd: "), "{err}{out}");
+        let lost = out.split("lost: iommufd: ").nth(1).unwrap();
+        assert!(lost.split("lost: ").next().unwrap().replace("\n#  ", "").contains(said), "{lost}");
+        let (code, out, err) = on(&new, &line);
+        assert!(code == 0 && !out.contains("lost: iommufd"), "{err}{out}");
+    }
+}
+
+#[test]
+fn a_definition_is_converted_by_tune_and_judged_by_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = host(dir.path(), Some(true), "7.3.4");
+    let (code, xml, err) = on(&new, &format!("export --name a --gpus 2 {NEW}"));
+    assert_eq!(code, 0, "{err}");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let groups = file("groups.xml", &xml);
+    let tuned = |of: &str, more: &str| on(&new, &format!("tune {of} {NEW} {more}"));
+    let (code, by_iommufd, err) = tuned(&groups, "--iommufd on");
+    assert!(code == 0 && by_iommufd.contains("<iommufd enabled='yes'/>"), "{err}{by_iommufd}");
+    let (code, back, err) = tuned(&file("on.xml", &by_iommufd), "--iommufd off");
+    assert!(code == 0 && !back.contains("<iommufd"), "{err}{back}");
+    let (code, _, err) = on(&new, &format!("tune {groups} --iommufd on"));
+    assert!(code == 1 && err.contains("--iommufd: libvirt"), "{err}");
+    assert!(err.contains("12.2.0 or later"), "{err}");
+    // One device goes its own way: a warning, and the command that ends it.
+    let mixed = by_iommufd.replacen("<hostdev mode", "<hostdev\nmode", 1);
+    let start = mixed.find("<hostdev\n").unwrap();
+    let end = start + mixed[start..].find('>').unwrap() + 1;
+    let mixed = format!("{}<driver iommufd='no'/>{}", &mixed[..end], &mixed[end..]);
+    let mixed = file("mixed.xml", &mixed);
+    let (_, out, err) = on(&new, &format!("check {mixed} {NEW}"));
+    assert_eq!(out.matches("iommufd-mixed").count(), 1, "{out}{err}");
+    assert!(out.contains(" --iommufd off`"), "{out}");
+    let (code, whole, err) = tuned(&mixed, "--iommufd on");
+    assert!(code == 0 && !whole.contains("<driver iommufd"), "{err}{whole}");
+    let missing = host(dir.path(), Some(false), "7.3.4");
+    let (_, out, err) =
+        on(&missing, &format!("check {} {NEW}", dir.path().join("on.xml").display()));
+    assert!(out.contains("iommufd-missing") && out.contains("--iommufd off`"), "{out}{err}");
+}
