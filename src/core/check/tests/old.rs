@@ -101,8 +101,8 @@ pub const OLD: &[Defect] = &[
     setting(
         "iommufd-private-memory",
         "/domain/memoryBacking",
-        |s| s.versions.qemu = Some(Version(10, 1, 0)),
-        &[IOMMUFD, ("<vcpu", "<memoryBacking><source type='memfd'/></memoryBacking><vcpu")],
+        |s| s.versions.qemu = Some(Version(11, 0, 1)),
+        &[IOMMUFD, ("<os>", "<memoryBacking><source type='memfd'/></memoryBacking><os>")],
     ),
     setting("maxphysaddr-unknown", "/domain", |s| s.versions.libvirt = Some(Version(8, 0, 0)), &[]),
     setting("clique-misplaced", "/domain", |s| s.versions.qemu = Some(Version(8, 0, 4)), &[CLIQUE]),
