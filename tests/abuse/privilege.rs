@@ -418,6 +418,7 @@ fn three_places_print() {
             "cli/output.rs:",
             "cli/console.rs:",
             "cli/exec.rs:",
+            "cli/top/screen.rs:",
             "host/build.rs:",
             "is_terminal()",
             "://!",

@@ -86,8 +86,10 @@ fn throttled(plan: &GuestPlan, load: &GuestLoad) -> Vec<LoadFinding> {
             None => "cpu.stat of the guest's control group".to_owned(),
         };
         let key = if quota.vcpu.is_some() { "vcpu_quota" } else { "global_quota" };
-        let name = domain(&plan.name);
-        let hint = format!("`virsh schedinfo {name} --live --set {key}=-1` lifts libvirt's quota");
+        let hint = format!(
+            "`virsh schedinfo {name} --live --set {key}=-1` lifts libvirt's quota",
+            name = domain(&plan.name)
+        );
         LoadFinding::by(&THROTTLED, OfLoad { message, at }, hint)
     });
     each.collect()
