@@ -271,6 +271,11 @@ fn make_room_says_what_it_would_move_on_a_record() {
     let moves = "move `b`, which is off, from GPU 8 to GPU 4";
     let then = "then `gpuvm create --gpus 8 --accept-shared-fabric` on that machine has a place";
     assert!(told.starts_with(moves) && told.contains(then), "{told}");
+    // Without names the hint has them: exported guests are ours, though they have no UUID yet.
+    let line = format!("make-room --gpus 8 {host}");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (code, _, err) = run(gpuvm(&words).current_dir(project()));
+    assert!(code == 1 && err.contains(" --allow-stop b` moves `b`"), "{err}");
     let (code, _, err) = run(gpuvm(&["make-room", "--gpus", "8", "--allow-stop", "x"])
         .args(["--host", "topologies/dgx-2.json"])
         .current_dir(project()));

@@ -60,7 +60,7 @@ fn what_the_host_lacks_is_named_by_every_verb_before_any_change() {
             for words in said {
                 assert!(err.contains(words), "{verb} {line}: {words}: {err}");
             }
-            let back = "--iommufd off passes them through by VFIO groups";
+            let back = "`--iommufd off` passes them through by VFIO groups";
             assert_eq!(err.contains(back), code == 1, "{verb} {line}: {err}");
         }
     }

@@ -106,11 +106,13 @@ impl Way<'_> {
     /// The same as something that is missing.
     pub fn unreached_lack(&self, functions: &[Bdf]) -> Option<Lack> {
         let (defect, version) = self.unreached(functions)?;
-        let what = format!(
-            "devices of this guest could not reach each other: {} is {version}",
-            defect.of.name()
-        );
-        Some(Lack { what, remedy: defect.remedy() })
+        let name = defect.of.name();
+        let what = format!("devices of this guest could not reach each other: {name} is {version}");
+        let remedy = match defect.good_from() {
+            Some(good) => format!("with {name} {good} or later they do"),
+            None => defect.remedy(),
+        };
+        Some(Lack { what, remedy })
     }
 }
 

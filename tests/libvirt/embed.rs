@@ -101,7 +101,7 @@ fn a_guest_by_iommufd_is_refused_where_kernel_or_libvirt_lacks_it() {
     if !Path::new("/dev/iommu").exists() {
         assert!(err.contains("/dev/iommu") && err.contains("CONFIG_IOMMUFD"), "{err}");
     }
-    assert!(err.contains("--iommufd off passes them through by VFIO groups"), "{err}");
+    assert!(err.contains("`--iommufd off` passes them through by VFIO groups"), "{err}");
     assert_eq!(files(&at.join("disks")), [""; 0]);
     let off = line.replace("--iommufd on", "--iommufd off");
     let (code, _, err) = gpuvm(at, &format!("create {off}"));

@@ -90,7 +90,7 @@ fn a_file_is_printed_tuned_and_not_changed() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["xml"].as_str(), Some(out.as_str()));
     assert_eq!(json["changes"][0]["item"], "pins");
-    // A name needs a hypervisor, and a recorded host has none.
+    // A name needs a definition, and a recorded host has only those that are given.
     let name = ["tune", "one-name", "--host", topology.to_str().unwrap(), "--yes"];
     let (code, _, err) = run(&mut gpuvm(&name));
     assert_eq!(code, 2, "{err}");

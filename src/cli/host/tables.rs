@@ -34,7 +34,8 @@ pub fn table(rows: Vec<Vec<String>>, width: usize, wide: Wide) -> String {
 pub fn nodes(topology: &Topology, width: usize) -> String {
     let mut devices: BTreeMap<(NodeId, DeviceKind), usize> = BTreeMap::new();
     for device in topology.devices() {
-        if let Some(node) = device.node.filter(|_| topology.set_aside(device).is_none()) {
+        let is_counted = !device.is_vf() && topology.set_aside(device).is_none();
+        if let Some(node) = device.node.filter(|_| is_counted) {
             *devices.entry((node, device.kind())).or_default() += 1;
         }
     }

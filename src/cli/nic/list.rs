@@ -6,6 +6,7 @@ use crate::cli::error::EXIT_DONE;
 use crate::cli::names::short;
 use crate::cli::table::Table;
 use crate::holders::Use;
+use crate::words;
 use gpuvm_ops::nics::{NetworkCard, cards};
 
 /// Runs the verb.
@@ -47,6 +48,10 @@ fn table(cards: &[NetworkCard]) -> Table {
         let gpus: Vec<String> = card.gpus.iter().map(usize::to_string).collect();
         let vfs = card.enabled_vfs.zip(card.total_vfs);
         let mut state = state(&card.domains, &card.used_by);
+        // As `plan` and `device list` say: a card with virtual functions goes to no guest.
+        if let Some(count) = card.enabled_vfs.filter(|count| *count > 0 && state == "free") {
+            state = format!("used by its {}", words::count(count as usize, "VF"));
+        }
         if let Some(count) = card.vfs_at_boot {
             state += &format!(", {count} VFs at boot");
         }

@@ -250,8 +250,10 @@ fn off_node<'t>(
         // Without a requirement on how near NICs and drives are, the planner took the nearest free
         // ones.
         let is_gpu = device.kind() == DeviceKind::Gpu;
-        if guest.asked.as_ref().is_some_and(|asked| asked.allow.remote || !is_gpu) {
-            report.note(&NODE, passed.bdf.spot, format!("{message}, as was allowed"));
+        if let Some(asked) = guest.asked.as_ref().filter(|asked| asked.allow.remote || !is_gpu) {
+            let why =
+                if asked.allow.remote { "as was allowed" } else { "which its request allows" };
+            report.note(&NODE, passed.bdf.spot, format!("{message}, {why}"));
             return;
         }
         let hint = format!("pin the vcpus to node {node}, or pass a device of node {nodes}");

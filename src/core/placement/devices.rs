@@ -304,7 +304,9 @@ fn mixed(slots: &Slots<'_>, gpus: Mask, reasons: &mut Reasons) {
 fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
     let all = super::slots::first(slots.gpus.bdfs.len()) & slots.gpus.meant;
     if size(slots.gpus.takeable()) >= number {
-        let what = format!("{what}: the IOMMU keeps some together, and no {number} go alone");
+        let what = format!(
+            "{what}: the IOMMU keeps some together, and no set of {number} leaves the others out"
+        );
         return PlanError::Impossible { what, hint: "`gpuvm host show` shows the groups".into() };
     }
     slots.refusal(what, slots.lines(all), all, left(slots))

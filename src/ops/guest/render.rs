@@ -181,7 +181,7 @@ pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     }
     let words = |part: fn(&Lack) -> &str| lacks.iter().map(part).collect::<Vec<_>>().join("; ");
     let (why, remedy) = (words(|lack| &lack.what), words(|lack| &lack.remedy));
-    let hint = format!("{remedy}; --iommufd off passes them through by VFIO groups");
+    let hint = format!("{remedy}; `--iommufd off` passes them through by VFIO groups");
     Err(RenderError::NoIommufd { why }.hint(hint))
 }
 

@@ -252,7 +252,9 @@ fn recorded(world: &World, wanted: &RoomRequest) -> Result<Vec<Eligible>> {
     refuse_unknown(&wanted.allow_stop, &rows)?;
     let is_named = |row: &DomainSummary| wanted.allow_stop.contains(&row.name);
     let guests = rows.into_iter().zip(&all);
-    let guests = guests.filter(|(row, (_, xml))| is_named(row) || xml.is_ours());
+    // An exported definition has no UUID yet, which is proof enough where nothing is changed.
+    let is_ours = |xml: &DomainXml| xml.record().is_ok_and(|record| record.is_some());
+    let guests = guests.filter(|(row, (_, xml))| is_named(row) || is_ours(xml));
     Ok(guests.map(|(row, (_, xml))| Eligible { row, is_movable: is_movable(xml) }).collect())
 }
 

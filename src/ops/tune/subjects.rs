@@ -286,13 +286,15 @@ fn file_of(name: &str, wanted: &Tune, world: &World) -> Result<String> {
     if let Some((path, _)) = all.iter().find(|(_, xml)| xml.name() == name) {
         return Ok(path.display().to_string());
     }
+    if all.is_empty() {
+        return Err(usage(
+            format!("a recorded host has no domain `{name}` unless its definition is given"),
+            "--domain-xml names the file with its definition",
+        ));
+    }
     let names: Vec<String> = all.iter().map(|(_, xml)| format!("`{}`", xml.name())).collect();
     let message = format!("none of the files of --domain-xml has domain `{name}`");
-    let hint = match &names[..] {
-        [] => "--domain-xml names the file with its definition".to_owned(),
-        names => format!("they have {}", names.join(", ")),
-    };
-    Err(classed(Class::NotFound, message, hint))
+    Err(classed(Class::NotFound, message, format!("they have {}", names.join(", "))))
 }
 
 impl Subjects {
