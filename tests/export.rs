@@ -275,7 +275,7 @@ fn make_room_says_what_it_would_move_on_a_record() {
     let line = format!("make-room --gpus 8 {host}");
     let words: Vec<&str> = line.split_whitespace().collect();
     let (code, _, err) = run(gpuvm(&words).current_dir(project()));
-    assert!(code == 1 && err.contains(" --allow-stop b` moves `b`"), "{err}");
+    assert!(code == 1 && err.contains(" --allow-stop a` moves `a`"), "{err}");
     let (code, _, err) = run(gpuvm(&["make-room", "--gpus", "8", "--allow-stop", "x"])
         .args(["--host", "topologies/dgx-2.json"])
         .current_dir(project()));
