@@ -130,7 +130,12 @@ impl Shortage<'_> {
                 kept => format!(" besides the {kept} kept for the host"),
             };
             let large = self.below_large();
-            let what = format!("{what}, which has {}{large}{kept}", count(there as usize, "core"));
+            // A core with a thread that is off does not count.
+            let is_whole = there == stock.there(1);
+            let each =
+                if is_whole { String::new() } else { format!(" with {threads} hyperthreads each") };
+            let has = count(there as usize, "core");
+            let what = format!("{what}, which has {has}{each}{large}{kept}");
             return PlanError::Impossible { what, hint: self.remote() };
         }
         let what = format!("{what}, {free} of its {there}{} are free", self.below_large());

@@ -472,3 +472,13 @@ fn nodes_that_are_l3_caches_have_one_core_for_helpers_together() {
     let all = Request { vcpus: Some(28), ..Request::for_gpus(0) };
     assert_eq!(plan_on(&slices(4), &[], &all).unwrap().vcpu_pins.len(), 28);
 }
+
+#[test]
+fn a_core_with_a_thread_that_is_off_is_not_said_to_be_missing() {
+    let text = include_str!("../../../../topologies/dual-socket.json");
+    let host = crate::topology::file::from_json(text).unwrap();
+    let allow = Allow { remote: true, ..Allow::default() };
+    let request = Request { vcpus: Some(63), allow, ..Request::for_gpus(2) };
+    let (what, _, _) = refusal(plan_on(&host, &[], &request));
+    assert!(what.contains("node 1, which has 15 cores with 2 hyperthreads each"), "{what}");
+}
