@@ -23,7 +23,7 @@ use crate::hypervisor::Hypervisor;
 pub use crate::partition::FabricError;
 use crate::partition::{is_managed, running};
 use crate::reporter::Question;
-use crate::topology::{DeviceKind, FabricModel, Partition, Topology};
+use crate::topology::{DeviceKind, Fabric, FabricModel, Partition, Topology};
 use crate::world::World;
 use gpuvm_core::fabric::{
     Domain, Listed, Modules, PartitionState, Release, RestoreEntry, RestoreList, Running, Verdict,
@@ -105,6 +105,24 @@ pub struct ShownFabric {
 }
 
 impl ShownFabric {
+    /// A fabric of whose partitions nothing is known.
+    fn without(fabric: &Fabric, address: String) -> ShownFabric {
+        ShownFabric {
+            board: fabric.board.clone(),
+            model: fabric.model,
+            manager_version: None,
+            driver_version: None,
+            library_version: None,
+            versions: VersionCheck::NotChecked,
+            managed_switches: Vec::new(),
+            address,
+            refusal: None,
+            unread: None,
+            partitions: Vec::new(),
+            pending: Vec::new(),
+        }
+    }
+
     /// Whether something needs repair.
     pub fn is_wrong(&self) -> bool {
         let wrong = self.partitions.iter().any(|partition| partition.verdict.is_wrong());
@@ -123,20 +141,7 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     let fabric = topology.fabric();
     let config = Config::read(&FsRoot::live()?)?;
     let (is_of_vgpu, address) = (config.is_of_vgpu(), config.address);
-    let mut shown = ShownFabric {
-        board: fabric.board.clone(),
-        model: fabric.model,
-        manager_version: None,
-        driver_version: None,
-        library_version: None,
-        versions: VersionCheck::NotChecked,
-        managed_switches: Vec::new(),
-        address: address.to_string(),
-        refusal: None,
-        unread: None,
-        partitions: Vec::new(),
-        pending: Vec::new(),
-    };
+    let mut shown = ShownFabric::without(fabric, address.to_string());
     if fabric.model == FabricModel::FullPassthrough && program::process(&FsRoot::live()?)?.is_some()
     {
         let switches = topology.of_kind(DeviceKind::NvSwitch).map(|switch| switch.bdf);
@@ -200,20 +205,8 @@ fn recorded(topology: &Topology) -> ShownFabric {
     };
     let is_shared = fabric.model == FabricModel::SharedNvswitch;
     let partitions = fabric.partitions.iter().filter(|_| is_shared).map(partition);
-    ShownFabric {
-        board: fabric.board.clone(),
-        model: fabric.model,
-        manager_version: None,
-        driver_version: None,
-        library_version: None,
-        versions: VersionCheck::NotChecked,
-        managed_switches: Vec::new(),
-        address: "unknown".into(),
-        refusal: None,
-        unread: None,
-        partitions: partitions.collect(),
-        pending: Vec::new(),
-    }
+    let shown = ShownFabric::without(fabric, "unknown".into());
+    ShownFabric { partitions: partitions.collect(), ..shown }
 }
 
 /// A simultaneous view of Fabric Manager, libvirt and the file of active partitions.
