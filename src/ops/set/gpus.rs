@@ -90,7 +90,8 @@ pub(crate) fn allowed(
     let is_accepted = wanted.accept_shared_fabric
         || placement.is_some_and(|at| at.shared_nvlink().is_some())
             && shares_itself(subject, subjects)?
-        || subject.xml.uuid().is_some_and(|uuid| was_accepted(world, &uuid));
+        // The UUID in a file proves nothing.
+        || !subject.is_file && subject.xml.uuid().is_some_and(|uuid| was_accepted(world, &uuid));
     if Trust::refuses(said, is_accepted) {
         return Err(
             SetError::SharedFabric { why: why.to_string() }.hint(why.advice(subjects.topology()))

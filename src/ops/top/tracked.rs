@@ -4,7 +4,7 @@ use super::Top;
 use crate::discover::process::{mapped, threads};
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
-use crate::error::Result;
+use crate::error::{Doing as _, Result};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::memsize::MemSize;
@@ -60,7 +60,7 @@ impl Tracked {
             Err(error) if error.kind == HypervisorErrorKind::NoDomain => return Ok(None),
             text => text?,
         };
-        let live = DomainXml::parse(&text)?;
+        let live = DomainXml::parse(&text).doing(|| format!("cannot read `{}`", row.name))?;
         let claims = Claims::read(&live);
         let devices = live.root().child("devices");
         let named = |kind: &'static str| {
