@@ -100,6 +100,10 @@ const CASES: &[(&str, &str, Overlay)] = &[
     ("numa-balancing-off", "note", &[("proc/sys/kernel/numa_balancing", "0\n")]),
     ("transparent-huge-pages-off", "note", &[("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")]),
     ("isolation-mismatch", "warning", &[("proc/cmdline", "ro intel_iommu=on iommu=pt nohz_full=4-5 isolcpus=2,3,34,35")]),
+    ("isolation-mismatch", "warning", &[
+        ("proc/cmdline", "ro intel_iommu=on iommu=pt isolcpus=0-63"),
+        ("sys/devices/system/cpu/isolated", "0-63"),
+    ]),
     ("aspm", "warning", &[("sys/module/pcie_aspm/parameters/policy", "default performance [powersave] powersupersave\n")]),
     ("iommu-mode", "note", &[
         ("proc/cmdline", "ro intel_iommu=on isolcpus=2,3,34,35"),

@@ -129,6 +129,15 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
     if isolated.is_empty() {
         return;
     }
+    if case.topology.pcpus().is_subset(isolated) {
+        say(
+            format!("all pcpus, {isolated}, are isolated: none is left for the host's threads"),
+            ("some pcpus for the host".into(), isolated.to_string()),
+            "/proc/cmdline",
+            "leave a core of each node out of isolcpus=: the host and the emulator threads of \
+             guests need it",
+        );
+    }
     let whole = case.topology.cores().iter().filter(|core| core.pcpus.intersects(isolated));
     let whole = whole.fold(CpuSet::new(), |all, core| all.or(&core.pcpus));
     if whole != *isolated {

@@ -52,7 +52,7 @@ pub(super) fn cliques(
             gpus[0],
             gpus[1]
         );
-        return impossible(what, "`gpuvm host matrix` shows which GPUs are near; --gpu names them");
+        return impossible(what, other_gpus(topology));
     }
     if cliques.len() > MOST {
         return impossible(format!("{} are more than {MOST}", cliques.len()), "ask for fewer GPUs");
@@ -61,6 +61,19 @@ pub(super) fn cliques(
         reasons.say(Topic::P2p, GpuReason::Clique { gpus: clique.clone() });
     }
     Ok(cliques)
+}
+
+/// The hint where none of a guest's GPUs is near another.
+fn other_gpus(topology: &Topology) -> &'static str {
+    let all: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
+    let is_near = |(at, &gpu): (usize, &Bdf)| {
+        all[at + 1..].iter().any(|&other| over_pcie(topology, gpu, other) <= Proximity::Pxb)
+    };
+    if all.iter().enumerate().any(is_near) {
+        "`gpuvm host matrix` shows which GPUs are near; --gpu names them"
+    } else {
+        "leave --p2p-clique out: no two GPUs of this host hang below one PCIe switch"
+    }
 }
 
 /// Returns how near two GPUs are over PCIe, whatever NVLinks they have.

@@ -62,6 +62,8 @@ pub(super) struct Wish {
     /// Available functions, by address.
     pub(super) candidates: Vec<Candidate>,
     pub(super) free: usize,
+    /// Whether each GPU is on a known node.
+    has_node: Vec<bool>,
     /// Unavailable functions, each with the GPUs that it would be near enough to.
     refused: Vec<(Refused, Vec<usize>)>,
     /// How near each candidate is to each GPU: a row for each GPU.
@@ -243,6 +245,7 @@ impl Wish {
             displays: (gpus.len(), Vec::new()),
             candidates,
             free,
+            has_node: gpus.iter().map(Way::has_node).collect(),
             refused,
             beside,
             on_switch,
@@ -474,10 +477,11 @@ fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) 
         far.map(|(at, _)| bdf(*at)).collect::<Vec<_>>()
     };
     for wanted in [1, 2] {
-        // A device elsewhere whose node is unknown may be near.
+        // A device elsewhere may be near if its node is unknown, or that of a GPU.
+        let all_known = gpus.iter().all(|&gpu| wish.has_node[gpu]);
         let is_unknown = |bdf: &Bdf| {
             let mut same = wish.candidates.iter().filter(|candidate| candidate.bdf == *bdf);
-            wanted == 2 && same.all(|candidate| candidate.node.is_none())
+            wanted == 2 && (!all_known || same.all(|candidate| candidate.node.is_none()))
         };
         let (unknown, far): (Vec<Bdf>, Vec<Bdf>) =
             at_distance(wanted).into_iter().partition(is_unknown);

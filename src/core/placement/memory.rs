@@ -110,9 +110,25 @@ impl Memory<'_> {
                 let scarce = mine.map(|(room, (free, all))| (room.id, free, all)).collect();
                 MemoryReason::SharePool { memory, gpus, scarce }
             }
-            None => MemoryReason::Share { memory, gpus, kept: self.request.reserve.memory_kib },
+            None => {
+                let (kept, without) = (self.request.reserve.memory_kib, self.without());
+                MemoryReason::Share { memory, gpus, kept, without }
+            }
         };
         reasons.say(Topic::Memory, why);
+    }
+
+    /// Returns the nodes whose memory comes with their cores, of which too few vCPUs are requested
+    /// to reach them.
+    fn without(&self) -> NodeSet {
+        if self.request.vcpus.is_none() {
+            return NodeSet::default();
+        }
+        let nodes = &self.budget.nodes;
+        let has_vcpus = |node: usize| self.solution.demands.iter().any(|d| d.node == node);
+        let annexes = self.solution.homes.iter().flat_map(|&(home, _)| &nodes[home].annexes);
+        let left = annexes.filter(|&&node| nodes[node].room.is_some() && !has_vcpus(node));
+        left.map(|&node| nodes[node].id).collect()
     }
 
     /// Returns the nodes with memory of the guest whose GPUs share their pool of huge pages.

@@ -1,6 +1,7 @@
 //! The file of a recorded host: versioned JSON around [`Parts`].
 
-use super::{Parts, Topology, TopologyError};
+use super::{NumaNode, Parts, Topology, TopologyError};
+use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 
 /// The `format` that the file must name.
@@ -84,7 +85,36 @@ pub fn from_json(text: &str) -> Result<Topology, FileError> {
             other?
         }
     };
+    memory_is_possible(&file.host.nodes)?;
     Ok(Topology::new(file.host)?)
+}
+
+/// The most memory that a CPU addresses, 4 PiB: both x86-64 and arm64 have at most 52 physical
+/// address bits (Linux: `MAX_PHYSMEM_BITS`).
+const MOST_MEMORY: MemSize = MemSize::from_kib(1 << 42);
+
+/// Checks amounts of memory. Only a file is judged: discovery reads numbers that change meanwhile.
+fn memory_is_possible(nodes: &[NumaNode]) -> Result<(), TopologyError> {
+    for node in nodes {
+        let contradiction = |reason: String| {
+            let id = node.os_index.to_string();
+            Err(TopologyError::Contradiction { kind: "node", id, reason })
+        };
+        if node.memory_kib > MOST_MEMORY {
+            let most = MOST_MEMORY;
+            return contradiction(format!(
+                "{} KiB of memory, more than {most}",
+                node.memory_kib.kib()
+            ));
+        }
+        if let Some(pool) = node.huge_pages.iter().find(|pool| pool.free > pool.total) {
+            return contradiction(format!(
+                "{} of {} huge pages of {} are free",
+                pool.free, pool.total, pool.page_kib
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a file of another format or version.

@@ -115,6 +115,11 @@ impl Topology {
 }
 
 impl Way<'_> {
+    /// Whether the function's node is known.
+    pub fn has_node(&self) -> bool {
+        self.node.is_some()
+    }
+
     /// How near two functions are over PCIe, ignoring NVLinks.
     pub fn over_pcie(&self, other: &Way<'_>) -> Proximity {
         if self.device.bdf == other.device.bdf {

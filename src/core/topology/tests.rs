@@ -102,6 +102,22 @@ fn refuses_what_contradicts_itself() {
 }
 
 #[test]
+fn a_record_with_amounts_that_no_machine_has_is_refused() {
+    let read = |change: &dyn Fn(&mut Parts)| {
+        let mut parts = host();
+        change(&mut parts);
+        file::from_json(&file::to_json(&Topology::new(parts).unwrap())).map_err(|e| e.to_string())
+    };
+    let pool =
+        |free| HugePagePool { page_kib: MemSize::from_kib(2048), total: 4, free, surplus: 0 };
+    assert!(read(&|parts| parts.nodes[0].huge_pages = vec![pool(4)]).is_ok());
+    let error = read(&|parts| parts.nodes[0].huge_pages = vec![pool(5)]).unwrap_err();
+    assert!(error.contains("5 of 4 huge pages of 2 MiB are free"), "{error}");
+    let error = read(&|parts| parts.nodes[0].memory_kib = MemSize::from_kib(u64::MAX)).unwrap_err();
+    assert!(error.contains("more than 4096 TiB"), "{error}");
+}
+
+#[test]
 fn answers_what_belongs_to_what() {
     let host = Topology::new(host()).unwrap();
     let bdf = |text: &str| text.parse::<Bdf>().unwrap();

@@ -96,6 +96,8 @@ pub enum MemoryReason {
         gpus: usize,
         /// Memory of each node reserved for the host; none: the default.
         kept: Option<MemSize>,
+        /// Nodes without GPUs whose memory would come with their cores.
+        without: NodeSet,
     },
     /// The GPUs' share in the pools of huge pages.
     SharePool {
@@ -190,6 +192,22 @@ pub enum MemoryReason {
 }
 
 impl MemoryReason {
+    fn share(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MemoryReason::Share { memory, gpus, kept, without } = self else { return Ok(()) };
+        let gpus = count(*gpus, "GPU");
+        write!(f, "{memory}: the share of {gpus} in the nodes' memory, of which ")?;
+        match kept {
+            Some(kept) => write!(f, "{kept} of each stay with the host, as requested")?,
+            None => f.write_str("one twentieth and at least 1 GiB stays with the host")?,
+        }
+        if without.is_empty() {
+            return Ok(());
+        }
+        let (noun, have) = if without.len() == 1 { ("node", "has") } else { ("nodes", "have") };
+        let nodes = list(without.iter());
+        write!(f, "; nothing from {noun} {nodes}, which {have} no vCPU of this guest")
+    }
+
     /// Writes where memory is that its cell's node lacks.
     fn away(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MemoryReason::Away { part, of, cell, from, distance, own, has_cpus } = self else {
@@ -220,14 +238,7 @@ impl fmt::Display for MemoryReason {
                 memory.kib(),
                 whole.kib()
             ),
-            MemoryReason::Share { memory, gpus, kept } => {
-                let gpus = count(*gpus, "GPU");
-                write!(f, "{memory}: the share of {gpus} in the nodes' memory, of which ")?;
-                match kept {
-                    Some(kept) => write!(f, "{kept} of each stay with the host, as requested"),
-                    None => f.write_str("one twentieth and at least 1 GiB stays with the host"),
-                }
-            }
+            MemoryReason::Share { .. } => self.share(f),
             MemoryReason::SharePool { memory, gpus, scarce } => pooled(f, *memory, *gpus, scarce),
             MemoryReason::Yielded { domains: names } => write!(
                 f,

@@ -153,6 +153,18 @@ fn a_number_within_the_share_stays_beside_the_gpu() {
 }
 
 #[test]
+fn a_number_that_reaches_fewer_nodes_says_whose_memory_is_left() {
+    let host = dgx_a100();
+    let left = "nothing from node 2, which has no vCPU of this guest";
+    let few = plan_on(&host, &[], &Request { vcpus: Some(14), ..run(1, 0) }).unwrap();
+    assert!(says(&few, left, false), "{:?}", few.reasons);
+    for whole in [run(1, 0), Request { vcpus: Some(18), ..run(1, 0) }] {
+        let whole = plan_on(&host, &[], &whole).unwrap();
+        assert!(whole.memory() > few.memory() && !says(&whole, "nothing from", false));
+    }
+}
+
+#[test]
 fn cells_that_are_asked_for_choose_the_nodes() {
     let host = dgx_a100();
     let cells = |gpus, cells| {

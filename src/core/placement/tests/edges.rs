@@ -26,6 +26,21 @@ fn functions_are_free_or_held() {
 }
 
 #[test]
+fn a_refused_clique_offers_other_gpus_only_where_a_host_has_them() {
+    let hint = |host: &Topology, gpus: &[u32]| {
+        let gpus = GpuWish::Indexes(gpus.to_vec());
+        let mut request = Request { gpus, p2p_clique: true, ..Request::for_gpus(0) };
+        request.allow.split = true;
+        refusal(plan_on(host, &[], &request)).2
+    };
+    let text = include_str!("../../../../topologies/dgx-h100.json");
+    let h100 = crate::topology::file::from_json(text).unwrap();
+    let refused = hint(&h100, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(refused.starts_with("leave --p2p-clique out"), "{refused}");
+    assert!(hint(&dgx2(), &[0, 8]).contains("--gpu names them"));
+}
+
+#[test]
 fn a_guest_keeps_a_gpu_that_no_other_gets() {
     use crate::health::{Health, HealthCode, HealthFinding, HealthSource};
     let host = dgx2();

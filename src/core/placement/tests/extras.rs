@@ -283,6 +283,19 @@ fn nearness_of_named_devices_chooses_no_gpu_but_refuses_one() {
 }
 
 #[test]
+fn where_a_gpus_node_is_unknown_no_device_is_said_to_be_off_it() {
+    let mut parts = host("dgx-h100").parts().clone();
+    let gpu = host("dgx-h100").gpus().next().unwrap().bdf;
+    parts.devices.iter_mut().find(|device| device.bdf == gpu).unwrap().node = None;
+    let mut asked = request(&[0], 0, 0, 0);
+    asked.extras.nics = DeviceWish::Exact(vec![bdf("dc:00.0")]);
+    let host = Topology::new(parts).unwrap();
+    let (_, reasons) = choose(&host, &Occupancy::default(), &asked).unwrap();
+    let text = reasons[1].because.to_string();
+    assert!(reasons[1].compromise && text.contains("is unknown"), "{text}");
+}
+
+#[test]
 fn devices_stand_beside_the_gpu_of_their_switch() {
     let host = host("dgx-h100");
     let all: Vec<u32> = (0..8).collect();
