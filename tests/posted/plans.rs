@@ -100,6 +100,22 @@ fn each_gpu_has_the_nic_beside_it() {
 }
 
 #[test]
+fn links_that_are_not_read_are_not_said_to_be_none() {
+    on("mi325x", |file| {
+        let says = |gpus: &str| {
+            let file = file.to_str().unwrap();
+            let args = ["--host", file, "plan", "--gpus", gpus, "--explain"];
+            run(&mut gpuvm(&args)).1
+        };
+        let one = says("1");
+        assert!(one.contains("whether Infinity Fabric links lead to 0000:26:00.0"), "{one}");
+        assert!(!one.contains("no NVLink leads"), "{one}");
+        let all = says("8");
+        assert!(!all.contains("Infinity Fabric"), "{all}");
+    });
+}
+
+#[test]
 fn vcpus_of_a_hybrid_are_on_performance_cores() {
     on("hybrid-13900k", |file| {
         let plan = placement(file, &["--gpus", "1"]);

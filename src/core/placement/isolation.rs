@@ -181,7 +181,10 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     }
     out.sort();
     out.dedup();
-    if out.is_empty() {
+    let unread = topology.links_unread(&devices.gpus);
+    if out.is_empty() && !unread.is_empty() {
+        reasons.compromise(Topic::Isolation, IsolationReason::LinksUnread { to: unread });
+    } else if out.is_empty() {
         reasons.say(Topic::Isolation, IsolationReason::NoLinkOut);
     } else {
         reasons.compromise(Topic::Isolation, IsolationReason::LinksOut { to: out });

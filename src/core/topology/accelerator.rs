@@ -1,9 +1,11 @@
 //! The table of PCI functions that are GPUs or accelerators, by class and id; the only such place.
 
+use super::Topology;
 use super::vendor::{
     DISPLAY, PROCESSING, THREE_D, VENDOR_ATI, VENDOR_HABANA, VENDOR_INTEL, VENDOR_NVIDIA,
     VENDOR_QUALCOMM, VGA,
 };
+use crate::bdf::Bdf;
 
 /// A row of the table: functions that are GPUs or accelerators.
 struct Row {
@@ -49,4 +51,19 @@ pub(super) fn is_gpu(vendor: u16, device: u16, class: u32) -> bool {
             && (row.ids.is_empty() || row.ids.contains(&device))
             && !row.but.contains(&device)
     })
+}
+
+impl Topology {
+    /// Returns the GPUs outside a set that those of the set may have Infinity Fabric links with.
+    /// AMD's Instinct have some, alone or on a board; only its driver (`amdgpu`) shows where they
+    /// lead, and not while a GPU is bound to vfio-pci.
+    pub(crate) fn links_unread(&self, gpus: &[Bdf]) -> Vec<Bdf> {
+        let is_instinct = |bdf: &Bdf| {
+            self.device(*bdf).filter(|gpu| gpu.vendor == VENDOR_ATI && gpu.class >> 8 != VGA)
+        };
+        let models: Vec<u16> = gpus.iter().filter_map(is_instinct).map(|gpu| gpu.device).collect();
+        let others = self.gpus().filter(|gpu| !gpus.contains(&gpu.bdf));
+        let alike = others.filter(|gpu| gpu.vendor == VENDOR_ATI && models.contains(&gpu.device));
+        alike.map(|gpu| gpu.bdf).collect()
+    }
 }

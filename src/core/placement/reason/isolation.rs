@@ -59,6 +59,11 @@ pub enum IsolationReason {
         /// GPUs at their other ends.
         to: Vec<Bdf>,
     },
+    /// Links that are not read may lead out of the set.
+    LinksUnread {
+        /// GPUs that may be at their other ends.
+        to: Vec<Bdf>,
+    },
     /// The IOMMU isolates the functions.
     Iommu,
     /// The IOMMU does not isolate them.
@@ -161,6 +166,13 @@ impl fmt::Display for IsolationReason {
                 f,
                 "direct NVLinks lead to {}, which stay outside: nothing in stock QEMU blocks them",
                 list(to)
+            ),
+            IsolationReason::LinksUnread { to } => write!(
+                f,
+                "whether Infinity Fabric links lead to {}, which {} outside, is unknown: gpuvm does \
+                 not read them",
+                list(to),
+                if to.len() == 1 { "stays" } else { "stay" }
             ),
             IsolationReason::Iommu => f.write_str(
                 "the IOMMU keeps these devices to the guest's own memory: each has an IOMMU group, \
