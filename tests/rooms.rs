@@ -66,7 +66,7 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 39] = [
+const VERBS: [&str; 40] = [
     "apply",
     "autostart",
     "capacity",
@@ -89,6 +89,7 @@ const VERBS: [&str; 39] = [
     "list",
     "logs",
     "make_room",
+    "measure",
     "meta",
     "nccl",
     "network",

@@ -160,8 +160,8 @@ impl Pairs {
     }
 }
 
-/// What the path to a function carries, in GB/s; none: a link is not known.
-fn rate(topology: &Topology, function: Bdf) -> Option<u32> {
+/// What the path to a function carries, in GB/s, as NCCL counts; none: a link is not known.
+pub fn rate(topology: &Topology, function: Bdf) -> Option<u32> {
     let mut least = None;
     for device in topology.way_up(function) {
         let link = device.link_max.as_ref()?;
