@@ -50,4 +50,5 @@ mod traps;
 mod tune;
 mod verbose;
 mod view;
+mod words;
 mod xml;
