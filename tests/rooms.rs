@@ -208,6 +208,7 @@ const MODULES: [(&str, &[&str]); 27] = [
         ],
     ),
     ("doctor", &["xid", "topology", "occupancy", "placement", "check", "verify"]),
+    ("measure", &[]),
     ("view", &["topology", "request", "occupancy", "placement"]),
     ("metrics", &["topology", "occupancy", "placement"]),
     ("fleet", &["topology", "request", "occupancy", "placement"]),

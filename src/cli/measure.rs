@@ -17,7 +17,7 @@ pub fn run(args: &MeasureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let request = MeasureRequest {
         name: args.name.clone(),
         suite: args.suite.into(),
-        only: args.only.iter().map(|&tool| tool.into()).collect(),
+        only: args.programs.iter().map(|&tool| tool.into()).collect(),
         directories: args.directories.clone(),
         force: args.force,
         threshold: args.threshold,
@@ -93,7 +93,7 @@ fn table(lines: &[Line]) -> Table {
     table
 }
 
-/// What follows the table: faults, possible causes, notes, and what was not measured.
+/// The text below the table: faults, possible causes, notes, programs without a result.
 fn more(report: &MeasureReport) -> String {
     let mut text = String::new();
     for fault in &report.faults {
@@ -112,7 +112,7 @@ fn more(report: &MeasureReport) -> String {
             let _ = writeln!(text, "  hint: {}", candidate.hint);
         }
         if line.candidates.is_empty() {
-            text += "  no finding of `gpuvm verify` or `gpuvm host doctor` explains it\n";
+            text += "  no finding of `verify` or `host doctor` explains it\n";
         }
     }
     for note in &report.notes {

@@ -53,7 +53,7 @@ pub enum MeasureError {
 
 impl Coded for MeasureError {}
 
-/// What is to be measured.
+/// A request to measure a guest.
 #[derive(Debug, Clone)]
 pub struct MeasureRequest {
     /// The domain.
@@ -70,13 +70,13 @@ pub struct MeasureRequest {
     pub threshold: f64,
 }
 
-/// The usual value of what was measured in a guest.
+/// The usual value of a quantity in a guest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usual {
     /// The GPUs that the guest had.
     pub shape: Shape,
-    /// What was measured, with the median.
+    /// The quantity, with the median.
     #[serde(flatten)]
     pub reading: Reading,
     /// The unit.
@@ -89,7 +89,7 @@ pub struct Usual {
     pub last_s: u64,
 }
 
-/// Measures a guest. `progress` is called with what is done next.
+/// Measures a guest. `progress` is called before each program.
 pub fn measure(
     world: &World,
     request: &MeasureRequest,
@@ -99,7 +99,7 @@ pub fn measure(
     let hypervisor = &*world.hypervisor()?;
     if let Machine::Elsewhere { host } = hypervisor.machine() {
         let message = format!(
-            "domain `{}` runs on machine `{host}`, whose topology decides what is expected",
+            "domain `{}` runs on machine `{host}`, whose topology gives the expected values",
             request.name
         );
         let command = format!("measure {}", word(&request.name));
@@ -158,7 +158,7 @@ pub fn measure(
     Ok(report)
 }
 
-/// Returns what was measured in a guest before, by GPUs and by what was measured.
+/// Returns the earlier values of a guest, by GPUs and by quantity.
 pub fn usual(world: &World, name: &str) -> Result<Vec<Usual>> {
     let hypervisor = world.hypervisor()?;
     let row = find(&*hypervisor, name)?;
@@ -213,7 +213,7 @@ fn throttled(gpus: &[GpuState]) -> Vec<String> {
     throttled.map(text).collect()
 }
 
-/// Returns what the host gives the guest's GPUs. Nothing is promised where the host cannot be read.
+/// Returns the links of the guest's GPUs. Nothing is promised where the host cannot be read.
 fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) -> Promise {
     let find = || -> Result<Promise> {
         let topology: Topology = world.topology()?;
@@ -230,7 +230,7 @@ fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) -> Promise {
     find().unwrap_or_default()
 }
 
-/// Adds the findings that can explain what is slow.
+/// Adds the findings that can explain slow values.
 fn explain(world: &World, report: &mut MeasureReport) {
     let slow: Vec<What> = report.slow();
     if slow.is_empty() {
@@ -263,7 +263,7 @@ fn explain(world: &World, report: &mut MeasureReport) {
 }
 
 fn not_asked(verb: &str, error: &Error) -> String {
-    format!("`gpuvm {verb}` gives no causes: {}", error.whole())
+    format!("`{verb}` gives no causes: {}", error.whole())
 }
 
 /// A guest in which programs are run.
@@ -312,7 +312,7 @@ impl Guest<'_> {
         }
     }
 
-    /// Runs a measuring program and judges what it measured.
+    /// Runs a measuring program and judges its values.
     fn measure(
         &self,
         tool: Tool,
@@ -362,7 +362,7 @@ impl Guest<'_> {
     }
 }
 
-/// What a program measured, or why it did not. DCGM ends with an error if a test fails, and says
+/// The values of a program, or why it has none. DCGM ends with an error if a test fails, and says
 /// which.
 fn taken(
     call: &Call,

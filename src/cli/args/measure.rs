@@ -8,7 +8,8 @@ use gpuvm_core::measure::{Suite, Tool};
 pub const MEASURE: &str = "Examples:
   gpuvm measure train-a
   gpuvm measure train-a --suite full --json
-  gpuvm measure train-a --only all_reduce_perf --dir /opt/nccl-tests/bin
+  gpuvm measure train-a --program all_reduce_perf \
+    --look-in /opt/nccl-tests/bin
   gpuvm measure train-a --history";
 
 /// Arguments of `measure`.
@@ -24,16 +25,16 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "SUITE", value_enum, default_value = "quick")]
     #[arg(hide_default_value = true, hide_possible_values = true)]
     pub suite: SuiteArg,
-    /// Run only this program; repeatable
+    /// Measure with this program only; repeatable
     ///
     /// nvbandwidth, all_reduce_perf, dcgmi, fio, stream or cyclictest.
-    #[arg(long, value_name = "PROGRAM", value_enum, hide_possible_values = true)]
-    pub only: Vec<ToolArg>,
+    #[arg(long = "program", value_name = "PROGRAM", value_enum, hide_possible_values = true)]
+    pub programs: Vec<ToolArg>,
     /// Look for programs in this directory of the guest first; repeatable
     ///
     /// An absolute path. Then /usr/bin, /usr/local/bin, /opt/nccl-tests/build and
     /// /usr/local/cuda/bin.
-    #[arg(long = "dir", value_name = "DIR", value_parser = absolute)]
+    #[arg(long = "look-in", value_name = "DIR", value_parser = absolute)]
     pub directories: Vec<String>,
     /// Scale expected values (default 1)
     ///
@@ -42,7 +43,7 @@ pub struct MeasureArgs {
     #[arg(hide_default_value = true)]
     pub threshold: f64,
     /// Print the medians of earlier runs; run nothing
-    #[arg(long, conflicts_with_all = ["suite", "only", "directories", "threshold", "force"])]
+    #[arg(long, conflicts_with_all = ["suite", "programs", "directories", "threshold", "force"])]
     pub history: bool,
     /// Measure GPUs that are in use, too
     ///

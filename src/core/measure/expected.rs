@@ -1,4 +1,4 @@
-//! Which speed is expected: what the host promises, and reference numbers of boards.
+//! Expected speeds: those of the host's links, and reference numbers of boards.
 
 use super::what::{Reading, What};
 use serde::Serialize;
@@ -90,7 +90,7 @@ pub struct Shape {
     pub driver: String,
 }
 
-/// What the host gives a guest's GPUs.
+/// The links that the host gives a guest's GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Promise {
     /// GB/s of the slowest path to one of its GPUs, as NCCL counts; `None` if unknown.
@@ -115,7 +115,7 @@ impl Shape {
         })
     }
 
-    /// Returns what is expected of a reading; `None` if nothing is known.
+    /// Returns the expected value of a reading; `None` if nothing is known.
     pub(super) fn expected(&self, reading: &Reading, promise: Promise) -> Option<Expected> {
         let board = self.board();
         let of = |value: f64, source: &str| Expected { value, source: source.to_owned() };

@@ -22,7 +22,7 @@ pub struct Run {
     pub at_s: u64,
     /// The GPUs that the guest had.
     pub shape: Shape,
-    /// What was measured.
+    /// The measured values.
     pub readings: Vec<Reading>,
 }
 
@@ -38,8 +38,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Returns the usual value of what a reading measured, from the last runs of a guest with the same
-/// GPUs.
+/// Returns the usual value of a quantity: the median of a guest's last runs with the same GPUs.
 pub(super) fn usual(runs: &[Run], shape: &Shape, reading: &Reading) -> Option<f64> {
     let same = |one: &&Reading| one.what == reading.what && one.device == reading.device;
     let alike = runs.iter().rev().filter(|run| run.shape == *shape);

@@ -1,5 +1,4 @@
-//! What the programs' output says. Output of a newer version that is laid out differently is an
-//! error, never a wrong number.
+//! Parsers of the programs' output. A layout that is not known is an error, never a wrong number.
 
 use super::tool::{Call, Tool};
 use super::what::{Reading, What};
@@ -15,7 +14,7 @@ pub struct Faulty {
     pub code: &'static str,
     /// The program.
     pub tool: Tool,
-    /// What is wrong.
+    /// The wrong result.
     pub message: String,
 }
 

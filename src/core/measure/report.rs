@@ -23,13 +23,13 @@ pub enum Verdict {
     Regressed,
 }
 
-/// A possible cause: a finding of a rule that fits what is slow.
+/// A possible cause: a finding of a rule that fits a slow value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Candidate {
     /// The rule.
     pub rule: String,
-    /// What it found.
+    /// Its message.
     pub message: String,
     /// What to do.
     pub hint: String,
@@ -41,7 +41,7 @@ pub struct Candidate {
 pub struct Line {
     /// The program.
     pub tool: Tool,
-    /// What it measured.
+    /// The value.
     #[serde(flatten)]
     pub reading: Reading,
     /// The unit of the values.
@@ -79,13 +79,13 @@ pub struct MeasureReport {
     pub suite: Suite,
     /// Its GPUs, by its own driver.
     pub shape: Shape,
-    /// What was measured.
+    /// The measured values.
     pub lines: Vec<Line>,
     /// Wrong results and failed tests, whatever the speed.
     pub faults: Vec<Faulty>,
     /// What lowers speed now: GPUs throttled by heat or power.
     pub notes: Vec<String>,
-    /// What was not measured.
+    /// Programs without a result.
     pub not_measured: Vec<NotMeasured>,
 }
 
@@ -101,7 +101,7 @@ impl MeasureReport {
         self.lines.is_empty() && self.faults.is_empty()
     }
 
-    /// What is slow, each once.
+    /// The slow quantities, each once.
     pub fn slow(&self) -> Vec<What> {
         let slow = self.lines.iter().filter(|line| !line.verdict.is_good());
         let mut slow: Vec<What> = slow.map(|line| line.reading.what).collect();

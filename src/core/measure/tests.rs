@@ -196,7 +196,7 @@ fn reading(what: What, value: f64) -> Reading {
     Reading { what, device: None, value }
 }
 
-/// The verdict on a value, and what was expected.
+/// The verdict on a value, with the expected value.
 fn verdict(what: What, value: f64, of: (&Shape, Promise), runs: &[Run]) -> (Verdict, Option<f64>) {
     let line = judge(Tool::Fio, reading(what, value), of, (runs, 1.0));
     (line.verdict, line.expected.map(|value| value.round()))

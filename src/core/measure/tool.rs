@@ -52,7 +52,7 @@ pub enum Tool {
 pub struct Call {
     /// The program.
     pub tool: Tool,
-    /// What it measures where its output does not name it.
+    /// The quantity, for output that does not name it.
     pub what: Option<What>,
     /// Its arguments.
     pub words: Vec<String>,

@@ -1,4 +1,4 @@
-//! What is measured: its unit, its better direction, and what a bad value may come from.
+//! Measured quantities: their units, better direction, and possible causes of bad values.
 
 use serde::{Deserialize, Serialize};
 
@@ -64,12 +64,12 @@ impl What {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reading {
-    /// What was measured.
+    /// The quantity.
     pub what: What,
     /// The GPU, the pair of GPUs or the vCPU; `None` if it is about the whole guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// The value, in the unit of what was measured.
+    /// The value, in the quantity's unit.
     pub value: f64,
 }
 
