@@ -168,7 +168,7 @@ fn options(command: &Clap, out: &mut BTreeSet<String>) {
 }
 
 /// Options of other programs that our messages mention or that we pass on.
-const OF_OTHERS: [&str; 12] = [
+const OF_OTHERS: [&str; 15] = [
     "--no-install-recommends",
     "--no-block",
     "--config",
@@ -181,6 +181,9 @@ const OF_OTHERS: [&str; 12] = [
     "--direct",
     "--ioengine",
     "--rw",
+    "--runtime",
+    "--bs",
+    "--iodepth",
 ];
 
 #[test]

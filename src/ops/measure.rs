@@ -41,7 +41,7 @@ const SAMPLE: Duration = Duration::from_secs(1);
 /// The reason why a guest is not measured.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "measure-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum MeasureError {
     /// Something computes on its GPUs.
     #[error("GPU {gpu} of domain `{name}` is in use: {why}")]

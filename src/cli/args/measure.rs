@@ -30,9 +30,9 @@ pub struct MeasureArgs {
     /// nvbandwidth, all_reduce_perf, dcgmi, fio, stream or cyclictest.
     #[arg(long = "program", value_name = "PROGRAM", value_enum, hide_possible_values = true)]
     pub programs: Vec<ToolArg>,
-    /// Look for programs in this directory of the guest first; repeatable
+    /// Look in this directory of the guest first
     ///
-    /// An absolute path. Then /usr/bin, /usr/local/bin, /opt/nccl-tests/build and
+    /// Repeatable; an absolute path. Then /usr/bin, /usr/local/bin, /opt/nccl-tests/build and
     /// /usr/local/cuda/bin.
     #[arg(long = "look-in", value_name = "DIR", value_parser = absolute)]
     pub directories: Vec<String>,
