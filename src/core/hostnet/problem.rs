@@ -53,7 +53,7 @@ pub enum Problem {
     CutOff {
         nic: String,
         name: String,
-        /// What is missing: "address", "gateway".
+        /// The missing setting: "address", "gateway".
         what: &'static str,
     },
     /// An address that no host can have.
