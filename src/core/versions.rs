@@ -239,7 +239,7 @@ pub struct Defect {
     pub what: &'static str,
     /// The public source.
     pub source: &'static str,
-    /// What the source is worth.
+    /// The reliability of the source.
     pub evidence: Evidence,
     /// The hosts that it concerns.
     pub concern: Concern,

@@ -150,7 +150,7 @@ pub struct KnownDefect {
     pub good_from: Option<Version>,
     /// The public source.
     pub source: &'static str,
-    /// What the source is worth.
+    /// The reliability of the source.
     pub evidence: Evidence,
 }
 
