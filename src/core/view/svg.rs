@@ -552,7 +552,7 @@ impl Drawing<'_, '_> {
     }
 }
 
-/// What a guest does on a pcpu.
+/// The role of a guest on a pcpu.
 fn using(one: &Use, guests: &[Guest<'_>]) -> String {
     let name = guests[one.guest].name;
     let number = one.number.map_or_else(String::new, |number| format!(" {number}"));
