@@ -37,7 +37,7 @@ pub fn run(args: &ApplyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     if args.dry_run {
         let drift = look(cx, &wanted)?;
-        // What is refused has one answer.
+        // A refusal has one answer.
         foresee(cx, &wanted, &drift)?;
         answer(&drift, true, args, cx)?;
         return Ok(if drift.is_none() { EXIT_DONE } else { EXIT_FOUND });
@@ -49,7 +49,7 @@ pub fn run(args: &ApplyArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if is_pending { EXIT_FOUND } else { EXIT_DONE })
 }
 
-/// Prints what was done, or would be.
+/// Prints the changes made, or planned.
 fn answer(drift: &Drift, dry_run: bool, args: &ApplyArgs, cx: &Context<'_>) -> std::io::Result<()> {
     if cx.output.json {
         let Drift { guests, is_best, .. } = drift;

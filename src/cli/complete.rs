@@ -25,12 +25,12 @@ use std::sync::Arc;
 
 /// The variable by which the shell's script asks; its value is the shell.
 const ASKED_BY: &str = "GPUVM_COMPLETE";
-/// What the script of bash says: the number of the word, and what separates answers.
+/// The arguments of the bash script: the number of the word, and the separator of answers.
 const INDEX: &str = "_CLAP_COMPLETE_INDEX";
 /// See [`INDEX`].
 const SEPARATOR: &str = "_CLAP_IFS";
 
-/// What the value of an argument names.
+/// The kind of object that the value of an argument names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// A guest.
@@ -236,7 +236,7 @@ impl Now {
         }
     }
 
-    /// What it names that begins as was typed.
+    /// Objects whose names begin with the typed text.
     fn values(&self, kind: Kind, typed: &OsStr) -> Vec<CompletionCandidate> {
         let begins = typed.to_string_lossy().into_owned();
         let found = self.named(kind).unwrap_or_default().into_iter();

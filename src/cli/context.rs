@@ -40,7 +40,7 @@ impl<'a> Context<'a> {
         Context { global, output, world }
     }
 
-    /// Returns what the domains selected by these arguments hold.
+    /// Returns the resources of the domains selected by these arguments.
     pub fn taken(&self, args: &TakenArgs) -> gpuvm_ops::error::Result<Occupancy> {
         taken(&self.world, &args.into())
     }

@@ -20,7 +20,7 @@ use gpuvm_ops::storage::Keyless;
 use nix::sys::signal::Signal;
 use std::io::IsTerminal as _;
 
-/// The code of a guest that nobody could log in to.
+/// The error code of a guest without any login.
 const NO_LOGIN: &str = "storage-no-login";
 
 /// Runs the verb.
@@ -32,7 +32,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     made.map_err(|error| room::of_error(error, &(&args.guest.taken).into(), cx))
 }
 
-/// Asks at a terminal whether a guest is to be made that nobody can log in to.
+/// Asks at a terminal whether to create a guest without any login.
 fn asks(error: &anyhow::Error, cx: &Context<'_>) -> anyhow::Result<bool> {
     let is_it = told_by(error).is_some_and(|refusal| refusal.code == NO_LOGIN);
     if !is_it || cx.output.json || !std::io::stdin().is_terminal() {
@@ -41,7 +41,7 @@ fn asks(error: &anyhow::Error, cx: &Context<'_>) -> anyhow::Result<bool> {
     Ok(ask_yes(&format!("{error}; make it all the same?"))?)
 }
 
-/// Makes the guest, or shows how. `keyless`: the answer about a guest that nobody can log in to.
+/// Makes the guest, or shows how. `keyless`: the answer about a guest without any login.
 fn made(args: &CreateArgs, keyless: Option<Keyless>, cx: &Context<'_>) -> anyhow::Result<u8> {
     if !args.change.dry_run && !args.change.diff {
         cx.refuse_recorded("create")?;

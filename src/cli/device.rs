@@ -50,7 +50,7 @@ fn release(args: &ReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     change("device release", &wanted, manner, ops::release, cx)
 }
 
-/// Makes the change, and prints what is left to the admin.
+/// Makes the change, and prints the remaining steps for the admin.
 fn change(
     verb: &str,
     wanted: &Bind,

@@ -11,7 +11,7 @@ const AROUND: usize = 3;
 /// The name of a missing side in `diff` and `patch`.
 const NOTHING: &str = "/dev/null";
 
-/// What a change makes of a domain's definition.
+/// A domain's definition after a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diff {

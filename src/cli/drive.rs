@@ -78,7 +78,7 @@ fn restore(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Prints what is left to do if the initramfs was not rebuilt.
+/// Prints the remaining step if the initramfs was not rebuilt.
 fn tell_initramfs(is_done: bool, cx: &Context<'_>) -> anyhow::Result<()> {
     if !is_done {
         cx.output.progress(&renewed_by("still has the old mdadm.conf", true)?);

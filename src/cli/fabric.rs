@@ -213,7 +213,7 @@ fn restores(args: &FabricRestoreArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(if done.is_wrong() { EXIT_FOUND } else { EXIT_DONE })
 }
 
-/// Returns what was restored, as text.
+/// Returns the restored partitions, as text.
 fn restored(done: &Restored) -> String {
     let ids = match done.partitions.as_slice() {
         [] => "no partition".to_owned(),

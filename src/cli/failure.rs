@@ -18,7 +18,7 @@ pub struct Failure {
     pub code: &'static str,
     /// What failed, with the value and its place.
     pub message: String,
-    /// Why, level by level, and what it names.
+    /// The causes, level by level, and the named objects.
     pub causes: Vec<String>,
     /// What would help.
     pub hint: Option<String>,

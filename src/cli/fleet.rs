@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a host answered, as JSON.
+/// The answer of a host, as JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct HostAnswer<T> {
@@ -76,7 +76,7 @@ pub(in crate::cli) struct FleetPlan {
     command: Option<String>,
 }
 
-/// What was recorded.
+/// The recorded hosts.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct RecordedHost {
@@ -288,7 +288,7 @@ impl<T> HostAnswer<T> {
     }
 }
 
-/// Converts answers for printing; says on standard error what is missing and why.
+/// Converts answers for printing; reports missing answers and the reasons on standard error.
 fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
     let each = heard.into_iter().map(|heard| {
         let Heard { host, answer, is_reached: reached, same_as, warnings } = heard;

@@ -28,8 +28,7 @@ pub const FORMAT: &str = "gpuvm-guests";
 const VERSION: &str = "1";
 /// The largest file, in bytes.
 const MOST: u64 = 1 << 20;
-/// Options of `create` that say how a command runs, and not what the guest is; or say the same as
-/// others.
+/// Options of `create` that affect how the command runs, not the guest; or say the same as others.
 const NO_FIELDS: [&str; 17] = [
     "accept-data-loss",
     "assume",
@@ -392,7 +391,7 @@ pub fn document(guests: &[Described]) -> Json {
     json!({ "guests": guests.iter().map(guest).collect::<Vec<_>>() })
 }
 
-/// What a guest's fields cannot say, as comments.
+/// Facts that a guest's fields cannot express, as comments.
 fn unknown(guest: &Described) -> String {
     let mut text = String::new();
     if !guest.is_told {

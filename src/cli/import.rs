@@ -42,7 +42,7 @@ pub fn run(args: &ImportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Says what was made, and what must not run beside it.
+/// Prints the imported guest, and the one that must not run beside it.
 fn tell(made: &ImportedGuest, cx: &Context<'_>) {
     let of = word(&made.of);
     let is_of_here = made.host.as_deref().is_some_and(|host| is_same_name(host, &host_name()));

@@ -158,7 +158,7 @@ fn options(found: &Login, args: &LoginArgs, caller: Option<&User>) -> Vec<OsStri
         let unknown = if found.proven { "accept-new" } else { "ask" };
         options.push(format!("StrictHostKeyChecking={unknown}"));
     }
-    // A guest may use what is forwarded to it: keys of the agent, the display, credentials.
+    // A guest may use anything forwarded to it: keys of the agent, the display, credentials.
     let forwards = ["ForwardAgent", "ForwardX11", "GSSAPIDelegateCredentials"];
     options.extend(forwards.map(|forward| format!("{forward}=no")));
     // A shared connection is found by address alone, and networks of several machines use the same
@@ -289,7 +289,7 @@ fn become_one(user: &User) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// The guest of these paths, or what is wrong.
+    /// The guest of these paths, or the fault.
     fn guest(paths: &[&str]) -> Result<String, String> {
         let paths: Vec<OsString> = paths.iter().map(OsString::from).collect();
         guest_of(&paths).map_err(|error| error.to_string())

@@ -49,7 +49,7 @@ pub fn run(args: &RoomArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Prints what was done, or would be, and what creates the new guest.
+/// Prints the moves made, or planned, and the command that creates the new guest.
 fn answer(
     room: &RoomPlan,
     wanted: &RoomRequest,

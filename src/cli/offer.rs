@@ -475,7 +475,7 @@ impl Drop for Nameless {
     }
 }
 
-/// Whether what is offered names no machine now.
+/// Whether the offered command names no machine now.
 pub fn is_nameless() -> bool {
     IS_NAMELESS.get()
 }

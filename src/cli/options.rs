@@ -50,8 +50,8 @@ pub fn words(request: &Request) -> String {
     if edits.is_empty() { "--gpus 0".to_owned() } else { told(&edits) }
 }
 
-/// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for what
-/// is left out.
+/// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for
+/// omitted options.
 pub fn told(edits: &[Edit]) -> String {
     let option = |Edit { flag, values }: &Edit| -> Vec<String> {
         match values.as_deref() {

@@ -79,7 +79,7 @@ impl Output {
         if std::io::stdout().is_terminal() { self.verbatim(text) } else { print(text) }
     }
 
-    /// Passes on what a program in a guest has printed, byte by byte.
+    /// Passes on the output of a program in a guest, byte by byte.
     pub fn passed_on(self, out: &[u8], err: &[u8]) -> std::io::Result<()> {
         std::io::stdout().write_all(out)?;
         std::io::stderr().write_all(err)

@@ -1,4 +1,4 @@
-//! `show`: one domain, what it holds, its addresses, how it was planned.
+//! `show`: one domain, its resources, its addresses, its plan.
 
 use super::args::ShowArgs;
 use super::context::Context;
@@ -50,7 +50,7 @@ pub fn run(args: &ShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     })
 }
 
-/// Reads a domain, and warns of what is not seen of it.
+/// Reads a domain, and warns of parts that are not visible.
 fn read(name: &str, cx: &Context<'_>) -> anyhow::Result<ShownDomain> {
     let shown = show(cx, name)?;
     let ShownDomain { summary, view, .. } = &shown;
@@ -93,7 +93,7 @@ fn reached(addresses: &[GuestAddress], view: &View, line: &mut dyn FnMut(&str, S
     line("console", console.unwrap_or_else(|| "none".into()));
 }
 
-/// Lines of what a domain uses.
+/// Lines of a domain's usage.
 fn used(usage: &Usage, view: &View, line: &mut dyn FnMut(&str, String)) {
     let uptime = usage.uptime_s.map(Duration::from_secs);
     line("uptime", uptime.map(|age| format_duration(age).to_string()).unwrap_or_default());

@@ -35,7 +35,7 @@ pub fn run(verb: &SlurmVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
 }
 
-/// A job, as slurmd tells its prolog and epilog of it.
+/// A job, as slurmd describes it to its prolog and epilog.
 struct Call {
     /// The job, that of an array's task.
     id: u32,
@@ -126,7 +126,7 @@ fn begins(args: &SlurmPrologArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Prints what was done for a job that begins.
+/// Prints the actions for a job that begins.
 fn answer(done: &Prolog, cx: &Context<'_>) -> std::io::Result<()> {
     if cx.output.json {
         return cx.output.json("gpuvm-slurm-prolog", done);

@@ -1,6 +1,5 @@
-//! Tips for a command line that cannot be parsed: what gpuvm calls that which other tools have under
-//! another name, and what is spelt almost as it was typed. By spelling alone clap would suggest
-//! `--plan` for `--vlan`.
+//! Tips for a command line that cannot be parsed: gpuvm's names for features of other tools, and
+//! names spelt almost as typed. By spelling alone clap would suggest `--plan` for `--vlan`.
 
 use super::args::whole;
 use crate::shell::word;
@@ -183,7 +182,7 @@ fn elsewhere(unknown: &str) -> Vec<String> {
     found.map(|(_, ours)| (*ours).to_owned()).collect()
 }
 
-/// The verbs of a group that mean what is typed.
+/// The verbs of a group that match the typed word.
 fn alike(group: &Command, unknown: &str) -> Vec<String> {
     let alike = ALIKE.iter().filter(|words| words.contains(&unknown));
     let verbs = alike.flat_map(|words| words.iter());

@@ -74,7 +74,7 @@ pub fn print(
     output.text(&lines.map(|line| line + "\n").collect::<String>())
 }
 
-/// What stays of a domain as its owner chose it, in lines.
+/// Settings of a domain that stay as its owner chose them, in lines.
 fn left(domain: &TunedDomain) -> Vec<String> {
     let line = |one: &LeftAlone| {
         let Left { item, is, would_be, gain } = &one.left;

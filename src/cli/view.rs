@@ -53,8 +53,8 @@ pub fn drawn(file: &str) -> Option<String> {
     Some(format!("`{}` draws it", offer::instead(&[html])?))
 }
 
-/// Writes what is asked for. Returns whether standard output has been used, so that nothing else is
-/// printed there.
+/// Writes the requested views. Returns whether standard output has been used, so that nothing else
+/// is printed there.
 pub fn write(args: &ViewArgs, cx: &Context<'_>, shown: &Page<'_>) -> anyhow::Result<bool> {
     let mut is_printed = false;
     let mut put = |file: &Path, (mark, end): (&str, &str), text: &str| -> anyhow::Result<()> {

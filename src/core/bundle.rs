@@ -1,5 +1,5 @@
 //! Bundles: a guest that is off as a directory that another host of ours makes it from again. Its
-//! manifest says which files belong to it; a list of checksums beside it says what is in them.
+//! manifest says which files belong to it; a list of checksums beside it identifies their content.
 //! Knows no files: names and numbers of a manifest are judged before anything of them is opened.
 
 use crate::domain::guest::Role;
@@ -73,7 +73,7 @@ pub struct BundledDisk {
     pub role: Role,
 }
 
-/// What a bundle holds.
+/// The content of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     format: String,
@@ -131,8 +131,8 @@ impl Manifest {
         self.disks.iter().map(|disk| &disk.file).chain(&self.nvram)
     }
 
-    /// Refuses a guest that has no name and no UUID as they are, which files are named by here, and
-    /// a host that nobody can be called.
+    /// Refuses a guest that has no name and no UUID as they are, since files are named after these,
+    /// and an invalid host name.
     fn refuse_identity(&self) -> Result<(), ManifestError> {
         let foreign = |what: &str| ManifestError::Foreign { why: format!("{what} is none") };
         DomainName::new(&self.name).map_err(|_| foreign("the guest's name"))?;

@@ -25,7 +25,7 @@ pub struct NodeId(pub u32);
 
 /// A number that identifies one kind of object.
 pub trait Id: Copy + Ord {
-    /// What the number counts, for error texts.
+    /// The counted objects, for error texts.
     const KIND: &'static str;
     /// Wraps the number.
     fn from_u32(value: u32) -> Self;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Severity {
-    /// It does not start, takes what belongs to others, or does not do what it says.
+    /// It does not start, takes resources of others, or does not do what it says.
     Error,
     /// It works, but not as well as it could.
     Warning,
@@ -27,7 +27,7 @@ pub struct Rule {
     pub id: &'static str,
     /// How bad its findings are.
     pub severity: Severity,
-    /// What it refuses, half a sentence.
+    /// The refused condition, half a sentence.
     pub refuses: &'static str,
 }
 
@@ -68,7 +68,7 @@ pub struct Finding<S> {
     pub rule: &'static str,
     /// Severity.
     pub severity: Severity,
-    /// What is wrong and where, as the family of the rule says it.
+    /// The fault and its place, in the form of the rule's family.
     #[serde(flatten)]
     pub says: S,
     /// What to change or do.

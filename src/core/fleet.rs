@@ -11,7 +11,7 @@ use crate::topology::{DeviceKind, Proximity, Topology};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a host has and has left.
+/// The capacity of a host and its free part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostCapacity {
@@ -31,7 +31,7 @@ pub struct HostCapacity {
     pub running: u32,
     /// Guests that fit, by number of GPUs.
     pub sizes: Vec<crate::placement::Size>,
-    /// GPUs that no guest gets, and what the numbers do not include.
+    /// GPUs that are not offered, and the limits of the numbers.
     pub findings: Vec<String>,
     /// The MAC addresses of its domains.
     #[serde(skip)]
@@ -83,8 +83,8 @@ pub fn shared_macs(hosts: &[(&str, &[MacOfDomain])]) -> Vec<Vec<String>> {
     all
 }
 
-/// Counts what a host has left for guests of the default shape; `gpus`: of these sizes, or of every
-/// size that its board offers.
+/// Counts the guests of the default shape that still fit on a host; `gpus`: of these sizes, or of
+/// every size that its board offers.
 pub fn host_capacity(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> HostCapacity {
     let Capacity { sizes, largest, never_placed, warnings, .. } =
         capacity(topology, held, &Request::for_gpus(1), gpus);
@@ -125,7 +125,7 @@ pub struct Offer {
     pub lost: u64,
 }
 
-/// Finds a place on a host, and what it costs later guests of the host.
+/// Finds a place on a host, and its cost to later guests of the host.
 pub fn offer(topology: &Topology, held: &Occupancy, request: &Request) -> Result<Offer, PlanError> {
     let placement = plan(topology, held, request)?;
     let lost = lost(topology, held, &placement);

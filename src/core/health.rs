@@ -1,8 +1,8 @@
-//! Health of GPUs: what was read of a GPU, and what of it is over the limits, so that no new guest
-//! gets it. Reads nothing.
+//! Health of GPUs: the values read of a GPU, and those over the limits, for which it is not offered
+//! to new guests. Reads nothing.
 //!
 //! The limits are NVIDIA's flags wherever there is one, and counters only where there is none;
-//! gpuvm-hardware(7), HEALTH OF GPUS, has the source of each, and what is our inference.
+//! gpuvm-hardware(7), HEALTH OF GPUS, has the source of each, and marks inferences.
 
 use crate::words::{are, count};
 use crate::xid::{XidAction, XidKind};
@@ -51,7 +51,7 @@ pub struct LinkReading {
     pub crc_errors: u64,
 }
 
-/// What was found; the names never change.
+/// The finding; the names never change.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::VariantNames,
 )]
@@ -61,11 +61,11 @@ pub struct LinkReading {
 pub enum HealthCode {
     /// It has fallen off the bus.
     GpuLost,
-    /// It has to be reset.
+    /// It must be reset.
     ResetRequired,
-    /// The host has to be restarted.
+    /// The host must be restarted.
     RebootRequired,
-    /// Programs that use it over NVLink have to end, and it may have to be reset.
+    /// Programs that use it over NVLink must end, and it may need a reset.
     DrainRequired,
     /// A row of its memory could not be remapped.
     RemapFailed,
@@ -87,7 +87,7 @@ pub enum HealthCode {
     NvlinkErrors,
     /// Some NVLinks are down.
     NvlinkDown,
-    /// Another Xid message of this boot that tells of hardware.
+    /// Another Xid message of this boot about hardware.
     Xid,
 }
 
@@ -136,7 +136,7 @@ pub enum HealthSource {
 pub struct Health {
     /// Where it is known from.
     pub source: HealthSource,
-    /// What was found; empty: nothing.
+    /// The findings; may be empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<HealthFinding>,
     /// What an admin accepted: it keeps no guest from getting the GPU.

@@ -1,5 +1,5 @@
-//! What a host, its libvirt and its QEMU lack for functions that are passed through by iommufd. Knows
-//! no definition.
+//! Features that a host, its libvirt and its QEMU lack for passthrough by iommufd. Knows no
+//! definition.
 
 use crate::bdf::Bdf;
 use crate::shell::word;
@@ -22,15 +22,15 @@ pub struct Way<'a> {
 /// Something that is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
-    /// What is missing: half a sentence.
+    /// The missing feature, half a sentence.
     pub what: String,
     /// What brings it.
     pub remedy: String,
 }
 
 impl Way<'_> {
-    /// Returns what is missing, as far as it is known. `is_whole`: for an element of the domain, which
-    /// libvirt has known for less long than that of a device.
+    /// Returns the missing features, as far as known. `is_whole`: for the element of the domain,
+    /// which newer versions of libvirt support than that of a device.
     pub fn lacks(&self, is_whole: bool, functions: &[Bdf]) -> Vec<Lack> {
         let node = self.node();
         let device = self.device(functions).filter(|_| node.is_none());

@@ -1,5 +1,5 @@
-//! The decisions of gpuvm: where a GPU guest is placed, what its libvirt domain contains, and what
-//! is wrong with an existing one.
+//! The decisions of gpuvm: where a GPU guest is placed, the content of its libvirt domain, and the
+//! faults of an existing one.
 //!
 //! ```text
 //! Topology ──┐

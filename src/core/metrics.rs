@@ -18,7 +18,7 @@ use std::fmt::{Display, Write as _};
 /// replaced.
 pub const METRICS_MARK: &str = "# HELP gpuvm_";
 
-/// Whether all of a file is metrics of this verb: neither another verb's nor somebody's own.
+/// Whether all of a file is metrics of this verb: neither another verb's nor a user's own.
 pub fn is_metrics_of(verb: &str, text: &str) -> bool {
     let of = format!("{METRICS_MARK}{verb}_");
     let begins = |line: &str| {
@@ -76,12 +76,12 @@ fn bus_id(bdf: Bdf) -> String {
     format!("{:08X}:{bus:02X}:{device:02X}.{}", bdf.segment(), bdf.function())
 }
 
-/// What is told of a host.
+/// The metrics of a host.
 #[derive(Debug, Clone, Copy)]
 pub struct HostNumbers<'a> {
     /// The host.
     pub topology: &'a Topology,
-    /// What is taken.
+    /// The occupancy.
     pub held: &'a Occupancy,
     /// What still fits.
     pub capacity: &'a Capacity,

@@ -7,7 +7,7 @@ use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 
-/// What one domain of the host holds, whoever made it.
+/// Resources held by one domain of the host, including domains of other tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Held {
@@ -96,7 +96,7 @@ impl Held {
     }
 
     /// Whether others may have its cores and its normal pages where nothing else is free: it is
-    /// off, and starts only when somebody starts it. Its devices stay its own.
+    /// off, and does not start with the host. Its devices stay its own.
     pub fn yields(&self) -> bool {
         !self.active && !self.autostart
     }
@@ -110,7 +110,7 @@ impl Held {
         self.yields() && (has_pins || has_memory)
     }
 
-    /// What it keeps where it yields these of its parts.
+    /// Returns the rest that it keeps if it yields these of its parts.
     fn kept(&self, yielded: Yielded) -> Held {
         let mut kept = self.clone();
         if !self.yields() {
@@ -153,8 +153,8 @@ impl Occupancy {
     }
 
     /// The same for a domain that exists, by its UUID and whether it runs: NVLink partitions may be
-    /// ready for it that are not for others, and while it runs, its own is active. `ends`: what is
-    /// still active for it is deactivated first.
+    /// ready for it that are not for others, and while it runs, its own is active. `ends`: a
+    /// partition still active for it is deactivated first.
     pub fn ready_for(self, (uuid, runs): (Option<&str>, bool), ends: bool) -> Occupancy {
         let readiness =
             if runs { Readiness::default() } else { self.readiness.for_domain(uuid, ends) };
@@ -162,7 +162,7 @@ impl Occupancy {
     }
 }
 
-/// What is taken on a host: every domain, running or only defined.
+/// The resources in use on a host, of every domain, running or only defined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Occupancy {
@@ -174,12 +174,12 @@ pub struct Occupancy {
     /// What keeps NVLink partitions from being activated for new guests.
     #[serde(skip)]
     pub readiness: Readiness,
-    /// Pcpus whose cores no guest gets although nobody holds them: a plan that is to stay on some
+    /// Pcpus whose cores are not offered although they are free: a plan that is to stay on some
     /// cores closes all others.
     #[serde(skip)]
     pub closed: CpuSet,
-    /// Memory of the guest that is planned anew, by the nodes that it is bound to now: what others
-    /// have on several nodes lies beside it, as it did when they came. It is not taken.
+    /// Memory of the guest that is planned again, by the nodes that it is bound to now: memory of
+    /// others on several nodes lies beside it, as when they were placed. It does not count as held.
     #[serde(skip)]
     pub own_memory: Vec<(NodeSet, MemSize)>,
     /// Functions of such a guest: it keeps those that no other would get, since they are excluded or

@@ -146,7 +146,7 @@ impl GpuWish {
     }
 }
 
-/// How near to the guest's GPUs a NIC or an NVMe drive has to be.
+/// The required distance of a NIC or an NVMe drive to the guest's GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -203,18 +203,18 @@ pub struct Extras {
     /// each named function, in order; missing ones have no settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf_settings: Vec<VfSettings>,
-    /// How near NICs and virtual functions have to be.
+    /// The required distance of NICs and virtual functions.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nic_near: Near,
     /// NVMe drives, as PCI functions.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nvmes: DeviceWish,
-    /// How near NVMe drives have to be.
+    /// The required distance of NVMe drives.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nvme_near: Near,
 }
 
-/// What is reserved on every node for the host.
+/// The reservation for the host on every node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserve {
@@ -424,7 +424,7 @@ pub enum HugePages {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PagesWord {
-    /// What the planner chooses.
+    /// The size that the planner chooses.
     #[serde(rename = "auto")]
     Auto,
     /// 2 MiB pages.
@@ -514,7 +514,7 @@ pub struct Request {
     /// NICs, virtual functions and NVMe drives.
     #[serde(default, skip_serializing_if = "is_default")]
     pub extras: Extras,
-    /// What is reserved on every node for the host.
+    /// The reservation for the host on every node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reserve: Reserve,
     /// The choice between equally good places.
@@ -529,7 +529,7 @@ pub struct Request {
     /// Which rules may be broken.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow: Allow,
-    /// Whether GPUs below one PCIe switch are told that they may send to each other over it.
+    /// Whether GPUs below one PCIe switch get a clique, which permits peer-to-peer over it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub p2p_clique: bool,
     /// How its functions are passed through.
@@ -624,7 +624,7 @@ impl Request {
         }
     }
 
-    /// Checks what can be checked without a host.
+    /// Makes the checks that need no host.
     pub fn check(&self) -> Result<(), RequestError> {
         if self.vcpus == Some(0) {
             return Err(RequestError::NoVcpus);

@@ -1,5 +1,5 @@
-//! What Slurm says of a job that gets a guest, and what it is told of a node. Runs no program and
-//! trusts nothing that a job's owner has written.
+//! Slurm's description of a job that gets a guest, and the configuration of a node. Runs no program
+//! and trusts nothing that a job's owner has written.
 
 mod conf;
 mod limits;
@@ -19,7 +19,7 @@ const LONGEST_REASON: usize = 900;
 /// The length of the longest value in a comment, in bytes.
 const LONGEST_VALUE: usize = 128;
 
-/// An error in what a job requests.
+/// An error in the request of a job.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -99,7 +99,7 @@ impl GresRequest {
     }
 }
 
-/// What the owner of a job may say of its guest.
+/// The options of a guest that the owner of a job may set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// The image that it boots from.
@@ -151,7 +151,7 @@ pub fn read_comment(text: &str) -> Result<Vec<(Key, String)>, JobError> {
     Ok(found)
 }
 
-/// Shortens what somebody wrote to what a message can have.
+/// Shortens foreign text to the length of a message.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(64) {
         Some((end, _)) => format!("{}..", &text[..end]),

@@ -36,7 +36,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a hypervisor says of its own versions; none: it does not.
+/// The versions that a hypervisor reports; none if it does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Versions {
@@ -46,7 +46,7 @@ pub struct Versions {
     pub qemu: Option<Version>,
 }
 
-/// What a hypervisor can do that not every one can; asked of it, never guessed by a version.
+/// Optional features of a hypervisor, as it reports them; never guessed by a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -59,8 +59,8 @@ pub struct Abilities {
     /// Whether libvirt is older than the oldest of which it is measured that it takes
     /// `dma_translation` of an IOMMU (11.3); where its version is not known, it does.
     pub translates_dma: bool,
-    /// The fastest link that a root port can be told to have, in units of 0.1 GT/s; none: it cannot
-    /// be told.
+    /// The fastest link that a root port can be set to, in units of 0.1 GT/s; none if it cannot be
+    /// set.
     pub port_speed_dgts: Option<u32>,
     /// Whether libvirt offers iommufd for functions of the host, which it does where its QEMU and the
     /// kernel have it, too; none: not known, as in records of before.
@@ -76,8 +76,8 @@ pub struct Stack {
     pub libvirt: Version,
     /// QEMU's version.
     pub qemu: Version,
-    /// What they can do: as they were asked, or, where they are assumed, as these versions of Debian
-    /// and Ubuntu can.
+    /// Their features: as reported, or, if they are assumed, those of these versions in Debian and
+    /// Ubuntu.
     pub abilities: Abilities,
 }
 
@@ -157,7 +157,7 @@ impl Versions {
     }
 
     /// Whether an IOMMU that only remaps interrupts translates DMA all the same: libvirt cannot
-    /// tell it not to.
+    /// turn that off.
     pub fn translates_dma(&self) -> bool {
         self.libvirt.is_some_and(|version| version < DMA_TRANSLATION)
     }
@@ -202,7 +202,7 @@ pub enum Bad {
     Releases(&'static [&'static str]),
 }
 
-/// The hosts that a defect concerns: those that have what it is about.
+/// The hosts that a defect concerns: those with the affected device or feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concern {
     /// Every host of GPU guests.
@@ -217,7 +217,7 @@ pub enum Concern {
     Function(&'static [(u16, u16)]),
 }
 
-/// What the source of a defect is worth.
+/// The reliability of the source of a defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -239,7 +239,7 @@ pub struct Defect {
     pub what: &'static str,
     /// The public source.
     pub source: &'static str,
-    /// What the source is worth.
+    /// The reliability of the source.
     pub evidence: Evidence,
     /// The hosts that it concerns.
     pub concern: Concern,
@@ -354,7 +354,7 @@ pub const KERNEL_RESET_RDNA: Defect = Defect::reported(
     "AMD RDNA GPUs may not be reset between guests",
     "https://github.com/void-linux/void-packages/issues/56829",
 );
-/// Kernels that do not tell reset methods.
+/// Kernels that do not report reset methods.
 pub const KERNEL_RESET_METHOD: Defect = Defect::documented(
     Component::Kernel,
     Bad::Before(Version(5, 15, 0)),
@@ -473,9 +473,8 @@ pub const QEMU_PEERS: Defect = Defect::documented(
 )
 .of_hosts(Concern::Iommufd);
 
-/// Defects that GPU guests of such a version may meet, which `host doctor` lists where the host has
-/// what they are about. Those of the table that depend on devices or files of the host are judged by
-/// its rules.
+/// Defects that GPU guests of such a version may meet, which `host doctor` lists on affected hosts.
+/// Those of the table that depend on devices or files of the host are judged by its rules.
 pub const DEFECTS: &[Defect] = &[
     QEMU_HUGE_BARS,
     QEMU_CLIQUE,

@@ -1,4 +1,4 @@
-//! Xid messages: what the NVIDIA driver writes to the kernel's log when a GPU fails. Parses lines
+//! Xid messages, which the NVIDIA driver writes to the kernel's log when a GPU fails. Parses lines
 //! of text, from the journal, dmesg or the kernel's buffer; reads no log.
 //!
 //! The form and the actions are those of NVIDIA's public Xid catalog (gpuvm-hardware(7), HEALTH OF
@@ -33,12 +33,12 @@ pub enum XidAction {
     RestartHost,
 }
 
-/// A number of the catalog that tells of hardware.
+/// A number of the catalog for a hardware fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XidKind {
     /// The number.
     pub number: u32,
-    /// What it means.
+    /// Its meaning.
     pub name: &'static str,
     /// What to do at once.
     pub action: XidAction,
@@ -51,8 +51,8 @@ const fn kind(number: u32, name: &'static str, action: XidAction, support: bool)
     XidKind { number, name, action, support }
 }
 
-/// Numbers that tell of hardware, with the catalog's immediate action; programs cause the others.
-/// For 48 and 74 the catalog names a flow chart, whose text asks for a reset.
+/// Numbers of hardware faults, with the catalog's immediate action; programs cause the others. For
+/// 48 and 74 the catalog names a flow chart, whose text asks for a reset.
 pub const KINDS: [XidKind; 15] = [
     kind(48, "uncorrectable memory error", XidAction::ResetGpu, false),
     kind(62, "halted microcontroller", XidAction::ResetGpu, true),
@@ -86,7 +86,7 @@ impl<'t> Xid<'t> {
         Some(Xid { gpu: gpu.ok()?, number: number.parse().ok()?, text })
     }
 
-    /// The catalog's entry; none: the number tells of a program, or is not in the table.
+    /// The catalog's entry; none if the number is about a program, or not in the table.
     pub fn kind(&self) -> Option<&'static XidKind> {
         KINDS.iter().find(|kind| kind.number == self.number)
     }

@@ -210,8 +210,8 @@ fn no_log_dir(message: &str) -> Option<String> {
     Some(gpuvm_ops::guest::make_log_dir(dir))
 }
 
-/// Returns the hint where no libvirt answers, by what is installed on this machine if the
-/// connection is of it.
+/// Returns the hint if no libvirt answers, by the software of this machine if the connection is
+/// local.
 fn no_connection_hint(doing: &str) -> String {
     let uri = doing.strip_prefix("connect to ").unwrap_or_default();
     let is_here = is_plain(uri) && uri.starts_with("qemu");

@@ -46,7 +46,7 @@ pub fn read(args: &HostsArgs) -> anyhow::Result<Vec<FleetHost>> {
     Ok(hosts)
 }
 
-/// The error of a file that cannot be read; of one that is missing with what goes into it.
+/// The error of a file that cannot be read; for a missing one, with its required content.
 fn unread(error: InputError) -> anyhow::Error {
     match &error {
         InputError::Unreadable { source, .. } if source.kind() == ErrorKind::NotFound => {

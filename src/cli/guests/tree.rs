@@ -1,6 +1,6 @@
 //! A file of YAML, JSON or TOML as a tree in which every key and value knows its line and column.
-//! All scalars are text: what they mean is decided by the option that they are for, so that `no`,
-//! `1_000` and MAC addresses are what they look like.
+//! All scalars are text: the option that they are for decides their meaning, so that `no`, `1_000`
+//! and MAC addresses are taken literally.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub enum Value {
     Map(Vec<(String, Spot, Node)>),
 }
 
-/// What is wrong with a file, and where.
+/// A fault of a file, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Where.

@@ -47,7 +47,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
     })
 }
 
-/// The commands against what was found, as a script to read and run by hand.
+/// The commands that fix the findings, as a script to read and run by hand.
 fn commands(answer: &Diagnosed) -> String {
     let lines = script(&answer.findings);
     if lines.is_empty() {

@@ -39,7 +39,7 @@ fn table(pairs: &[Pair]) -> Table {
     table
 }
 
-/// What a way is called.
+/// The name of a route.
 fn way(way: Way) -> &'static str {
     match way {
         Way::Switch => "switch",
@@ -49,7 +49,7 @@ fn way(way: Way) -> &'static str {
     }
 }
 
-/// What the links carry, and what is to be expected.
+/// The rate of the links, and the expected rate.
 fn rate(pair: &Pair) -> String {
     match (pair.gb_s, pair.expected_gb_s) {
         (None, _) => "-".to_owned(),

@@ -14,7 +14,7 @@ const OWN: &str = include_str!("../images.toml");
 const MOST: u64 = 1 << 20;
 const FIELDS: [&str; 5] = ["url", "sums", "signature", "keyrings", "ca"];
 
-/// Reads what is known; entries of the file replace those of the same name.
+/// Reads the known images; entries of the file replace those of the same name.
 pub fn read(args: &KnownArgs) -> anyhow::Result<Vec<KnownImage>> {
     let mut known = Reader { path: Path::new("images.toml") }.images(OWN)?;
     let path = &args.images;

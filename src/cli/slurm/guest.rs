@@ -136,14 +136,14 @@ fn boots_image(args: &CreateArgs) -> bool {
         && !args.seed.no_seed
 }
 
-/// What the admin's options give a guest; none: the planner chooses.
+/// The resources from the admin's options; none: the planner chooses.
 struct Usual {
     cpus: Option<u32>,
     memory: Option<MemSize>,
 }
 
-/// Does what the comment of the job says, within its limits, which Slurm is asked for only if they
-/// matter. What it may say is refused where the admin's options leave no choice.
+/// Applies the comment of the job, within its limits, for which Slurm is queried only if they
+/// matter. Its options are refused if the admin's options leave no choice.
 fn obey(
     create: &mut CreateArgs,
     comment: &str,

@@ -70,7 +70,7 @@ fn none() -> String {
 
 fn local(guest: &GuestLoad) -> String {
     let local = guest.memory.as_ref().and_then(|memory| memory.local_ratio);
-    // Only what is on its nodes to the last page is 100.
+    // Only memory that is on its nodes to the last page is 100.
     local.map_or_else(none, |ratio| format!("{:.0}", (ratio * 100.0).floor()))
 }
 

@@ -28,7 +28,7 @@ pub(super) fn utc() -> String {
     format!("{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// What is drawn beside the report.
+/// The frame beside the report.
 pub(super) struct Look {
     /// The time.
     pub(super) clock: String,

@@ -114,7 +114,7 @@ fn keys(bytes: &[u8]) -> Vec<Key> {
     found
 }
 
-/// What is shown.
+/// The present view.
 struct Shown<'c> {
     cx: &'c Context<'c>,
     top: Top,

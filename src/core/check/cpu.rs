@@ -1,4 +1,4 @@
-//! Rules on pins and on what the guest sees as its CPU.
+//! Rules on pins and on the CPU that the guest sees.
 
 use super::guest::Guest;
 use super::report::Report;
@@ -220,7 +220,7 @@ pub fn comparable_shape(guest: &Guest<'_>) -> Option<GuestTopology> {
     fits.then_some(GuestTopology { sockets, dies, cores, threads })
 }
 
-/// Checks what the guest sees as its caches.
+/// Checks the caches that the guest sees.
 fn caches<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some(cpu) = &guest.cpu else { return };
     let is_hosts = cpu.mode == "host-passthrough";

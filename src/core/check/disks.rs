@@ -1,5 +1,5 @@
-//! Rules on disks that the host or another domain uses, and on those that do not exist. What is so is
-//! found on the machine and passed in as facts.
+//! Rules on disks that the host or another domain uses, and on those that do not exist. The facts
+//! are read on the machine and passed in.
 
 use super::report::{Finding, Report};
 use crate::domain::disk_change::target_of;
@@ -45,7 +45,7 @@ pub const RULES: &[Rule] = &[HELD, OF_HOST, MISSING, BACKING, FORMAT, DIRECT];
 /// Those that are about other users.
 pub(super) const ON_OTHERS: &[Rule] = &[HELD, OF_HOST];
 
-/// What is wrong with a disk.
+/// A fault of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
     /// Another domain uses it.
@@ -62,7 +62,7 @@ pub enum DiskFault {
     Direct,
 }
 
-/// What is known of a disk.
+/// Known facts about a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskFact {
     /// Index of the disk in the definition, from 0.
@@ -73,7 +73,7 @@ pub struct DiskFact {
     pub why: String,
 }
 
-/// Checks the disks of a domain against what is known of them.
+/// Checks the disks of a domain against the known facts.
 pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
     let devices = domain.root().children("devices");
     let all: Vec<_> = devices.flat_map(|devices| devices.children("disk")).collect();

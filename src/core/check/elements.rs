@@ -1,5 +1,5 @@
-//! Elements without effect: libvirt keeps neither what it does not know nor what stands elsewhere, and
-//! says nothing; QEMU takes an argument of its own for what another says.
+//! Elements without effect: libvirt silently drops unknown and misplaced elements; QEMU's own
+//! arguments override others.
 
 use super::report::Report;
 use crate::domain::arguments::{Replacing, replacing};

@@ -1,5 +1,5 @@
-//! The domain as the rules see it: its claims on the host and what it shows to the guest. Does not
-//! judge.
+//! The domain as the rules see it: its claims on the host and the hardware that the guest sees.
+//! Does not judge.
 
 use crate::domain::arguments::{guest_places, names_firmware};
 use crate::domain::claims::{Binding, Claims, VcpuSet};
@@ -35,7 +35,7 @@ pub struct Queued<'t> {
     pub iothreads: Vec<At<'t, u32>>,
 }
 
-/// What the guest sees as its CPU.
+/// The CPU that the guest sees.
 #[derive(Debug)]
 pub struct Cpu<'t> {
     /// The `<cpu>`.
@@ -57,7 +57,7 @@ pub struct Cpu<'t> {
 /// A domain as the rules see it.
 #[derive(Debug)]
 pub struct Guest<'t> {
-    /// What it claims of its host.
+    /// Its claims on the host.
     pub claims: Claims<'t>,
     /// The `<domain>`.
     pub spot: Spot<'t>,
@@ -104,7 +104,7 @@ pub struct Guest<'t> {
     pub faults: Vec<Fault<'t>>,
 }
 
-/// What a disk or NIC of an emulated model is; none: it is of another kind, or a CD.
+/// The name of a disk or NIC of an emulated model; none: it is of another kind, or a CD.
 fn emulated(device: Element<'_>) -> Option<String> {
     match device.name() {
         "disk" if device.attr("device").is_none_or(|device| device == "disk") => {

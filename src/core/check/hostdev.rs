@@ -38,7 +38,7 @@ const PHYSICAL: Rule = Rule::warning(
     "maxphysaddr-missing",
     "large BARs in a guest that does not see the host's address bits",
 );
-/// VFIO cannot map what is above.
+/// VFIO cannot map addresses above.
 const LIMIT: Rule = Rule::warning(
     "maxphysaddr-over-iommu",
     "a guest with passed devices that sees more address bits than the IOMMU has",
@@ -65,7 +65,7 @@ const INTERRUPTS: Rule =
 const NO_IOMMU: Rule =
     Rule::warning("no-iommu", "a passed function that no IOMMU keeps from the host's memory");
 
-/// IDs of the rules that say what a plan says of the IOMMU.
+/// IDs of the rules that repeat a plan's remarks on the IOMMU.
 pub const ISOLATION_IDS: [&str; 4] = [ACS.id, OPEN_PORTS.id, INTERRUPTS.id, NO_IOMMU.id];
 /// ID of the rule on ports that do not redirect.
 pub const OPEN_PORTS_ID: &str = OPEN_PORTS.id;
@@ -127,7 +127,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             None => {}
             Some(device) => {
                 used(passed, device, topology, report);
-                // It may have its vGPU type by now.
+                // It may have got its vGPU type since.
                 let slot = |why: &Unsupported| matches!(why, Unsupported::VgpuSlot(_));
                 if let Some(why) = topology.unsupported(device).filter(|why| !slot(why)) {
                     let message = format!("{bdf} is {why}");
@@ -180,7 +180,7 @@ fn used<'t>(passed: &Passed<'t>, device: &PciDevice, topology: &Topology, report
     }
 }
 
-/// Returns what the host uses a device for.
+/// Returns the host's uses of a device.
 fn uses(device: &PciDevice, topology: &Topology) -> Vec<String> {
     let mut reasons = Vec::new();
     for drive in topology.parts().drives.iter().filter(|d| d.bdf == Some(device.bdf)) {
@@ -206,7 +206,7 @@ fn mates<'t>(
         .filter_map(|&member| topology.device(member))
         .filter(|mate| !matches!(mate.kind(), DeviceKind::Bridge | DeviceKind::HostBridge));
     // VFIO takes a group whose other functions have no driver, or its own. A record without any
-    // driver does not tell.
+    // driver does not show this.
     let tells = topology.devices().iter().any(|device| device.driver.is_some());
     let is_free = |mate: &&PciDevice| tells && mate.driver.as_deref().is_none_or(is_vfio);
     let (free, used): (Vec<&PciDevice>, Vec<_>) = left.partition(is_free);
@@ -327,8 +327,8 @@ fn bios<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     report.add(&BIOS, first.bdf.spot, message, hint);
 }
 
-/// Checks that a guest sees no more address bits than the IOMMU has: its firmware places BARs at the
-/// top of what it sees.
+/// Checks that a guest sees no more address bits than the IOMMU has: its firmware places BARs at
+/// the top of the addresses.
 fn over_iommu<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let machine = topology.machine();
     let (Some(most), Some(cpu)) = (machine.address_limit(), &guest.cpu) else { return };
@@ -350,7 +350,7 @@ fn over_iommu<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t
     }
 }
 
-/// Checks that the IOMMU isolates passed-through devices; if the record does not tell,
+/// Checks that the IOMMU isolates passed-through devices; if the record does not contain it,
 /// [`super::unchecked`] lists it.
 fn isolation<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let Some(first) = guest.passed.first() else { return };

@@ -11,7 +11,7 @@ use crate::shell::word;
 use crate::topology::Topology;
 use crate::versions::{QEMU_PRIVATE_MEMORY, Versions};
 
-/// libvirt's message at the start does not say what is missing.
+/// libvirt's message at the start does not name the missing part.
 const MISSING: Rule =
     Rule::error("iommufd-missing", "iommufd on a host or with a libvirt that does not have it");
 /// QEMU only warns, and the guest runs without transfers between its devices.

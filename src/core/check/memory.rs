@@ -46,7 +46,7 @@ pub const SHORT_ID: &str = SHORT.id;
 /// ID of the rule that a running guest refutes.
 pub const NOT_MOUNTED_ID: &str = NO_MOUNT.id;
 
-/// Whether a plan's reasons say what a finding says: that pages are missing or not mounted, a
+/// Whether a plan's reasons already contain a finding: that pages are missing or not mounted, a
 /// partition is not ready, the IOMMU does not isolate.
 pub fn is_said(finding: &Finding, reasons: &[Reason]) -> bool {
     let topic = match finding.rule {

@@ -1,7 +1,7 @@
 //! The domain checker: finds what libvirt accepts although it is plainly wrong (gpuvm-design(7),
 //! RULES OF THE DOMAIN), each finding with the place in the XML and the numbers. Pure: takes a
-//! domain, a host and what other domains hold, and returns findings. It changes nothing and cannot
-//! know what only the machine can tell, such as the format of an image or whether a path exists.
+//! domain, a host and the occupancy by other domains, and returns findings. It changes nothing and
+//! does not know facts of the machine, such as the format of an image or whether a path exists.
 
 pub mod cpu;
 mod disks;
@@ -66,7 +66,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter().copied().flatten()
 }
 
-/// Whether a rule is about what other domains hold.
+/// Whether a rule is about resources of other domains.
 pub fn is_on_others(rule: &str) -> bool {
     others::RULES.iter().chain(disks::ON_OTHERS).any(|other| other.id == rule)
 }
@@ -76,7 +76,7 @@ pub fn is_on_shared(rule: &str) -> bool {
     others::SHARED.iter().any(|other| other.id == rule)
 }
 
-/// Checks a domain against a host, what other domains hold, and the versions it will run on;
+/// Checks a domain against a host, the occupancy by other domains, and the versions it will run on;
 /// `others` excludes the domain itself.
 pub fn check(
     domain: &DomainXml,
@@ -87,8 +87,8 @@ pub fn check(
     judge(domain, topology, others, versions).0
 }
 
-/// Like [`check`], and also returns notes: what is not a finding because this host allows nothing
-/// better or because it was requested.
+/// Like [`check`], and also returns notes: deviations that are not findings because this host
+/// allows nothing better or because they were requested.
 pub fn judge(
     domain: &DomainXml,
     topology: &Topology,
@@ -122,7 +122,7 @@ pub fn judge(
     (report.finish(), notes)
 }
 
-/// Returns what cannot be checked against this host because its record does not tell, one phrase
+/// Returns the checks that are not possible because the host's record lacks their facts, one phrase
 /// each.
 pub fn unchecked(topology: &Topology) -> Vec<&'static str> {
     let parts = topology.parts();

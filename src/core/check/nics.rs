@@ -1,5 +1,4 @@
-//! Rules on what the NICs of a domain are connected to. What is so is found on the machine and
-//! passed in as facts.
+//! Rules on the connections of a domain's NICs. The facts are read on the machine and passed in.
 
 use super::report::{Finding, Report};
 use crate::domain::DomainXml;
@@ -26,7 +25,7 @@ pub struct NicFact {
     pub hint: String,
 }
 
-/// Checks the NICs of a domain against what is known of the machine.
+/// Checks the NICs of a domain against the known facts of the machine.
 pub fn nics(domain: &DomainXml, facts: &[NicFact]) -> Vec<Finding> {
     let devices = domain.root().children("devices");
     let all: Vec<_> = devices.flat_map(|devices| devices.children("interface")).collect();

@@ -1,4 +1,4 @@
-//! Rules on what other domains of the host hold, running or only defined.
+//! Rules on resources of other domains of the host, running or only defined.
 
 use super::cpu::{cores_of, helper_pins, live_pins};
 use super::guest::Guest;
@@ -89,7 +89,7 @@ pub fn check<'t>(
     memory(guest, topology, others, report);
 }
 
-/// Checks that bound memory fits into its nodes besides what other domains bind there.
+/// Checks that bound memory fits into its nodes besides the memory that other domains bind there.
 fn memory<'t>(guest: &Guest<'t>, topology: &Topology, others: &Occupancy, report: &mut Report<'t>) {
     for (nodes, wanted, spot) in super::memory::bound(&guest.banks()) {
         let Some(there) = super::memory::memory_of(topology, &nodes) else { continue };
@@ -174,7 +174,7 @@ impl Theirs {
 /// Checks pcpus and cores against one domain: one finding per kind, at the first pin concerned. An
 /// overlap with pcpus that the other domain merely floats over is a note: if it floats over all
 /// pcpus, no place is free of it, and the planner says so, too. So is an overlap with cores that a
-/// stopped domain yields: `start` reports what is taken by then.
+/// stopped domain yields: `start` reports cores taken since.
 fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut Report<'t>) {
     let theirs = Theirs::of(topology, held);
     let split = theirs.cores.minus(&theirs.vcpus);
@@ -228,7 +228,7 @@ fn threads<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut
     }
 }
 
-/// Returns what the sets share with another, and the first set that does.
+/// Returns the pcpus that the sets share with another, and the first set that does.
 fn shared<'g, 't: 'g>(
     sets: impl Iterator<Item = &'g At<'t, CpuSet>>,
     theirs: &CpuSet,

@@ -57,7 +57,7 @@ const NIC_PLACE: Rule = Rule::warning(
     "a passed NIC beside a GPU that is not at slot 0, function 0 of its guest bus",
 );
 
-/// nvidia-smi and NCCL tell one host bridge (PHB) from several of one node (NODE) by them.
+/// nvidia-smi and NCCL distinguish one host bridge (PHB) from several of one node (NODE) by them.
 const BRIDGES: Rule = Rule::warning(
     "host-bridge-differs",
     "passed GPUs below one expander bus that are below several host bridges, or the reverse",
@@ -90,8 +90,8 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     bridges(guest, topology, report);
 }
 
-/// The passed functions that have no place of their own in the guest, or one that a rule finds fault
-/// with; none: what is at fault is no place of a single function.
+/// The passed functions that have no place of their own in the guest, or one that violates a rule;
+/// none: the fault is not the place of a single function.
 pub fn misplaced(domain: &DomainXml, topology: &Topology) -> Option<BTreeSet<Bdf>> {
     let guest = Guest::read(domain);
     let mut report = Report::default();
@@ -351,7 +351,7 @@ fn flat<'t>(guest: &Guest<'t>, passed: &Passed<'t>, topology: &Topology, report:
     }
     let device = topology.device(passed.bdf.value);
     let is_gpu = device.is_some_and(|device| device.kind() == DeviceKind::Gpu);
-    // What is built into the host's root complex has no port there either.
+    // Functions built into the host's root complex have no port there either.
     if !is_gpu && device.is_some_and(|device| device.parent.is_none()) {
         return;
     }

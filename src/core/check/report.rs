@@ -4,7 +4,7 @@ use crate::domain::read::Spot;
 use crate::finding::{self, Rule, Says};
 use serde::Serialize;
 
-/// What is wrong with a domain, and where.
+/// A fault of a domain, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InXml {
@@ -12,7 +12,7 @@ pub struct InXml {
     pub path: String,
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong, with numbers.
+    /// The fault, with numbers.
     pub message: String,
 }
 
@@ -31,7 +31,7 @@ impl Says for InXml {
 /// A finding about a domain, with its place in the XML.
 pub type Finding = finding::Finding<InXml>;
 
-/// What is worse than it could be, and is as good as this host or what was asked for lets it be.
+/// A deviation that this host or the request does not allow to improve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Note {
@@ -41,7 +41,7 @@ pub struct Note {
     pub path: String,
     /// Line, from 1.
     pub line: usize,
-    /// What is so, and why it stays.
+    /// The deviation, and why it stays.
     pub message: String,
 }
 

@@ -41,7 +41,7 @@ fn edited(edits: &[(&str, &str)]) -> String {
     })
 }
 
-/// What is found in an edited domain.
+/// The findings in an edited domain.
 fn found(edits: &[(&str, &str)], change: fn(&mut Setting)) -> Vec<Finding> {
     let mut setting = Setting {
         host: dgx2().parts().clone(),
@@ -52,7 +52,7 @@ fn found(edits: &[(&str, &str)], change: fn(&mut Setting)) -> Vec<Finding> {
     let domain = DomainXml::parse(&edited(edits)).unwrap();
     let host = Topology::new(setting.host).unwrap();
     let (mut found, notes) = check::judge(&domain, &host, &setting.others, &setting.versions);
-    // What cannot be fixed in the domain is a note; its place is checked like a finding's.
+    // A fault that cannot be fixed in the domain is a note; its place is checked like a finding's.
     found.extend(notes.into_iter().map(|note| Finding {
         rule: note.rule,
         severity: Severity::Warning,
@@ -87,7 +87,7 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     let unique: BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(ids.len(), unique.len(), "a name stands twice in {ids:?}");
     let mut tried: BTreeSet<&str> = DEFECTS.iter().chain(OLD).map(|defect| defect.rule).collect();
-    // The definition does not tell who uses a disk, nor whether it exists.
+    // The definition does not show the users of a disk, nor whether it exists.
     let text = "<domain><devices><disk/>\n<disk><source file='/a'/></disk></devices></domain>";
     let domain = DomainXml::parse(text).unwrap();
     use check::DiskFault::{Backing, Direct, Format, Held, Missing, OfHost};
@@ -155,7 +155,7 @@ fn nothing_is_found_in_what_is_correct() {
     }
 }
 
-/// What is found in a document on a host, one line each, without its message.
+/// The findings in a document on a host, one line each, without their messages.
 fn lines(name: &str, document: &str, host: &Topology, others: &Occupancy, on: &Versions) -> String {
     let domain = DomainXml::parse(document).unwrap();
     let (found, notes) = check::judge(&domain, host, others, on);
@@ -237,8 +237,7 @@ proptest! {
     }
 }
 
-/// What is found in the correct domain beside another with these pins, and what is only noted, by
-/// rule.
+/// The findings and the notes in the correct domain beside another with these pins, by rule.
 fn beside(other: &Held) -> (Vec<&'static str>, Vec<&'static str>) {
     let domain = DomainXml::parse(GOOD).unwrap();
     let others = Occupancy { domains: vec![other.clone()], ..Occupancy::default() };

@@ -1,4 +1,4 @@
-//! Rules on versions of kernel, QEMU and libvirt with known defects for what the guest has, by the
+//! Rules on versions of kernel, QEMU and libvirt with known defects that affect the guest, by the
 //! table of [`crate::versions`]. An unknown version is not judged.
 
 use super::guest::Guest;

@@ -14,7 +14,7 @@ pub const DRIVER_FIRST: Rule =
 /// Unbinding a driver waits for these, for ever.
 pub const HOLDERS: Rule = Rule::warning("holders", "a GPU that programs or a console hold");
 
-/// Root would run what others have put there.
+/// Root would run programs of other users.
 pub const REPLACEABLE: Rule = Rule::error(
     "program-replaceable",
     "a program that root runs at boot or at a guest's start, and that others can replace",
@@ -132,7 +132,7 @@ fn first(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
     virqfd(case, drivers, report);
 }
 
-/// Warns of an initramfs that is older than what it has a copy of.
+/// Warns of an initramfs that is older than the files that it has copies of.
 fn stale(case: &Case<'_>, drivers: &BootDrivers, meant: usize, report: &mut Report<'_>) {
     let Some((image, file)) = &drivers.stale else { return };
     let command = fix::initramfs(case.facts);

@@ -14,8 +14,8 @@ const NEXT_BOOT: &str = "# takes effect at the next boot";
 const SOME_INITRAMFS: &str =
     "# renew the initramfs: `update-initramfs -u -k all` or `dracut --force --regenerate-all`";
 
-/// Returns the commands of findings as a script, each below what it mends. No command is there
-/// twice, and what applies to changes of all findings comes last.
+/// Returns the commands of findings as a script, each below the findings that it fixes. No command
+/// appears twice, and commands that apply changes of all findings come last.
 pub fn script(findings: &[Finding]) -> Vec<String> {
     let tools = [InitramfsTool::UpdateInitramfs, InitramfsTool::Dracut, InitramfsTool::Mkinitcpio];
     let of_tools = tools.iter().map(|tool| tool.command());

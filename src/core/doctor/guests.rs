@@ -41,7 +41,7 @@ const ENOUGH_S: u64 = 300;
 const AUTO_SHUTDOWN: Version = Version(11, 2, 0);
 /// The first whose daemon is not ended by systemd before its guests are (libvirt news, 11.6.0).
 const SAFE_AUTO_SHUTDOWN: Version = Version(11, 6, 0);
-/// What a list of devices needs for guests with GPUs.
+/// The entry that a list of devices needs for guests with GPUs.
 const NODE: &str = "/dev/vfio/vfio";
 
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
@@ -54,7 +54,7 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     shutdown(case, report);
 }
 
-/// What a machine without `VHOST_NET` lacks.
+/// The feature missing without `VHOST_NET`.
 pub const NO_VHOST: &str =
     "this machine has no /dev/vhost-net, which virtio NICs of guests need at their start";
 /// What helps against [`NO_VHOST`].
@@ -122,7 +122,7 @@ fn vulnerable(case: &Case<'_>, report: &mut Report<'_>) {
             "# upgrade libvirt to {good}, or to a fixed package of the distribution"
         )],
     };
-    // What a guest can use against the daemon is more than a note.
+    // A defect that a guest can use against the daemon is more than a note.
     let traits = case.traits.unwrap_or_default();
     let is_open = |one: &Defect| has.iter().any(|defect| defect.source == one.source);
     let is_reached =
@@ -196,7 +196,7 @@ fn configuration(case: &Case<'_>, report: &mut Report<'_>) {
         return;
     };
     let at = "/etc/libvirt/qemu.conf";
-    // libvirt itself opens what a guest by iommufd has.
+    // libvirt itself opens the devices of a guest by iommufd.
     let needs_node = !case.traits.is_some_and(Traits::are_without_groups);
     let lacks_node = |list: &&Vec<String>| needs_node && !list.iter().any(|one| one == NODE);
     if let Some(list) = config.device_acl.as_ref().filter(lacks_node) {

@@ -18,7 +18,7 @@ pub const GROUP_SHARED: Rule = Rule::error(
 /// Groups look fine and isolate nothing.
 pub const ACS_OVERRIDE: Rule =
     Rule::error("acs-override", "groups that are split against what the hardware isolates");
-/// Groups are formed once, and stay when somebody clears the bits that they were formed by.
+/// Groups are formed once, and stay if the bits that they were formed by are cleared later.
 pub const ACS_OFF: Rule =
     Rule::error("acs-off", "a port that does not keep functions of different IOMMU groups apart");
 /// The kernel refuses to attach such a group (field knowledge; HPE's RBSU has an option).
@@ -114,8 +114,8 @@ fn off(case: &Case<'_>, report: &mut Report<'_>) {
     report.add(&OFF, wrong).says.fatal = true;
 }
 
-/// What a virtual machine without an IOMMU lacks, what its hypervisor can give it, and the same as a
-/// script. QEMU's intel-iommu works with processors of any vendor, and VFIO needs its caching mode.
+/// The missing IOMMU of a virtual machine, the remedy on its hypervisor, and the same as a script.
+/// QEMU's intel-iommu works with processors of any vendor, and VFIO needs its caching mode.
 fn of_virtual_machine(case: &Case<'_>, restart: &str) -> (String, String, Vec<String>) {
     let why = format!(
         "this is a virtual machine{}, and its hypervisor gives it no IOMMU",

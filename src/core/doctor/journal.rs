@@ -1,4 +1,5 @@
-//! Searches the kernel's log for what no file tells: texts, each with the rule that it belongs to.
+//! Searches the kernel's log for facts that no file has: texts, each with the rule that it belongs
+//! to.
 
 use crate::bdf::Bdf;
 use crate::finding::{Rule, Severity};
@@ -17,7 +18,7 @@ pub struct Pattern {
     pub rule: &'static str,
     /// How bad it is.
     pub severity: Severity,
-    /// What it means, and what to do.
+    /// Its meaning and the remedy.
     pub means: &'static str,
 }
 
@@ -31,7 +32,7 @@ const fn with(pattern: Pattern, with: &'static [&'static str]) -> Pattern {
     Pattern { with, ..pattern }
 }
 
-/// Makes a pattern of what may do so.
+/// Makes a pattern of a possible fault.
 const fn doubt(text: &'static str, rule: &'static str, means: &'static str) -> Pattern {
     Pattern { text, with: &[], rule, severity: Severity::Warning, means }
 }
@@ -198,7 +199,7 @@ pub struct Entry {
     pub rule: &'static str,
     /// How bad they are.
     pub severity: Severity,
-    /// The text that was found, or what the Xid means.
+    /// The text that was found, or the meaning of the Xid.
     pub text: &'static str,
     /// How many lines have it.
     pub lines: usize,
@@ -211,16 +212,16 @@ pub struct Entry {
     /// The Xid; none: the lines have none that was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xid: Option<u32>,
-    /// What it means, and what to do.
+    /// Its meaning and the remedy.
     pub hint: String,
 }
 
-/// What a line tells.
+/// The meaning of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sign {
     /// A text, by its place in the table.
     Text(usize),
-    /// An Xid that tells of hardware, by its place in NVIDIA's catalog.
+    /// An Xid about hardware, by its place in NVIDIA's catalog.
     Hardware(usize),
     /// Another one.
     Program,

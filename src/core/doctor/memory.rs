@@ -18,7 +18,7 @@ pub const FRAGMENTED: Rule = Rule::warning(
     "pages-fragmented",
     "huge pages that are missing, on one node only, or that cannot be reserved",
 );
-/// Merging costs time, and tells one tenant of another's memory.
+/// Merging costs time, and reveals one tenant's memory to another.
 pub const KSM: Rule = Rule::warning("ksm", "equal memory of guests that the kernel merges");
 
 /// The kernel's own limit of mappings, of which a guest with large memory may use most.

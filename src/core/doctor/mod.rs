@@ -32,7 +32,7 @@ use report::{Outcome, Report};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Every rule, in the order in which users meet what it finds.
+/// Every rule, in the order in which users meet the problems.
 const RULES: &[&Rule] = &[
     &NO_KVM,
     &needs::NO_LIBVIRT,
@@ -97,18 +97,18 @@ pub fn count_of_rules(has_log: bool) -> usize {
     RULES.len() + if has_log { journal::RULES.len() } else { 0 }
 }
 
-/// A host and what is known of it.
+/// A host and the known facts about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'a> {
     /// Its topology.
     pub topology: &'a Topology,
-    /// What is known beside it.
+    /// Facts beyond its topology.
     pub facts: &'a Facts,
     /// What domains hold; none: not known.
     pub guests: Option<&'a Occupancy>,
     /// Versions of QEMU and libvirt.
     pub versions: &'a Versions,
-    /// Whether libvirt answers, and what it reports.
+    /// Whether libvirt answers, and its report.
     pub connection: &'a Connection,
     /// What definitions of guests have; none: not known.
     pub traits: Option<Traits>,
@@ -150,7 +150,7 @@ pub struct KnownDefect {
     pub good_from: Option<Version>,
     /// The public source.
     pub source: &'static str,
-    /// What the source is worth.
+    /// The reliability of the source.
     pub evidence: Evidence,
 }
 
@@ -164,7 +164,7 @@ pub struct Diagnosis {
     pub known_defects: Vec<KnownDefect>,
     /// Rules that were not checked, each with the reason.
     pub not_checked: Vec<String>,
-    /// Rules that were checked in part, each with what is missing.
+    /// Rules that were checked in part, each with the missing part.
     pub partly_checked: Vec<String>,
 }
 
@@ -201,7 +201,7 @@ impl Case<'_> {
         self.version(defect.of).filter(|version| is_met && defect.is_in(*version, release))
     }
 
-    /// Whether the host has what a defect is about.
+    /// Whether a defect affects the host.
     fn concerns(&self, concern: Concern) -> bool {
         let machine = self.topology.machine();
         match concern {
@@ -268,7 +268,7 @@ pub fn concerning(findings: Vec<Finding>, devices: &[Bdf]) -> Vec<Finding> {
     let concerns = |finding: &Finding| match finding.says.device {
         _ if by_binding.contains(&finding.rule) => false,
         // That an idle GPU may lose its power is the kernel's default: a warning at each guest
-        // would be read by nobody.
+        // would not be read.
         Some(_) if finding.rule == device::D3COLD.id && finding.severity > Severity::Error => false,
         Some(device) => devices.contains(&device) && finding.severity < Severity::Note,
         // Whoever makes a guest finds what its machine lacks.

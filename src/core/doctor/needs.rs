@@ -1,5 +1,5 @@
-//! Rules on what every guest with a GPU needs before anything else: KVM, libvirt, QEMU with
-//! firmware, a GPU. Each finding has the command that installs or starts what is missing.
+//! Rules on the basic needs of every guest with a GPU: KVM, libvirt, QEMU with firmware, a GPU.
+//! Each finding has the command that installs or starts the missing part.
 
 use super::report::{Report, Wrong};
 use super::{Case, Finding};
@@ -65,7 +65,7 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     gpu(case, report);
 }
 
-/// Returns what a host lacks of KVM, libvirt, QEMU and firmware, as findings of these rules.
+/// Returns findings for each of KVM, libvirt, QEMU and firmware that a host lacks.
 pub fn missing(case: &Case<'_>) -> Vec<Finding> {
     let mut report = Report::new(case.facts);
     kvm(case, &mut report);
@@ -239,8 +239,8 @@ fn firmware(case: &Case<'_>, report: &mut Report<'_>) {
     let asked = case.connection.support().filter(|support| support.emulator.is_some());
     let by_libvirt = asked.map(|support| support.has_firmware);
     let by_files = case.facts.software.as_ref().map(|software| software.firmware);
-    // libvirt lists the firmware of its default machine only: what is installed for another one is
-    // there, too.
+    // libvirt lists the firmware of its default machine only: firmware for another machine may be
+    // installed, too.
     let by_libvirt = by_libvirt.filter(|has| *has || by_files != Some(true));
     match by_libvirt.or(by_files) {
         None => report.skip(&NO_FIRMWARE, case.connection.silence()),

@@ -72,7 +72,7 @@ fn list(all: &BTreeSet<Bdf>) -> String {
     }
 }
 
-/// What is wrong with the pairs that a port decides on.
+/// The fault of the pairs that a port decides on.
 fn wrong(case: &Case<'_>, at: Bdf, port: Bdf, pairs: &Pairs) -> Wrong {
     let Pairs { nics, gpus, writes, blocked } = pairs;
     let what = if *writes { "writes and reads" } else { "reads" };

@@ -1,4 +1,4 @@
-//! Findings about a host, and what was not checked. Knows no rule.
+//! Findings about a host, and skipped checks. Knows no rule.
 
 use crate::bdf::Bdf;
 use crate::finding::{self, Rule, Says, Severity};
@@ -6,7 +6,7 @@ use crate::topology::Facts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What is wrong with a host, and where.
+/// A fault of a host, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfHost {
@@ -62,7 +62,7 @@ pub(super) struct Report<'a> {
     found: Vec<Finding>,
     /// Rules that were not checked, with the reason.
     not_checked: BTreeMap<&'static str, String>,
-    /// Rules that were checked in part, with what is missing.
+    /// Rules that were checked in part, with the missing part.
     partly_checked: BTreeMap<&'static str, String>,
 }
 
@@ -140,8 +140,8 @@ impl<'a> Report<'a> {
         self.partly_checked.entry(rule.id).or_insert_with(|| line(&why.into()));
     }
 
-    /// Returns what was found and what was not checked. A rule with a finding was checked, at least
-    /// in part.
+    /// Returns the findings and the skipped checks. A rule with a finding was checked, at least in
+    /// part.
     pub fn finish(mut self) -> Outcome {
         let order: Vec<&str> = super::rules().map(|rule| rule.id).collect();
         let place = |id: &str| order.iter().position(|known| *known == id);

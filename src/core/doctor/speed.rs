@@ -10,7 +10,7 @@ use crate::verify::{BALANCING, GOVERNOR, THP};
 /// Interrupts land on pcpus of guests.
 pub const IRQBALANCE: Rule =
     Rule::note("irqbalance", "interrupts that are spread over isolated pcpus, too");
-/// Isolated pcpus that nobody uses are lost.
+/// Isolated pcpus that no guest uses are lost.
 pub const ISOLATION: Rule =
     Rule::warning("isolation-mismatch", "isolated pcpus and pcpus of guests that differ");
 /// Links that sleep can be lost (Xid 79).

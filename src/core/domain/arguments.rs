@@ -47,7 +47,7 @@ impl From<String> for Unread {
     }
 }
 
-/// What the arguments and overrides of a domain name.
+/// The files and devices named by the arguments and overrides of a domain.
 #[derive(Debug, Default)]
 pub struct Arguments<'t> {
     /// PCI functions of the host, in document order.
@@ -158,8 +158,8 @@ fn paths_of(value: &str, is_file: bool) -> Vec<String> {
     each.chain(whole.map(str::to_owned)).collect()
 }
 
-/// Returns the arguments that may name files which cannot be told from the definition: a file of
-/// settings, or JSON that is none.
+/// Returns the arguments that may name files which the definition does not show: a file of
+/// settings, or invalid JSON.
 pub fn hidden(root: Element<'_>) -> Vec<String> {
     let values: Vec<String> = arguments(root).map(value_of).collect();
     let is_hidden = |at: usize| {
@@ -226,8 +226,7 @@ fn place_of(device: &str) -> Option<GuestAddress> {
     Some(GuestAddress { segment: 0, controller, slot, function })
 }
 
-/// Options of QEMU that say anew what libvirt says by an element of the definition: the option, and
-/// the element.
+/// Options of QEMU that override an element of the definition: the option, and the element.
 const SAID_TWICE: [(&str, &str); 3] = [("cpu", "<cpu>"), ("smp", "<vcpu>"), ("m", "<memory>")];
 
 /// An argument of QEMU that replaces what an element of the definition says.
@@ -397,7 +396,7 @@ fn block(text: &str) -> Vec<Named> {
                 let device = value("device")?;
                 Some(device.parse().map_err(|_| no_address("device", device)))
             }
-            // What is no link, `in_sysfs` finds.
+            // `in_sysfs` finds paths that are not links.
             BLOCK_BY_VFIO => sysfs("path", value("path")?).filter(Result::is_err),
             _ => None,
         }
@@ -480,8 +479,8 @@ pub fn is_uuid(word: &str) -> bool {
         && word.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// Returns the function of a directory in sysfs, which a property names. What is no directory of
-/// sysfs is a link, which may be called as another function is.
+/// Returns the function of a directory in sysfs, which a property names. A path outside sysfs is a
+/// link, which may have the name of another function.
 fn sysfs(property: &str, path: &str) -> Option<Named> {
     let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_there = path.starts_with("/sys/") && !path.contains("/../");

@@ -1,6 +1,6 @@
-//! What a definition in a bundle may hold. Anybody can write one, and libvirt does as root what it
-//! says: it opens files, runs programs, takes devices of its host. So everything is refused but
-//! what guests of ours have. What names a file of a host is refused or written anew
+//! Allowed content of a definition in a bundle. Anyone can write one, and libvirt follows it as
+//! root: it opens files, runs programs, takes devices of its host. So everything is refused except
+//! elements of our guests. Names of files of a host are refused or replaced
 //! ([`DomainXml::for_another_host`]).
 
 use super::fragment::Fragment;
@@ -8,7 +8,7 @@ use super::guest::Record;
 use super::setting::Setting;
 use super::{DomainEdit, DomainXml, DomainXmlError, Element};
 
-/// Where packages put firmware, which everybody may read and nobody writes.
+/// Where packages put firmware, which all users may read and only packages write.
 const FIRMWARE: &str = "/usr/share/";
 /// The longest value in an error, in characters.
 const SHOWN: usize = 80;
@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("domain/genid", ""),
     ("domain/title", "=*"),
     ("domain/description", "=*"),
-    // Written anew.
+    // Replaced.
     ("domain/metadata", "=*"),
     ("domain/seclabel*", "type=dynamic model relabel=yes"),
     ("domain/maxMemory", "unit slots"),
@@ -179,8 +179,8 @@ const ALLOWED: &[(&str, &str)] = &[
 ];
 
 impl DomainXml {
-    /// Returns what is in it that no guest of a bundle has: the path of an element, and of its
-    /// attribute or text the value; none: nothing.
+    /// Returns an element that guests of bundles do not have: the path of an element, and of its
+    /// attribute or text the value; none if there is none.
     pub fn not_bundled(&self) -> Option<String> {
         // What libvirt itself never writes, and its parser and ours may read differently.
         if self.text().contains("<?") {
@@ -208,8 +208,8 @@ impl DomainXml {
         Some(shown(&arg.path(), &value))
     }
 
-    /// Returns it without what is its former host's: the program that runs it, labels, the file of
-    /// its console, what was made and bound for it; with `record` as our metadata, and if its
+    /// Returns it without parts of its former host: the program that runs it, labels, the file of
+    /// its console, objects made and bound for it; with `record` as our metadata, and if its
     /// console was kept in a file, it is kept in `log`.
     pub fn for_another_host(
         &self,
@@ -310,7 +310,7 @@ mod tests {
         GUEST.replace("<devices>", &format!("<devices>{text}"))
     }
 
-    /// What is refused of a text.
+    /// The refused part of a text.
     fn found(text: &str) -> String {
         assert_ne!(text, GUEST);
         DomainXml::parse(text).unwrap().not_bundled().unwrap_or_default()
@@ -396,7 +396,7 @@ mod tests {
         ("<emulator>/tmp/x</emulator>", "emulator[1]"),
     ];
 
-    /// What is refused of a domain, and by which path below `domain`.
+    /// Refused parts of a domain, and their paths below `domain`.
     const PARTS: &[(&str, &str)] = &[
         ("<seclabel type='none'/>", "seclabel/@type"),
         ("<seclabel type='static' model='dac'><label>0:0</label></seclabel>", "seclabel/@type"),

@@ -1,5 +1,5 @@
 //! A domain's claims on its host: pcpus, memory, PCI functions, each with its place in the XML.
-//! Reads any libvirt domain and ignores unknown elements; does not know what the host has.
+//! Reads any libvirt domain and ignores unknown elements; does not know the host.
 
 use super::DomainXml;
 use super::Element;

@@ -1,5 +1,5 @@
 //! A copy of a domain's definition that is another domain: with a name, a UUID, MAC addresses,
-//! disks and files of its own. What tells the first one from all others goes: the settings of its
+//! disks and files of its own. The identity of the first one is removed: the settings of its
 //! firmware, the serial number of its machine, the world-wide names of its disks, what our metadata
 //! says was made or bound for it. Chooses no place: its pins and functions are still the first's.
 
@@ -13,7 +13,7 @@ use super::{DomainXml, DomainXmlError};
 use crate::request::{Extras, Request};
 use std::collections::BTreeMap;
 
-/// What a copy has of its own.
+/// The own parts of a copy.
 #[derive(Debug, Clone)]
 pub struct Own<'a> {
     /// Its name.
@@ -22,17 +22,17 @@ pub struct Own<'a> {
     pub uuid: Option<&'a str>,
     /// The new paths of disks, by the old ones.
     pub disks: &'a BTreeMap<String, String>,
-    /// What is made for it.
+    /// Objects made for it.
     pub made: &'a [Made],
     /// MAC addresses that others have.
     pub taken_macs: &'a [String],
     /// Whether its GPUs need form no NVLink partition, although those of the first one had to.
     pub split: bool,
-    /// What it keeps, as the very same guest on another host; none: it is another guest.
+    /// The parts that it keeps, as the very same guest on another host; none: it is another guest.
     pub stays: Option<Stays<'a>>,
 }
 
-/// What a guest keeps that moves to another host: everything that its system sees of it.
+/// The parts that a guest keeps when it moves to another host: everything that its system sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stays<'a> {
     /// Where the settings of its firmware are there.
@@ -92,7 +92,7 @@ impl DomainXml {
         Some((from, to))
     }
 
-    /// The wanted state of what is a domain's alone.
+    /// The wanted state of the parts that identify a domain.
     fn without_identity(&self, own: &Own<'_>) -> Fragment {
         let devices = self.root().child("devices");
         let number = |name: &'static str| devices.map_or(0, |all| all.children(name).count());

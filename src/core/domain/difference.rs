@@ -8,15 +8,15 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;
 
-/// One place where a defined domain is not what was planned.
+/// One place where a defined domain differs from the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Difference {
     /// Path of the element or attribute: `domain/cputune/vcpupin[2]/@cpuset`.
     pub path: String,
-    /// What was planned; none where the defined domain has more than the plan.
+    /// The planned value; none if the defined domain has more than the plan.
     pub planned: Option<String>,
-    /// What is defined; none where it is missing.
+    /// The defined value; none if it is missing.
     pub defined: Option<String>,
 }
 

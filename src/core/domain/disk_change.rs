@@ -1,6 +1,6 @@
 //! Adds a disk to an existing domain, or removes one: its name, its port, the I/O threads that
-//! serve it. Everything else is unchanged. Knows no plan: what a tuned domain would have is
-//! `tune`'s.
+//! serve it. Everything else is unchanged. Knows no plan: `tune` decides the settings of a tuned
+//! domain.
 
 use super::claims::Claims;
 use super::device::{disk_path, remembered_path};
@@ -167,8 +167,8 @@ pub fn path_of(disk: Element<'_>) -> Option<String> {
     disk_path(disk)
 }
 
-/// Returns what a disk is on: its file, device, directory, name on the network or volume; at last
-/// its protocol or type; none: no medium.
+/// Returns the source of a disk: its file, device, directory, name on the network or volume; at
+/// last its protocol or type; none: no medium.
 pub fn source_of(disk: Element<'_>) -> Option<String> {
     let source = disk.child("source")?;
     let of_source =

@@ -54,15 +54,15 @@ pub enum DomainEdit {
         serial_log: Option<(String, String)>,
     },
     /// Sets the domain's UUID, also as that of the domain that our metadata is about, where there
-    /// is any: a copy of the definition gets another UUID, and what was made for this one is not
-    /// the copy's.
+    /// is any: a copy of the definition gets another UUID, and objects made for this one do not
+    /// belong to the copy.
     SetUuid {
         /// The UUID.
         uuid: String,
     },
-    /// Sets what is remembered of how the guest was made.
+    /// Sets the record of how the guest was made.
     SetMetadata {
-        /// Wish and what was made.
+        /// The request and the objects made.
         record: Box<Record>,
         /// NVLink partition.
         partition: Option<PartitionId>,

@@ -1,5 +1,5 @@
 //! From a placement to the edits that turn a document into that guest. Every number comes from the
-//! placement; what is already right in a document is not touched.
+//! placement; values that are already right are not touched.
 
 use super::edit::DomainEdit;
 use super::guest::CpuModel;

@@ -1,13 +1,13 @@
 //! The wanted state of an element: those attributes, texts and children that matter to us.
-//! [`super::splice`] applies it to a document; what a fragment does not name stays. Knows XML and
-//! libvirt's formatting, not its meaning.
+//! [`super::splice`] applies it to a document; parts that a fragment does not name stay. Knows XML
+//! and libvirt's formatting, not its meaning.
 
 use super::element::Element;
 use quick_xml::escape::{escape, partial_escape};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Reads the key that tells an element from its siblings of the same name.
+/// Reads the key that distinguishes an element from its siblings of the same name.
 pub(super) type KeyOf = fn(Element<'_>) -> Option<String>;
 
 /// Tells whether an element is ours to remove.

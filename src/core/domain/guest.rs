@@ -1,4 +1,4 @@
-//! What a guest's XML needs besides its placement: name, kind, disks, networks, and the record of
+//! The parts of a guest's XML besides its placement: name, kind, disks, networks, and the record of
 //! how it was made. Knows no host and no numbers of the plan.
 
 use super::wish::NicWish;
@@ -86,7 +86,7 @@ impl DiskFormat {
     }
 }
 
-/// What a disk's path names.
+/// The kind of object that a disk's path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -140,7 +140,7 @@ pub struct Disk {
     pub path: String,
     /// Its format.
     pub format: DiskFormat,
-    /// What the path names.
+    /// The kind of object that the path names.
     pub kind: DiskKind,
     /// How QEMU reads and writes it.
     #[serde(default)]
@@ -152,8 +152,8 @@ pub struct Disk {
     /// does.
     #[serde(default)]
     pub keeps_blocks: bool,
-    /// What the guest knows it by, at most 20 characters; none: libvirt's document says, or
-    /// nothing.
+    /// The serial number that the guest sees, at most 20 characters; none: that of libvirt's
+    /// document, or none at all.
     #[serde(default)]
     pub serial: Option<String>,
     /// The images below it, from the top down, as its definition states them, so that nothing is
@@ -170,7 +170,7 @@ pub struct BackingImage {
     pub path: String,
     /// Its format.
     pub format: DiskFormat,
-    /// What the path names.
+    /// The kind of object that the path names.
     pub kind: DiskKind,
 }
 
@@ -201,7 +201,7 @@ pub enum Role {
     Data,
     /// The cloud-init seed is on it.
     Seed,
-    /// It lies below a disk of the guest, and perhaps below those of others; nobody writes it.
+    /// It is the base of a disk of the guest, and perhaps of others; it is never written.
     Base,
 }
 
@@ -242,13 +242,13 @@ pub struct Made {
     pub volume: Option<VolumeRef>,
 }
 
-/// A function that was bound for a guest, and what it was bound to before.
+/// A function that was bound for a guest, and its driver before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bound {
     /// The function.
     pub bdf: Bdf,
-    /// What it goes back to with the guest.
+    /// The driver that it returns to when the guest is deleted.
     pub was: Binding,
 }
 
@@ -267,19 +267,19 @@ pub struct Reserved {
     pub boot: String,
 }
 
-/// A virtual function that its card was told about for a guest.
+/// A virtual function that was configured on its card for a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guarded {
     /// The function.
     pub bdf: Bdf,
-    /// What it may do for the guest.
+    /// Its permissions for the guest.
     pub to: Guard,
-    /// What it may do again without the guest.
+    /// Its permissions again without the guest.
     pub was: Guard,
 }
 
-/// The topology file for NCCL that a guest was told by its seed.
+/// The topology file for NCCL that a guest got by its seed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SeededNccl {
@@ -289,7 +289,7 @@ pub struct SeededNccl {
     pub functions: Vec<(Bdf, Bdf)>,
 }
 
-/// What is remembered of a guest in its own metadata, below [`NAMESPACE`].
+/// The record of a guest in its own metadata, below [`NAMESPACE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Record {
@@ -301,7 +301,7 @@ pub struct Record {
     pub bound: Vec<Bound>,
     /// Huge pages that were reserved for it.
     pub reserved: Vec<Reserved>,
-    /// Virtual functions that their cards were told about for it.
+    /// Virtual functions that were configured on their cards for it.
     #[serde(default)]
     pub guarded: Vec<Guarded>,
     /// The topology file for NCCL in its seed; none: there was none.
@@ -356,7 +356,7 @@ pub struct Guest {
     /// Free root ports on the root bus for devices that come while it runs.
     #[serde(default)]
     pub spare_ports: u32,
-    /// What the hypervisor that it is for can do.
+    /// The features of its hypervisor.
     #[serde(default)]
     pub abilities: Abilities,
     /// What to remember.

@@ -16,7 +16,7 @@ const DEFAULT_HUGE_PAGE: MemSize = MemSize::from_kib(2048);
 impl DomainXml {
     /// Returns the host resources that the domain holds. Any libvirt domain can be read; a relevant
     /// value that cannot be parsed is an error, since a pcpu or device overlooked here would be
-    /// given away twice. A definition does not tell whether the domain starts with the host.
+    /// given away twice. A definition does not contain whether the domain starts with the host.
     pub fn held(&self, active: bool) -> Result<Held, DomainXmlError> {
         let claims = Claims::read(self);
         if let Some(fault) = claims.faults.first() {
@@ -72,7 +72,7 @@ impl DomainXml {
 }
 
 impl DomainXml {
-    /// The same in place of what it held before: its recorded devices that are now at other
+    /// The same in place of its earlier resources: its recorded devices that are now at other
     /// addresses stay its own while they are recorded.
     pub fn held_instead(&self, before: &[Held]) -> Result<Held, DomainXmlError> {
         let mut held = self.held(false)?;

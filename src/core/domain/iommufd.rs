@@ -37,7 +37,7 @@ pub(super) fn is_enabled(root: Element<'_>) -> bool {
     enabled.is_some_and(|enabled| enabled == "yes")
 }
 
-/// What a device says for itself.
+/// The own setting of a device.
 pub(super) fn own(device: Element<'_>) -> Option<bool> {
     let own = device.child("driver")?.attr("iommufd")?;
     Some(own == "yes")
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(made(&domain("", [yes, yes]), true), domain(on, ["", ""]));
         assert_eq!(made(&domain(on, [no, ""]), true), domain(on, ["", ""]));
         assert_eq!(made(&domain("", [yes, no]), false), groups);
-        // What else a driver says stays.
+        // Other settings of a driver stay.
         let named = "<driver name='vfio' iommufd='yes'/>";
         assert_eq!(
             made(&domain("", [named, ""]), false),

@@ -32,7 +32,7 @@ impl fmt::Display for GuestThread {
     }
 }
 
-/// A device that comes to a running guest or leaves it, by what tells it from the others.
+/// A device that is attached to a running guest or detached, by its identifying properties.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -104,8 +104,8 @@ pub struct LiveChanges {
     pub waits: Vec<Difference>,
 }
 
-/// Finds what a running domain, given by its live XML, can take of a definition. `all` is every
-/// pcpu of the host, where unpinned threads run.
+/// Finds the changes of a definition that a running domain, given by its live XML, can take. `all`
+/// is every pcpu of the host, where unpinned threads run.
 pub fn live_changes(live: &DomainXml, wanted: &DomainXml, all: &CpuSet) -> LiveChanges {
     let (now, then) = (pins(live, all), pins(wanted, all));
     // A thread that does not run yet has no pin to change.

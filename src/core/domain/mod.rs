@@ -1,4 +1,4 @@
-//! libvirt domain XML: reads it, edits it in place, compares it. What is not ours stays
+//! libvirt domain XML: reads it, edits it in place, compares it. All other parts stay
 //! byte-identical. No I/O.
 
 pub mod arguments;
@@ -171,7 +171,7 @@ impl DomainXml {
         is_q35 && iommu.is_none_or(is_intels)
     }
 
-    /// What a plan has to know of it as a template that the admin named.
+    /// Facts that a plan needs about it as a template that the admin named.
     pub fn as_template(&self) -> Template {
         let claims = Claims::read(self);
         let passed = claims.passed.into_iter();
@@ -217,7 +217,7 @@ impl DomainXml {
         arguments::replacing(self.root()).iter().any(|said| said.value.option == option)
     }
 
-    /// Whether the guest is macOS, which depends on what it sees of its CPU.
+    /// Whether the guest is macOS, which depends on the CPU that it sees.
     pub fn is_macos(&self) -> bool {
         arguments::is_macos(self.root())
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 /// Number of a guest's first virtual function in the hash of MAC addresses, far above other NICs,
 /// so that its MAC does not change when a NIC is added or removed.
 const FIRST_VF: u32 = 1 << 16;
-/// What a NIC's number grows by where another domain has its address, far above virtual functions.
+/// The increment of a NIC's number if another domain has its address, far above virtual functions.
 const ROUND: u32 = 1 << 20;
 /// Class and subclass of Ethernet controllers.
 const CLASS_ETHERNET: u32 = 0x0200;
@@ -138,8 +138,7 @@ impl DomainXml {
     }
 
     /// Finds addresses for `count` NICs once those at the places `gone` are removed: free root
-    /// ports of the root bus, then new ones. `only`: the ports of which it has to be one; none is
-    /// made then.
+    /// ports of the root bus, then new ones. `only`: the allowed ports; none is made then.
     pub(crate) fn nic_ports(
         &self,
         count: usize,
@@ -209,7 +208,7 @@ pub fn matched(there: &[Hook], wishes: &[&NicWish]) -> Vec<Option<usize>> {
     found
 }
 
-/// Returns what the interfaces of a domain are connected to, in order.
+/// Returns the connections of a domain's interfaces, in order.
 pub fn hooks(xml: &DomainXml) -> Vec<Hook> {
     let devices = xml.root().children("devices");
     let nics = devices.flat_map(|devices| devices.children("interface"));

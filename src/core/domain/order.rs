@@ -157,8 +157,7 @@ pub enum Dropped {
     Misspelt(&'static str),
 }
 
-/// Whether libvirt drops a child of an element, unread and unsaid; none: it does not, or it cannot be
-/// told.
+/// Whether libvirt drops a child of an element, silently; none: it does not, or this is unknown.
 pub fn dropped(parent: &str, name: &str) -> Option<Dropped> {
     let own = LISTS.iter().find(|(of, _)| *of == parent)?.1;
     if own.contains(&name) {

@@ -1,5 +1,5 @@
 //! QEMU device properties without a libvirt element, set in libvirt's QEMU namespace. Each is bound
-//! to the alias of one of our devices; what others set there stays.
+//! to the alias of one of our devices; properties set by others stay.
 
 use super::DomainXml;
 use super::element::Element;

@@ -53,9 +53,9 @@ pub struct Controller {
     pub bus_nr: Option<u8>,
     /// For an expander bus: the guest cell that it belongs to.
     pub cell: Option<u32>,
-    /// Name for overrides, with libvirt's prefix for users' names; none: what the document says.
+    /// Name for overrides, with libvirt's prefix for users' names; none: that of the document.
     pub alias: Option<String>,
-    /// Its address; none: what the document says.
+    /// Its address; none: that of the document.
     pub address: Option<PciAddress>,
 }
 
@@ -252,7 +252,7 @@ impl Buses {
         1 + self.bridges.keys().copied().filter(on_root).count()
     }
 
-    /// Forgets a controller and what is in use behind it.
+    /// Forgets a controller and the addresses in use behind it.
     pub fn forget(&mut self, index: u8) {
         if let Some(address) = self.bridges.remove(&index).and_then(|bridge| bridge.address) {
             self.used.remove(&(address.bus, address.slot));

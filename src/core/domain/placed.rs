@@ -39,9 +39,9 @@ pub struct IoThread {
 pub struct NicSeat {
     /// Place among the document's interfaces, from 0; behind the last: a new one.
     pub nth: usize,
-    /// libvirt network; none: what the document says.
+    /// libvirt network; none: that of the document.
     pub network: Option<String>,
-    /// MAC address; none: what the document says.
+    /// MAC address; none: that of the document.
     pub mac: Option<String>,
     /// Whether it is virtio and its packets are moved by the kernel or by QEMU, so that queues can
     /// be set.
@@ -50,7 +50,7 @@ pub struct NicSeat {
     pub vhost: bool,
     /// Whether its network hands out virtual functions, so that it has neither model nor driver.
     pub is_vf: bool,
-    /// What the admin wishes of it.
+    /// The admin's settings for it.
     #[serde(skip_serializing_if = "NicSettings::is_plain")]
     pub settings: NicSettings,
     /// Its address, where the edit sets one.
@@ -70,7 +70,8 @@ pub struct HostdevSeat {
     /// The name of its element, where the document has it and only its name and its place are set;
     /// none: it is all set.
     pub kept: Option<&'static str>,
-    /// What it is as a NIC, where its card sets that up; none: it is passed as any function.
+    /// Its settings as a NIC, if its card configures them; none: it is passed through like any
+    /// function.
     pub nic: Option<VfNic>,
     /// Its address in the guest.
     pub address: PciAddress,

@@ -1,5 +1,5 @@
 //! Reads values from a domain's XML, each with its place. Knows libvirt's spellings of numbers,
-//! sets, sizes and PCI addresses, but not what a value is for. A value that cannot be parsed
+//! sets, sizes and PCI addresses, but not the purpose of a value. A value that cannot be parsed
 //! becomes a [`Fault`], never a panic and never a guess.
 
 use super::Element;
@@ -67,7 +67,7 @@ impl<T> Deref for At<'_, T> {
 pub struct Fault<'t> {
     /// Its place.
     pub spot: Spot<'t>,
-    /// What is wrong, including the value.
+    /// The fault, including the value.
     pub message: String,
 }
 

@@ -49,8 +49,8 @@ impl DomainXml {
         }))
     }
 
-    /// Whether our metadata belongs to a domain of another UUID: the definition is a copy, and what
-    /// was made, bound and reserved for the original is not its own.
+    /// Whether our metadata belongs to a domain of another UUID: the definition is a copy, and
+    /// objects made, bound and reserved for the original are not its own.
     pub fn is_copy(&self) -> bool {
         match (self.recorded_uuid(), self.uuid()) {
             (Some(recorded), Some(own)) => !recorded.eq_ignore_ascii_case(&own),
@@ -59,7 +59,7 @@ impl DomainXml {
     }
 
     /// Whether gpuvm made it: our metadata has its UUID. Without one the metadata is that of an
-    /// export, or of a definition from which somebody took the UUID.
+    /// export, or of a definition whose UUID was removed.
     pub fn is_ours(&self) -> bool {
         self.recorded_uuid().is_some() && !self.is_copy()
     }

@@ -483,7 +483,8 @@ impl<'a> Seats<'a> {
         }
     }
 
-    /// Moves an expander bus to another guest cell: cells are numbered anew where nodes come or go.
+    /// Moves an expander bus to another guest cell: cells are renumbered when nodes are added or
+    /// removed.
     fn move_to_cell(&mut self, expander: u8, cell: Option<u32>) {
         let Some(bridge) = self.buses.bridges.get_mut(&expander) else { return };
         let Some(bus_nr) = bridge.bus_nr.filter(|_| bridge.model == "pcie-expander-bus") else {

@@ -61,7 +61,7 @@ pub enum AddressBits {
     Emulate(u8),
 }
 
-/// What a NIC shall be.
+/// The wanted settings of a NIC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicTuning {
@@ -71,9 +71,9 @@ pub struct NicTuning {
     pub queues: Put<u32>,
     /// Whether the host's kernel is named as what moves its packets.
     pub vhost: bool,
-    /// Rate of what the guest gets.
+    /// Inbound limit of the guest.
     pub inbound: Put<Rate>,
-    /// Rate of what the guest sends.
+    /// Outbound limit of the guest.
     pub outbound: Put<Rate>,
     /// Its MTU.
     pub mtu: Put<u32>,
@@ -163,9 +163,9 @@ pub enum Setting {
     },
     /// The CPU is the host's.
     HostCpu,
-    /// Whether the guest is told that its vCPUs have their pcpus to themselves (`hint-dedicated`:
-    /// no paravirtual spin locks and TLB flushes), and that it may poll instead of the host when
-    /// idle (`poll-control`).
+    /// Whether the guest gets the hint that its vCPUs have their own pcpus (`hint-dedicated`: no
+    /// paravirtual spin locks and TLB flushes), and that it may poll instead of the host when idle
+    /// (`poll-control`).
     KvmHints {
         /// Whether.
         on: bool,
@@ -181,7 +181,7 @@ pub enum Setting {
         /// Whether; else libvirt's default holds, without them.
         is_off: bool,
     },
-    /// Physical address bits; none: what the CPU model has.
+    /// Physical address bits; none: those of the CPU model.
     AddressBits {
         /// The bits.
         bits: Option<AddressBits>,

@@ -1,6 +1,6 @@
 //! Changes a document by replacing as few bytes as needed. Everything else, white space and
 //! comments included, is copied; nothing is reformatted. Knows libvirt's order of elements, not
-//! what they mean.
+//! their meaning.
 
 use super::element::Element;
 use super::fragment::{Fragment, Pick, Want, escaped};

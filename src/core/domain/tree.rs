@@ -1,6 +1,6 @@
 //! A document and the byte spans of its parts, read once with quick-xml. Knows XML, and of libvirt
-//! only the name of the root. XML features that nobody needs here (DOCTYPE, custom entities) are
-//! refused, so that no document can grow while it is read.
+//! only the name of the root. Unneeded XML features (DOCTYPE, custom entities) are refused, so that
+//! no document can grow while it is read.
 
 use super::DomainXmlError;
 use quick_xml::escape::unescape;
@@ -108,7 +108,7 @@ pub(super) fn line_at(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// A byte offset and what is wrong there.
+/// A byte offset and the fault there.
 type Failure = (usize, String);
 
 struct Indexer<'t> {

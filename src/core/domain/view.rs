@@ -20,8 +20,8 @@ use serde::Serialize;
 pub struct DiskView {
     /// Its name in the guest, as libvirt calls it.
     pub target: String,
-    /// File, block device or volume on the host, or what is known of another; empty for a drive
-    /// without a medium.
+    /// File, block device or volume on the host, or a description of another source; empty for a
+    /// drive without a medium.
     pub source: String,
     /// Its format.
     pub format: String,
@@ -35,11 +35,11 @@ pub struct DiskView {
 pub struct NicView {
     /// MAC address, lower case.
     pub mac: String,
-    /// What it is connected to: network, bridge or host interface, by name.
+    /// Its connection: network, bridge or host interface, by name.
     pub source: String,
 }
 
-/// What a guest's serial console is connected to.
+/// The other end of a guest's serial console.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsoleView {
@@ -72,7 +72,7 @@ pub struct Remembered {
     pub made: Vec<Made>,
 }
 
-/// What a domain is and holds.
+/// A domain and its resources.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct View {
@@ -110,7 +110,7 @@ impl View {
     pub fn of(xml: &DomainXml, topology: Option<&Topology>) -> Result<View, DomainXmlError> {
         let held = xml.held(true)?;
         let claims = Claims::read(xml);
-        // What was made for another domain is not this one's, which is a copy of it.
+        // Objects made for another domain do not belong to this copy of it.
         let remembered = remembered(xml).filter(|_| xml.is_ours());
         let made = remembered.as_ref().map_or(&[][..], |remembered| &remembered.made);
         let devices = |name| {

@@ -26,8 +26,8 @@ impl DomainXml {
         named || loader.is_some_and(|kind| kind == "pflash")
     }
 
-    /// Whether UEFI is told a window of at least this many MiB; a size given in another way is left
-    /// to the admin.
+    /// Whether a window of at least this many MiB is set for UEFI; a size given in another way is
+    /// left to the admin.
     pub(super) fn tells_window(&self, mib: u64) -> bool {
         let lines = of_qemu(self.root()).filter(|line| line.name().ends_with(":commandline"));
         let mut told = lines.flat_map(of_qemu).filter_map(|argument| {

@@ -55,7 +55,7 @@ impl NicModel {
     }
 }
 
-/// What is set on a NIC; what is none is as the plan or the document has it.
+/// The settings of a NIC; none: the value of the plan or the document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicSettings {
@@ -71,10 +71,10 @@ pub struct NicSettings {
     /// Its largest packet, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Rate of what the guest gets.
+    /// Inbound limit of the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inbound: Option<Rate>,
-    /// Rate of what the guest sends.
+    /// Outbound limit of the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<Rate>,
     /// The VLAN of its frames, 1 to 4094.
@@ -139,7 +139,7 @@ pub const QUEUES_HINT: &str = "leave queues= out: it has one for each vCPU then,
 pub struct NicWish {
     /// libvirt's network.
     pub network: String,
-    /// What is set on it.
+    /// Its settings.
     #[serde(flatten)]
     pub settings: NicSettings,
 }

@@ -1,5 +1,5 @@
-//! A planned guest for KubeVirt: a `VirtualMachine`, and what the cluster's `KubeVirt` has to have
-//! for it (gpuvm-export(7), KUBEVIRT).
+//! A planned guest for KubeVirt: a `VirtualMachine`, and the required part of the cluster's
+//! `KubeVirt` (gpuvm-export(7), KUBEVIRT).
 
 use super::lost::{Lost, LostKind, comments, wrapped};
 use super::resource::{Resource, kind_word, resource};
@@ -26,7 +26,7 @@ pub struct KubeVirtExport {
     pub name: String,
     /// What `kubectl apply` takes.
     pub virtual_machine: VirtualMachine,
-    /// What the cluster's `KubeVirt` has to have, for `kubectl patch --type merge`.
+    /// The required part of the cluster's `KubeVirt`, for `kubectl patch --type merge`.
     pub cluster: KubeVirtPatch,
     /// The resources of its devices.
     pub resources: Vec<NamedResource>,
@@ -65,7 +65,7 @@ pub struct VirtualMachine {
     pub spec: VirtualMachineSpec,
 }
 
-/// What a `VirtualMachine` is.
+/// The specification of a `VirtualMachine`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -194,7 +194,7 @@ pub struct HugePageSize {
     pub page_size: String,
 }
 
-/// What a pod requests.
+/// The resource requests of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PodResources {
@@ -242,7 +242,7 @@ pub struct Bootloader {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Efi {
-    /// Whether it boots only what is signed; that needs SMM.
+    /// Whether it boots signed software only; that needs SMM.
     pub secure_boot: bool,
 }
 
@@ -292,7 +292,7 @@ pub struct PodDisk {
     pub disk: PodBus,
 }
 
-/// What the guest sees of a disk.
+/// The device that the guest sees for a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PodBus {
@@ -353,11 +353,11 @@ pub struct KubeVirtPatch {
     pub kind: String,
     /// Its name.
     pub metadata: Metadata,
-    /// What it has to have.
+    /// The required settings.
     pub spec: KubeVirtSpec,
 }
 
-/// What a `KubeVirt` has.
+/// The specification of a `KubeVirt`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KubeVirtSpec {
@@ -377,7 +377,7 @@ pub struct KubeVirtConfiguration {
     pub permitted_host_devices: Option<PermittedHostDevices>,
 }
 
-/// What a `KubeVirt` may do.
+/// The feature gates of a `KubeVirt`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -452,7 +452,7 @@ pub fn kubevirt(guest: PlatformGuest<'_>) -> Result<KubeVirtExport, PlatformErro
 }
 
 impl KubeVirtExport {
-    /// The `VirtualMachine` as YAML, below what is lost as comments.
+    /// The `VirtualMachine` as YAML, below the lost settings as comments.
     pub fn text(&self) -> serde_json::Result<String> {
         Ok(comments(&self.lost) + &to_yaml(&self.virtual_machine)?)
     }
@@ -648,7 +648,7 @@ fn devices(shape: &Shape<'_>, resources: &[Resource]) -> PodDevices {
     }
 }
 
-/// What the cluster's `KubeVirt` has to have.
+/// Returns the required part of the cluster's `KubeVirt`.
 fn cluster(shape: &Shape<'_>, resources: &[Resource]) -> KubeVirtPatch {
     let mut gates = Vec::new();
     let mut annotations = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What a platform cannot carry of a plan.
+//! Parts of a plan that a platform cannot carry.
 
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -61,7 +61,7 @@ pub enum LostKind {
 pub struct Lost {
     /// What it is.
     pub code: LostKind,
-    /// What it was, and what the platform does instead: a sentence without full stop.
+    /// The lost setting, and the platform's behaviour instead: a sentence without full stop.
     pub what: String,
 }
 
@@ -74,7 +74,7 @@ impl Lost {
 
 const COLUMNS: usize = 78;
 
-/// What is lost as comments, which begin with `#` in YAML, shell and ini files alike. Foreign text
+/// Lost settings as comments, which begin with `#` in YAML, shell and ini files alike. Foreign text
 /// cannot end a comment.
 pub fn comments(lost: &[Lost]) -> String {
     let mut text = String::new();

@@ -1,7 +1,7 @@
 //! A planned guest in the words of other platforms: KubeVirt and OpenStack Nova.
 //!
 //! These place guests by themselves. The shape of a plan goes over (vCPUs, threads, cells, pages,
-//! kinds and numbers of devices, policies), and its pins do not; every export lists what is lost.
+//! kinds and numbers of devices, policies), and its pins do not; every export lists lost settings.
 //! gpuvm-export(7) has each field with its source.
 //!
 //! Writes no file, and asks no platform.
@@ -31,7 +31,7 @@ pub struct PlatformGuest<'a> {
     pub name: &'a DomainName,
     /// The host that it was planned on.
     pub topology: &'a Topology,
-    /// What was in use there.
+    /// The occupancy of that host.
     pub occupancy: &'a Occupancy,
     /// The request.
     pub request: &'a Request,
@@ -41,7 +41,7 @@ pub struct PlatformGuest<'a> {
     pub disks: PlatformDisks,
     /// Names of devices that the caller gives.
     pub resources: &'a [ResourceWish],
-    /// What the caller knows to be lost, outside of the plan.
+    /// Losses outside the plan that the caller knows.
     pub lost: &'a [Lost],
 }
 
@@ -67,9 +67,9 @@ pub enum PlatformError {
     #[error("{asked} of memory is not a multiple of {of}, and the plan has {planned}")]
     Memory {
         asked: String,
-        /// What it has to be a multiple of.
+        /// The unit that it must be a multiple of.
         of: String,
-        /// What the plan made of it.
+        /// The value in the plan.
         planned: String,
     },
     /// A cell's memory is not a whole number of the platform's units.

@@ -1,5 +1,5 @@
-//! A planned guest for OpenStack Nova: a flavor, properties of its image, and what the host's
-//! nova.conf has to have for it (gpuvm-export(7), NOVA).
+//! A planned guest for OpenStack Nova: a flavor, properties of its image, and the required part of
+//! the host's nova.conf (gpuvm-export(7), NOVA).
 
 use super::lost::{Lost, LostKind, comments, wrapped};
 use super::resource::{alias, kind_word};
@@ -95,7 +95,7 @@ pub struct Alias {
     pub product_id: String,
     /// Its part in SR-IOV: `type-PF` also for a whole function that could have virtual ones.
     pub device_type: String,
-    /// Whether it has to be on a node of the guest.
+    /// Whether it must be on a node of the guest.
     pub numa_policy: String,
     /// Its class in Placement.
     pub resource_class: String,
@@ -129,7 +129,7 @@ pub fn nova(guest: PlatformGuest<'_>) -> Result<NovaExport, PlatformError> {
 }
 
 impl NovaExport {
-    /// The flavor and the image's properties as command lines, below what is lost as comments.
+    /// The flavor and the image's properties as command lines, below the lost settings as comments.
     pub fn text(&self) -> String {
         let Flavor { name, vcpus, ram, disk, ephemeral, extra_specs } = &self.flavor;
         let mut text = comments(&self.lost);

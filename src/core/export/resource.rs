@@ -163,7 +163,7 @@ pub(super) fn alias(
     let Some(given) = given else {
         return known(device).map(|name| short(&name)).ok_or_else(|| unknown(device, example()));
     };
-    // A resource of Kubernetes is taken, too: what is after its prefix.
+    // A resource of Kubernetes is accepted, too: the part after its prefix.
     let name = given.name.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_begun = name.starts_with(|c: char| c.is_ascii_alphanumeric());

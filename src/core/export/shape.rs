@@ -75,7 +75,7 @@ impl<'a> Shape<'a> {
         u32::try_from(self.guest.placement.cells.len()).unwrap_or(u32::MAX)
     }
 
-    /// What the guest's CPU looks like, a package for each cell if they are equally large.
+    /// The guest's CPU topology, a package for each cell if they are equally large.
     pub(super) fn cpu(&self) -> GuestTopology {
         let plain = self.guest.placement.topology.without_dies();
         let cells = self.cells();
@@ -93,7 +93,7 @@ impl<'a> Shape<'a> {
         self.guest.placement.huge_pages.map(|page| page.size())
     }
 
-    /// What is lost on every platform; `name`: the platform.
+    /// Settings lost on every platform; `name`: the platform.
     pub(super) fn lost(&self, name: &str) -> Vec<Lost> {
         let mut lost = Vec::new();
         let mut add = |code, what: String| lost.push(Lost::new(code, what));

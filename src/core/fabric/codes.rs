@@ -81,9 +81,9 @@ pub enum Meaning {
     Done,
     /// Fabric Manager is still starting: retry.
     Starting,
-    /// The partition is active, or GPUs of it are in another one: its list tells which.
+    /// The partition is active, or GPUs of it are in another one: its list shows which.
     AlreadyActive,
-    /// The partition is not active: the list tells whether that is true.
+    /// The partition is not active: the list shows whether that is true.
     AlreadyInactive,
     /// No service answers at the address.
     Unreachable,
@@ -94,7 +94,7 @@ pub enum Meaning {
     WrongMode,
     /// There is no such partition.
     NoPartition,
-    /// Any other failure; only the list tells whether the change was made.
+    /// Any other failure; only the list shows whether the change was made.
     Failed,
 }
 
@@ -117,7 +117,7 @@ impl Code {
         self.entry().map(|(_, advice)| advice).filter(|advice| !advice.is_empty())
     }
 
-    /// Returns what it means if this call returned it.
+    /// Returns its meaning if this call returned it.
     pub fn meaning(self, call: Call) -> Meaning {
         match (self.0, call) {
             (0, _) => Meaning::Done,

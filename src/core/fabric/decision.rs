@@ -136,7 +136,7 @@ impl PartitionRefusal {
         }
     }
 
-    /// Returns the unused partition that has to be released first.
+    /// Returns the unused partition that must be released first.
     pub fn stale(&self) -> Option<u32> {
         match self {
             PartitionRefusal::Stale { partition } => Some(*partition),

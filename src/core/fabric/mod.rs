@@ -1,6 +1,6 @@
 //! Fabric Manager's partitions in the shared NVSwitch model: whether one may be activated for a
-//! domain, how the list fits the running domains, what a return code means, and what is restored
-//! after Fabric Manager restarts (gpuvm-hardware(7), SHARED NVSWITCH).
+//! domain, how the list fits the running domains, the meaning of return codes, and the partitions
+//! to restore after Fabric Manager restarts (gpuvm-hardware(7), SHARED NVSWITCH).
 //!
 //! Fabric Manager knows partitions and GPUs by module id, libvirt knows domains; here the two are
 //! compared. Running domains take precedence, then the recorded activations, then Fabric Manager's

@@ -16,7 +16,7 @@ pub struct NeededGpu {
     pub module: Option<u32>,
 }
 
-/// A partition that has to be active before a guest with its GPUs starts.
+/// A partition that must be active before a guest with its GPUs starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
     /// Its number.

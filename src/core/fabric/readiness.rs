@@ -24,7 +24,7 @@ pub struct Readiness {
 /// Why Fabric Manager activates no partition at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unready {
-    /// What it says, or why it is not asked.
+    /// Its answer, or why it is not queried.
     pub why: String,
     /// What helps.
     pub hint: String,
@@ -40,7 +40,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Returns what it is, without what helps.
+    /// Returns the reason without the remedy.
     pub fn what(&self) -> String {
         match self {
             Obstacle::Refused(why) => why.to_string(),
@@ -84,15 +84,15 @@ impl Readiness {
         unready.chain(own.map(Obstacle::Refused)).collect()
     }
 
-    /// Returns what stays of it when no domain runs.
+    /// Returns its part that stays when no domain runs.
     pub fn without_domains(&self) -> Readiness {
         let stays = |why: &&PartitionRefusal| !why.is_of_domain();
         let refused = self.refused.iter().filter(stays).cloned().collect();
         Readiness { refused, ..self.clone() }
     }
 
-    /// Returns what keeps partitions from being activated for a domain that exists and is off: what
-    /// is still active for it is not refused. `ends`: it is deactivated first.
+    /// Returns the obstacles to activating partitions for an existing domain that is off: a
+    /// partition still active for it is not refused. `ends`: it is deactivated first.
     pub fn for_domain(&self, uuid: Option<&str>, ends: bool) -> Readiness {
         let is_its = |entry: &&RestoreEntry| {
             uuid.is_some_and(|uuid| entry.domain.eq_ignore_ascii_case(uuid))

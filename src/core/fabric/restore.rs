@@ -1,6 +1,6 @@
 //! The record of activated partitions, for restoring them after Fabric Manager restarts: the file's
-//! format, and what to tell Fabric Manager. Running domains take precedence, then the file, then
-//! Fabric Manager's own list.
+//! format, and the list to pass to Fabric Manager. Running domains take precedence, then the file,
+//! then Fabric Manager's own list.
 
 use super::{Domain, Listed, Modules, Running, modules_of};
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
@@ -152,8 +152,8 @@ pub enum Restore {
         /// Running domains whose partition is unknown: they lose their NVLinks.
         unplaced: Vec<Domain>,
     },
-    /// Activate these one by one. Their guests have lost NVLink and have to be power cycled: a
-    /// guest that was running while Fabric Manager started stays broken.
+    /// Activate these one by one. Their guests have lost NVLink and need a power cycle: a guest
+    /// that was running while Fabric Manager started stays broken.
     Activate {
         /// The partitions.
         entries: Vec<RestoreEntry>,
@@ -162,9 +162,9 @@ pub enum Restore {
     },
 }
 
-/// Decides what is restored. `running`: none if libvirt is not up yet; then the file alone decides.
-/// `known`: the GPUs of partitions by number, for those in neither the file nor Fabric Manager's
-/// list.
+/// Decides which partitions are restored. `running`: none if libvirt is not up yet; then the file
+/// alone decides. `known`: the GPUs of partitions by number, for those in neither the file nor
+/// Fabric Manager's list.
 pub fn restore(
     mode: &Mode,
     list: &RestoreList,
@@ -273,7 +273,7 @@ pub fn pending<'l>(
     running: &[Running],
     listed: Option<&[Listed]>,
 ) -> Vec<&'l RestoreEntry> {
-    // A partition whose GPUs another domain has by now belongs to that one.
+    // A partition whose GPUs another domain has now belongs to that one.
     let runs = |entry: &RestoreEntry| {
         let is_its = |one: &Running| one.domain.uuid.eq_ignore_ascii_case(&entry.domain);
         running.iter().any(|one| is_its(one) || one.has_any(&entry.modules))

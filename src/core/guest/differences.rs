@@ -1,5 +1,5 @@
-//! A guest against the request for it: what differs, and whether it can be changed in place. What
-//! counts only while a guest is placed (its policy, what is reserved) is not compared.
+//! A guest against its request: the differences, and whether they can be changed in place. Options
+//! that count only during placement (its policy, reservations) are not compared.
 
 use super::now::Guest;
 use super::{Opt, options::word};
@@ -12,7 +12,7 @@ use crate::request::{
 use crate::topology::{DeviceKind, Topology};
 use serde::Serialize;
 
-/// What a guest has of something, and what is requested.
+/// The present and the requested value of an option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestDifference {
@@ -20,9 +20,9 @@ pub struct GuestDifference {
     pub option: Opt,
     /// What it has.
     pub is: String,
-    /// What is requested.
+    /// The requested value.
     pub wanted: String,
-    /// Whether it can be changed without making the guest anew.
+    /// Whether it can be changed without recreating the guest.
     pub changeable: bool,
 }
 
@@ -102,7 +102,7 @@ fn sizes(wanted: &Request, record: &Request, now: &Guest, found: &mut Found) {
         HugePages::Size(page) => Some(page.size()),
         HugePages::Auto | HugePages::Off => None,
     };
-    // What was requested may have been rounded to whole pages, but not further.
+    // The request may have been rounded to whole pages, but not further.
     let unit = has_page.unwrap_or_default().max(PageSize::TwoMib.size());
     let is_rounded = |memory: MemSize| {
         record.memory_kib == Some(memory) && now.memory.kib().abs_diff(memory.kib()) < unit.kib()
@@ -205,8 +205,8 @@ fn listed<T: ToString>(all: &[T]) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(",") }
 }
 
-/// Compares how its CPU is pinned and shown with what is requested; where that leaves it open, with
-/// its record: `tune` changes that too, and others do not.
+/// Compares its pins and CPU model with the request; where that leaves it open, with its record:
+/// `tune` changes that too, and others do not.
 fn shape(wanted: &Request, (record, now): (&Request, &Request), found: &mut Found) {
     let pins = match wanted.pins {
         PinPolicy::Auto if record.pins == PinPolicy::Auto => now.pins,
@@ -225,7 +225,7 @@ fn shape(wanted: &Request, (record, now): (&Request, &Request), found: &mut Foun
     found.fixed(Opt::Profile, record.profile.word(), wanted.profile.word());
     let on = |on: bool| if on { "on" } else { "off" };
     found.fixed(Opt::P2pClique, on(record.p2p_clique), on(wanted.p2p_clique));
-    // What nobody has said is as the template has it.
+    // Values that were not requested are those of the template.
     let is_said = [wanted, record].iter().any(|request| request.iommufd != IommufdWish::Auto);
     if is_said {
         let is_on = |request: &Request| on(request.iommufd == IommufdWish::On);

@@ -1,5 +1,5 @@
-//! The one description of a guest: the options that request it, what it has now, and how the two
-//! differ. Knows no hypervisor, no verb and no file.
+//! The one description of a guest: the options that request it, its present values, and the
+//! differences. Knows no hypervisor, no verb and no file.
 
 mod differences;
 mod now;

@@ -1,5 +1,5 @@
-//! What a guest has now: its options as its definition has them, whoever changed it. What was left
-//! to the planner stays left to it.
+//! The present options of a guest, by its definition, including changes of others. Values left to
+//! the planner stay so.
 
 use crate::bdf::Bdf;
 use crate::check::guest::Guest as Defined;
@@ -46,7 +46,7 @@ impl Guest {
     }
 }
 
-/// Reads what a guest has; `record`: what was requested when it was made, or an empty request.
+/// Reads the present options of a guest; `record`: the request when it was made, or an empty one.
 pub fn now(xml: &DomainXml, topology: &Topology, record: &Request) -> Guest {
     let defined = Defined::read(xml);
     let (vcpus, memory) = size_now(xml, record);
@@ -196,7 +196,7 @@ fn settings_now(was: &Extras, now: &DeviceWish) -> Vec<VfSettings> {
     if settings.iter().all(|one| *one == VfSettings::default()) { Vec::new() } else { settings }
 }
 
-/// How its vCPUs are pinned: as recorded, unless all of them, some or none are by now.
+/// How its vCPUs are pinned: as recorded, unless this has changed since.
 fn pins_now(record: PinPolicy, defined: &Defined<'_>) -> PinPolicy {
     let pinned = defined.vcpu_pins.len();
     let alone = defined.vcpu_pins.iter().filter(|pin| pin.cpuset.value.len() == 1).count();
@@ -210,8 +210,8 @@ fn pins_now(record: PinPolicy, defined: &Defined<'_>) -> PinPolicy {
     }
 }
 
-/// The vCPUs and the memory that it has, of which `virsh setvcpus` and `virsh setmem` have it start
-/// with less: what it may have, or, if that is as recorded, what it starts with.
+/// The vCPUs and the memory that it has, which `virsh setvcpus` and `virsh setmem` may reduce for
+/// its start: the maximum, or, if that is as recorded, the values at its start.
 fn size_now(xml: &DomainXml, record: &Request) -> (u32, MemSize) {
     let claims = Claims::read(xml);
     let current = xml.root().child("currentMemory");
@@ -220,7 +220,7 @@ fn size_now(xml: &DomainXml, record: &Request) -> (u32, MemSize) {
     let plugged = u32::try_from(claims.plugged.len()).unwrap_or(u32::MAX);
     let is_kept = record.vcpus.is_none_or(|recorded| recorded == vcpus);
     let vcpus = if is_kept { plugged } else { vcpus };
-    // What was requested was rounded to whole pages of at most 1 GiB.
+    // The request was rounded to whole pages of at most 1 GiB.
     let page = claims.huge_pages.as_ref().and_then(|pages| Some(pages.value.first()?.size.value));
     let page = page.unwrap_or_default().max(PageSize::TwoMib.size());
     let is_kept =

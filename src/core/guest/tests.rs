@@ -1,4 +1,4 @@
-//! The law of what a guest has: read back from the definition that a request makes, it is that
+//! The law of a guest's options: read back from the definition that a request makes, it is that
 //! request, on every recorded host and from every template.
 
 use super::{differences, now, options};

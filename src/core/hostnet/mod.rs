@@ -98,7 +98,7 @@ impl BondMode {
         matches!(self, BondMode::Lacp | BondMode::Xor)
     }
 
-    /// Returns what has to be configured on the switch; none: nothing.
+    /// Returns the settings to make on the switch; none if there are none.
     pub fn of_switch(self) -> Option<&'static str> {
         match self {
             BondMode::Lacp => Some("a group of these ports with LACP (802.3ad)"),

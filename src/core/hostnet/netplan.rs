@@ -3,7 +3,7 @@
 //! Netplan merges its files, and lists only grow: an address that another file gives a NIC cannot
 //! be removed by a later one. So the NICs of a bridge are configured under a netplan ID of our own,
 //! matched by device name, that sorts before every usual one: systemd-networkd uses the first
-//! matching unit, and what other files say about the NIC has no effect until ours is removed. That
+//! matching unit, and settings of the NIC in other files have no effect until ours is removed. That
 //! ours is the first is checked on the units that netplan generates ([`judge`]).
 
 use super::units::{Link, Unit, taker};

@@ -16,7 +16,7 @@ const LONGEST_PREFIX: u8 = 30;
 pub struct Planned {
     /// The bridge.
     pub bridge: HostBridge,
-    /// What the NICs lose, a line each.
+    /// The losses of the NICs, a line each.
     pub lost: Vec<String>,
     /// Notes before it is created.
     pub notes: Vec<String>,
@@ -236,7 +236,7 @@ fn what(link: &Link) -> String {
     }
 }
 
-/// Lists what the NICs of a bridge lose.
+/// Lists the losses of a bridge's NICs.
 fn lost(bridge: &HostBridge, host: &HostNetwork) -> Vec<String> {
     let mut lost = Vec::new();
     let name = &bridge.name;

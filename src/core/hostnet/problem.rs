@@ -26,7 +26,7 @@ pub enum Problem {
     #[error("{name} is already a port of {master}")]
     Port {
         name: String,
-        /// What it is a port of.
+        /// The device that it is a port of.
         master: String,
     },
     /// A NIC with devices of guests or others on it that do not work on a port of a bridge.
@@ -53,7 +53,7 @@ pub enum Problem {
     CutOff {
         nic: String,
         name: String,
-        /// What is missing: "address", "gateway".
+        /// The missing setting: "address", "gateway".
         what: &'static str,
     },
     /// An address that no host can have.

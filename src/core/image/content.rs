@@ -60,7 +60,7 @@ pub enum ContentError {
     TooSmall { bytes: u64 },
 }
 
-/// A kind of file by its first bytes: offset, bytes, what it is.
+/// A kind of file by its first bytes: offset, bytes, name.
 type Magic = (u64, &'static [u8], &'static str);
 
 const DISKS: [Magic; 10] = [
@@ -130,7 +130,7 @@ pub fn disk(disk: &mut (impl Read + Seek)) -> Result<Found, ContentError> {
     // Its name is at most 1023 bytes long (docs/interop/qcow2).
     let name = read_at(disk, name_at, name_bytes.min(1023) as usize)?;
     let backing = (name_at != 0).then(|| String::from_utf8_lossy(&name).into_owned());
-    // Apart from its backing file it has to be valid; QEMU repairs one that was not closed.
+    // Apart from its backing file it must be valid; QEMU repairs one that was not closed.
     let mut own = head;
     if let Some(names) = own.get_mut(8..20) {
         names.fill(0);
@@ -183,7 +183,7 @@ pub(super) fn read_at(
     Ok(bytes)
 }
 
-/// What is said of an image over another.
+/// The text about an image on top of another.
 pub const BACKED: &str = "that lies over a backing file, so it is no image of its own";
 
 /// Incompatible features allowed in a qcow2 image that guests are made from. Bit 0 is dirty, 1

@@ -1,5 +1,5 @@
-//! What running guests use, from two samples of their counters, and what is wrong with it. Knows
-//! neither files nor a clock: samples carry their own.
+//! Usage of running guests, from two samples of their counters, and faults. Knows neither files nor
+//! a clock: samples carry their own.
 
 mod counters;
 mod judge;

@@ -1,4 +1,4 @@
-//! What a thread waits for: the other tasks that ran on its pcpu.
+//! The tasks that a thread waits for: the others that ran on its pcpu.
 
 use super::counters::{grown, ratio};
 use super::sample::{TaskScan, ThreadKind};

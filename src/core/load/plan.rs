@@ -1,4 +1,4 @@
-//! What a guest was given, from its running XML.
+//! The assigned pins and nodes of a guest, from its running XML.
 
 use super::sample::GuestPlan;
 use crate::cpuset::{CpuSet, NodeSet};

@@ -162,11 +162,11 @@ pub struct GuestLoad {
     pub io: Option<ByteRate>,
     /// Its disks.
     pub disk: Vec<NamedRate>,
-    /// Its NICs that are network devices of the host: what the guest receives and sends.
+    /// Its NICs that are network devices of the host: the received and sent traffic of the guest.
     pub net: Vec<NamedRate>,
     /// Its passed-through functions.
     pub devices: Vec<DeviceLoad>,
-    /// What is wrong, errors first.
+    /// The findings, errors first.
     pub findings: Vec<LoadFinding>,
     /// What could not be read, and why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

@@ -3,11 +3,11 @@
 use crate::finding::{self, Rule, Says};
 use serde::Serialize;
 
-/// What is wrong with the load of a guest or of the host.
+/// A fault in the load of a guest or of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfLoad {
-    /// What is wrong, with the value found.
+    /// The fault, with the value found.
     pub message: String,
     /// Where: a thread, a device, a file.
     pub at: String,

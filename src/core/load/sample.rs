@@ -171,7 +171,7 @@ pub struct GuestSample {
     pub unread: BTreeMap<String, String>,
 }
 
-/// What a guest was given: its pins and its nodes.
+/// The assigned pins and nodes of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestPlan {
     /// Its name.
@@ -208,7 +208,7 @@ impl GuestPlan {
     }
 }
 
-/// Any task of the host, as a candidate for what a vCPU waits for.
+/// Any task of the host, as a candidate for a vCPU's wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSample {
     /// The process that it belongs to.

@@ -48,7 +48,7 @@ pub fn refuse_unfilled(domain: &DomainXml, guest: &Guest<'_>) -> Result<(), Nccl
     Ok(())
 }
 
-/// Notes NICs that are left out because only their network decides what they are, when the guest
+/// Notes NICs that are left out because their network decides their kind only when the guest
 /// starts.
 pub fn note_networks(domain: &DomainXml, notes: &mut Vec<Note>) {
     let is_open = |device: &Element<'_>| {

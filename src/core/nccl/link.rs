@@ -4,8 +4,8 @@
 use crate::topology::Link;
 use serde::Serialize;
 
-/// The link of an element to the next one above it. What the host's record lacks is none, and is
-/// not written.
+/// The link of an element to the next one above it. Values that the host's record lacks are none,
+/// and are not written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieLink {

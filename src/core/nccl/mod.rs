@@ -71,8 +71,8 @@ pub struct Pci {
     /// Model of a switch; none for a function, which NCCL queries itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<SwitchIds>,
-    /// What is below a switch: switches in host order, then functions in the order of their guest
-    /// addresses.
+    /// The elements below a switch: switches in host order, then functions in the order of their
+    /// guest addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<Pci>,
 }
@@ -91,7 +91,7 @@ pub struct SwitchIds {
     pub subsystem_device: String,
 }
 
-/// What a note is about.
+/// The subject of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -119,7 +119,7 @@ pub enum About {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Note {
-    /// What it is about.
+    /// The subject.
     pub about: About,
     /// The fact, a sentence without full stop.
     pub says: String,
@@ -190,7 +190,7 @@ pub enum NcclError {
         /// The highest number that it may have.
         limit: u32,
     },
-    /// The host's record does not tell where a function is.
+    /// The host's record does not contain the place of a function.
     #[error("the host's record does not include the bridges above {bdf}")]
     UnknownPath { bdf: Bdf },
     /// NCCL would look a NIC up at another address than its own.
@@ -404,7 +404,7 @@ pub fn redirecting_ports(system: &System, host: &Topology) -> Vec<Bdf> {
     ports.into_iter().collect()
 }
 
-/// What is to be known where these of the ports send requests to the root complex.
+/// The remark if these of the ports send requests to the root complex.
 pub fn note_redirects(ports: &[Bdf]) -> Option<Note> {
     let named: Vec<String> = ports.iter().map(Bdf::to_string).collect();
     let says = format!(

@@ -167,7 +167,7 @@ mod tests {
         assert!(is_ours(&text) && is_ours(TMPFILES_TEXT));
         assert!(is_untouched(&text) && is_untouched(TMPFILES_TEXT));
         assert!(!is_ours("<system version=\"1\">\n") && !is_ours(""));
-        // A file changed by somebody is still ours, but is not removed.
+        // An edited file is still ours, but is not removed.
         for changed in
             [text.clone() + "\n", text.replace("system", "System"), "# Made by gpuvm".into()]
         {

@@ -428,7 +428,7 @@ fn any_pci() -> impl Strategy<Value = Pci> {
     })
 }
 
-/// An element as it has to be read.
+/// An element as it must be read.
 fn as_read(pci: &Pci) -> reader::Node {
     let mut attributes = vec![("busid", pci.busid.to_string()), ("class", pci.class.clone())];
     attributes.extend(pci.link.link_speed.map(|speed| ("link_speed", speed.to_owned())));

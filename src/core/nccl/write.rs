@@ -20,7 +20,7 @@ impl fmt::Display for System {
     }
 }
 
-/// Writes an element and what is below it.
+/// Writes an element and its children.
 fn element(f: &mut String, pci: &Pci, depth: usize) -> fmt::Result {
     let indent = "  ".repeat(depth);
     write!(f, "{indent}<pci busid=\"{}\" class=\"{}\"", pci.busid, pci.class)?;

@@ -141,7 +141,7 @@ pub fn write(document: &Document) -> String {
     text
 }
 
-/// Reads a document. Errors: what is wrong with it.
+/// Reads a document. Errors: the fault in it.
 pub fn read(text: &str) -> Result<Document, String> {
     quick_xml::de::from_str(text).map_err(|error| error.to_string())
 }

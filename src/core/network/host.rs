@@ -71,7 +71,7 @@ pub struct Route {
     pub to: Subnet,
     /// The network device that it goes by; none of one that leads nowhere.
     pub link: Option<String>,
-    /// The router that it leads over; none: what is there is reached directly.
+    /// The router that it leads over; none: its addresses are reached directly.
     pub gateway: Option<Ipv4Addr>,
 }
 

@@ -160,7 +160,7 @@ impl Network {
         }
     }
 
-    /// Reads a definition. Errors: what is wrong with it.
+    /// Reads a definition. Errors: the fault in it.
     pub fn read(text: &str) -> Result<Network, String> {
         let Document { name, uuid, forward, bridge, mtu, ips } = document::read(text)?;
         let kind = kind(forward.as_ref(), bridge.as_ref(), !ips.is_empty());
@@ -247,8 +247,8 @@ impl Network {
         })
     }
 
-    /// Returns how `defined`, as libvirt reports it, differs from this plan; what the plan leaves
-    /// to libvirt is not compared.
+    /// Returns how `defined`, as libvirt reports it, differs from this plan; settings that the plan
+    /// leaves to libvirt are not compared.
     pub fn differences(&self, defined: &Network) -> Vec<String> {
         let mut found = Vec::new();
         let mut compare = |what: &str, planned: String, now: String| {

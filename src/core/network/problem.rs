@@ -32,7 +32,7 @@ pub enum Problem {
     #[error("{name} is a port of {master}, which receives its packets")]
     Port {
         name: String,
-        /// What it is a port of.
+        /// The device that it is a port of.
         master: String,
     },
     /// A device that the host cannot do without.
@@ -52,7 +52,7 @@ pub enum Problem {
     #[error("{name} cannot be the name of its bridge: {why}")]
     BridgeName {
         name: String,
-        /// Who has it, or what is wrong with it.
+        /// The device that has it, or its fault.
         why: String,
     },
     /// A bridge that libvirt makes for another network.

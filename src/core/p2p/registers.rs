@@ -13,7 +13,7 @@ pub mod bits {
     pub const RR: u16 = 1 << 2;
     /// Peer-to-peer completions are redirected to the root complex.
     pub const CR: u16 = 1 << 3;
-    /// Upstream forwarding: what was redirected below goes on up.
+    /// Upstream forwarding: requests redirected below go on up.
     pub const UF: u16 = 1 << 4;
     /// Egress control: a vector decides which peers are reached.
     pub const EC: u16 = 1 << 5;
@@ -114,7 +114,7 @@ const ACS: u16 = 0x000d;
 const ATS: u16 = 0x000f;
 /// Id of the PCI Express capability.
 const EXPRESS: u8 = 0x10;
-/// What a function that does not answer returns.
+/// The value that a function returns if it does not answer.
 const ONES: u32 = u32::MAX;
 
 /// Lower and upper half of a double word.
@@ -133,7 +133,7 @@ fn has_wide_acs(vendor: u16, device: u16) -> bool {
 }
 
 impl Registers {
-    /// Reads them; `read` returns the double word at an offset, none beyond what may be read.
+    /// Reads them; `read` returns the double word at an offset, none beyond the readable part.
     pub fn read(ids: (u16, u16), mut read: impl FnMut(u16) -> Option<u32>) -> Registers {
         if read(0).is_none_or(|ids| ids == ONES) {
             return Registers::default();
@@ -171,7 +171,7 @@ fn devctl(read: &mut impl FnMut(u16) -> Option<u32>) -> Option<u16> {
     None
 }
 
-/// Follows the list of extended capabilities. Where it breaks off, what was not found is unknown.
+/// Follows the list of extended capabilities. If it breaks off, missing capabilities are unknown.
 fn extended(read: &mut impl FnMut(u16) -> Option<u32>) -> Registers {
     let mut found = Registers::default();
     let mut at = EXTENDED;
@@ -192,7 +192,7 @@ fn extended(read: &mut impl FnMut(u16) -> Option<u32>) -> Registers {
             }
         }
         if next == 0 {
-            // The end: what was not found is not there.
+            // The end: missing capabilities do not exist.
             found.acs.get_or_insert(Acs { cap: 0, ctl: 0 });
             found.ats.get_or_insert(Ats { present: false, enabled: false });
             return found;

@@ -43,7 +43,7 @@ pub struct End {
     pub ports: Vec<Port>,
 }
 
-/// What a function does to its peer.
+/// The kind of transfer from a function to its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -137,7 +137,7 @@ impl Route {
     }
 }
 
-/// Returns the way of what one function does to another.
+/// Returns the route of transfers from one function to another.
 pub fn route(from: &End, to: &End, op: Op) -> Route {
     let mut route = request(from);
     if op == Op::Read && matches!(route.way, Way::Switch | Way::Root) {

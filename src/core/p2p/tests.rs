@@ -54,7 +54,7 @@ fn what_cannot_be_read_is_unknown_and_never_off() {
     let good = config(&[(0x0001, 0), (0x000d, 0x0000_005f), (0x000f, 0x20)], 4096);
     assert_eq!(read(&good).acs, Some(Acs { cap: 0x5f, ctl: 0 }));
     let of = |config: &[u8]| (read(config).acs, read(config).ats);
-    // What a user may read, a function without extended space, and one that is gone.
+    // The part that a user may read, a function without extended space, and one that is gone.
     assert_eq!(read(&good[..64]), Registers::default());
     assert_eq!((of(&good[..256]), read(&good[..256]).devctl), ((None, None), Some(0x2910)));
     assert_eq!(read(&[0xff; 4096]), Registers::default());
@@ -197,7 +197,7 @@ fn an_unknown_register_is_unknown_only_where_it_matters() {
     assert_eq!((way(&nic, Op::Write), way(&nic, Op::Read)), (Way::Switch, Way::Unknown));
 }
 
-/// A bridge or function of a tree: what is above it, and the control of a downstream port.
+/// A bridge or function of a tree: the bridge above it, and the control of a downstream port.
 #[derive(Debug, Clone)]
 struct Node {
     /// The bridge above it; none: the root port.

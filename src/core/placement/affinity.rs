@@ -1,5 +1,5 @@
 //! The cores that belong to a GPU: its node, its share of the node, its block of cores. Knows only
-//! the host and the cores reserved for it, not what is in use.
+//! the host and the cores reserved for it, not the occupancy.
 
 mod annex;
 
@@ -47,7 +47,7 @@ pub(super) struct Among {
 }
 
 impl Among {
-    /// What is tried for a guest, the best first, and all cores last.
+    /// The attempts for a guest, the best first, and all cores last.
     pub(super) fn of(topology: &Topology, request: &Request) -> Vec<Among> {
         let parts = topology.parts();
         if request.pins == PinPolicy::None || request.profile == Profile::NvidiaVm {

@@ -125,9 +125,9 @@ impl Search<'_> {
 
     /// The place on pages of a size that are free now, where it is no worse than one that leaves
     /// them alone. Of pools that hold most of the nodes' memory each GPU has its part, so that all
-    /// guests fit: an admin who makes such pools wants guests that fill them. Of smaller pools
-    /// guests take what they would have of the node, until they are used up. Where too few pages
-    /// are free for either, guests share those that are.
+    /// guests fit: an admin who makes such pools wants guests that fill them. Guests take their
+    /// share of the node from smaller pools, until these are used up. Where too few pages are free
+    /// for either, guests share those that are.
     fn on_free(&self, page: PageSize) -> Option<Placement> {
         let found = |per_gpu| {
             let found = self.on(page, Counting { per_gpu, only_free: true }).ok()?;
@@ -191,8 +191,8 @@ impl Search<'_> {
         mounted.unwrap_or(page == PageSize::TwoMib)
     }
 
-    /// Says that too few pages are free and what has to be done for more. `nodes`: what the guest
-    /// would take of the advised size where it is on normal pages.
+    /// Says that too few pages are free, and how to get more. `nodes`: the pages of the advised
+    /// size that the guest would take instead of normal pages.
     fn explain_few(&self, normal: &mut Placement, nodes: Vec<NodePages>) {
         let mut pools = self.topology.nodes().iter().flat_map(|node| &node.huge_pages);
         let Some(page) = advised(self.topology) else {

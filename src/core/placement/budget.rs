@@ -24,15 +24,14 @@ pub(super) const DGX2: MemSize = MemSize::from_kib(1_516_912_640);
 /// The memory that the GPUs of a node share if no amount is requested.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum PerGpu {
-    /// The node's memory, less what stays with the host and what lies in huge pages of other sizes
-    /// that nobody uses.
+    /// The node's memory, less the host's reserve and unused huge pages of other sizes.
     #[default]
     OfNode,
     /// The node's pool of the requested page size, if that is less.
     OfPool,
     /// Those of its pages that are free, for the GPUs that are, if that is less still.
     OfFree,
-    /// The node's memory, less what stays with the host and all huge pages, in use or not.
+    /// The node's memory, less the host's reserve and all huge pages, in use or not.
     BesidePools,
     /// The node's memory as it would be if no huge pages were reserved.
     WithoutPools,
@@ -41,8 +40,7 @@ pub(super) enum PerGpu {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counting {
     pub(super) per_gpu: PerGpu,
-    /// Whether only pages that are free now can be had of the size that is asked for; else what is
-    /// missing can be reserved.
+    /// Whether only free pages of the requested size count; otherwise missing ones can be reserved.
     pub(super) only_free: bool,
 }
 
@@ -117,8 +115,8 @@ pub(super) struct Room {
     base: MemSize,
     /// Whether that is their pool of huge pages, which is less than their part of the node.
     pub(super) by_pool: bool,
-    /// Memory of that pool that is free, and all of it, if what is free is less than the part of
-    /// the GPUs that are.
+    /// Free and total memory of that pool, if the free part is less than the share of the free
+    /// GPUs.
     pub(super) scarce: Option<(MemSize, MemSize)>,
     gpus: u32,
     /// Memory in huge pages of other sizes than the guest's that no domain holds or will take.
@@ -194,7 +192,7 @@ pub(super) struct Solution {
     pub(super) cells: Vec<CellSize>,
     /// Where the memory of bound cells is.
     pub(super) parts: Vec<Part>,
-    /// What is left on each node while parts are taken.
+    /// The remaining resources of each node while parts are taken.
     pub(super) left: Vec<MemSize>,
 }
 
@@ -422,7 +420,7 @@ impl Budget {
         }
     }
 
-    /// Finds the cores and memory of a guest with these GPUs, or what is short.
+    /// Finds the cores and memory of a guest with these GPUs, or the shortage.
     pub(super) fn solve(
         &self,
         gpus: &[Bdf],

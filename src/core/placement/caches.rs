@@ -142,7 +142,7 @@ mod tests {
     use crate::placement::{Occupancy, plan};
     use crate::request::Request;
 
-    /// What a guest with this many GPUs of a recorded host sees.
+    /// The caches that a guest with this many GPUs of a recorded host sees.
     fn shown(host: &str, gpus: u32) -> (GuestTopology, Option<GuestCache>, Option<bool>) {
         let text = match host {
             "dgx-2" => include_str!("../../../topologies/dgx-2.json"),

@@ -103,7 +103,7 @@ pub(super) struct Candidate {
     pub(super) crowd: i32,
     /// Functions that were not requested but come along.
     pub(super) along: i32,
-    /// Whether the guest that is planned anew has it already.
+    /// Whether the guest that is planned again already has it.
     pub(super) is_own: bool,
 }
 
@@ -168,7 +168,7 @@ impl Devices<'_> {
             }
         }
         for device in devices {
-            // What a guest has it was given: it keeps that.
+            // A guest keeps its present functions.
             let is_own = self.taken.is_own(device.bdf);
             let is_new_count = is_count && !is_own;
             let data = || groups::remains(self.topology, device.bdf).filter(|_| is_new_count);

@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// What is said of guests that are not isolated where guests are of strangers.
+/// The text about guests that are not isolated on a host of strangers.
 const OF_STRANGERS: &str = "guests of this host belong to strangers, by `gpuvm host trust`: none \
                             of these is counted, and `create` makes none";
 
@@ -48,7 +48,7 @@ pub struct Capacity {
     /// The admin's setting for such guests, or what helps; none: there are no such guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<Cow<'static, str>>,
-    /// What the numbers do not include, and why Fabric Manager would refuse partitions.
+    /// Limits of the numbers, and why Fabric Manager would refuse partitions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -107,11 +107,11 @@ pub struct Size {
 pub struct Blocked {
     /// Its number of GPUs.
     pub gpus: u32,
-    /// What is short, with numbers.
+    /// The shortage, with numbers.
     pub what: String,
     /// Who holds it, one line each.
     pub holders: Vec<String>,
-    /// What is short even on the empty host; none: it would fit there.
+    /// The shortage even on the empty host; none if it would fit there.
     pub even_empty: Option<String>,
     /// The cheapest way to free it; none: ending none of the examined guests would.
     pub advice: Option<Advice>,
@@ -222,7 +222,7 @@ struct Fit {
     /// Whether the first of them is not isolated from others on NVLink, even if `create` refuses it
     /// for that.
     shares: bool,
-    /// Whether ports do not redirect what it sends or is sent, likewise.
+    /// Whether ports do not redirect its transfers, likewise.
     open: bool,
 }
 

@@ -5,7 +5,7 @@ use super::reason::{Criterion, GpuReason, LostBy, Topic, Unit};
 use super::score::{Key, Ranking, Scorer};
 use super::slots::{Mask, Slots, size, touched};
 
-/// Adds what the chosen set was compared with, and why the next best lost.
+/// Adds the alternatives to the chosen set, and why the next best lost.
 pub(super) fn explain(scorer: &Scorer<'_>, ranking: &Ranking, reasons: &mut Reasons) {
     let (Some(best), Some(second)) = (&ranking.best, &ranking.second) else { return };
     let next = scorer.slots.label(second.set());

@@ -2,9 +2,10 @@
 //! is nearest to one of them, then all GPUs together, then the devices themselves to any GPU, then as
 //! many GPUs as possible with one of their own below a switch.
 //!
-//! How near two functions are is told by a tree: what is as near to one GPU is so to all that are as
-//! near to that one. Each of these wishes counts, in a part of the tree, up to how many devices there
-//! help; so taking the device that helps most, again and again, is as good as any other choice.
+//! Distances of functions form a tree: a device that is near to one GPU is equally near to all GPUs
+//! that are as near to that one. Each of these wishes counts, in a part of the tree, up to how many
+//! devices there help; so taking the device that helps most, again and again, is as good as any
+//! other choice.
 
 use super::candidates::Candidate;
 use crate::topology::Proximity;
@@ -49,17 +50,17 @@ pub(super) struct Cover<'w> {
     rounds: usize,
     /// The rank that each GPU can have.
     worst: i32,
-    /// The rank of what is nearest to each GPU.
+    /// The rank of the device nearest to each GPU.
     best: Vec<i32>,
     /// How many are as near to each GPU as each rank.
     within: Vec<[usize; RANKS]>,
     taken: Vec<usize>,
 }
 
-/// What taking a device is worth; the least is taken: other than the guest's own, GPUs that it brings
-/// to the worst rank and how much nearer all GPUs come (both negative), its own distance, whether no
-/// GPU gets its own one by it, ranks at which it is one too many, those that its GPUs have already,
-/// what others need of it, and its place.
+/// What taking a device is worth; the least is taken: other than the guest's own, GPUs that it
+/// brings to the worst rank and how much nearer all GPUs come (both negative), its own distance,
+/// whether no GPU gets its own one by it, ranks at which it is one too many, those that its GPUs
+/// have already, the need of others for it, and its place.
 type Worth = (bool, i32, i32, u32, bool, usize, usize, [i32; 4], usize);
 
 impl<'w> Cover<'w> {

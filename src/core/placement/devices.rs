@@ -158,7 +158,7 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     })
 }
 
-/// Refuses named GPUs whose health is over a limit, with the way to have them nevertheless.
+/// Refuses named GPUs whose health is over a limit, with the option that accepts them.
 fn healthy(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     let Wanted::These(gpus) = wanted else { return Ok(()) };
     let row = &slots.gpus;

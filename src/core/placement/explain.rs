@@ -16,7 +16,7 @@ impl Reasons {
         self.0.push(Reason { choice, because: because.into(), compromise: false });
     }
 
-    /// Adds what the admin should know of a choice.
+    /// Adds remarks about a choice for the admin.
     pub(super) fn compromise(&mut self, choice: Topic, because: impl Into<Because>) {
         self.0.push(Reason { choice, because: because.into(), compromise: true });
     }

@@ -1,7 +1,7 @@
 //! Chooses a guest's NICs, virtual functions and NVMe drives: the nearest unused ones to its GPUs,
-//! in turn for each GPU, and among equally near ones those that free GPUs need least. A guest that is
-//! planned anew keeps those that it has, as far as it has no more than it is to have. Knows nothing
-//! of pcpus and memory.
+//! in turn for each GPU, and among equally near ones those that free GPUs need least. A guest that
+//! is planned again keeps those that it has, up to the requested number. Knows nothing of pcpus and
+//! memory.
 
 use super::affinity::Homes;
 use super::assign::{Cost, cheapest};
@@ -47,11 +47,11 @@ pub(super) struct Search {
 /// GPUs, and the device's index among the candidates.
 type Choice = Vec<(Option<usize>, usize)>;
 
-/// The request for one kind, and what is available.
+/// The request for one kind, and the available devices.
 #[derive(Debug)]
 pub(super) struct Wish {
     pub(super) kind: Kind,
-    /// How near it has to be.
+    /// Its required distance.
     near: Near,
     /// Whether each GPU is to have one so near: not where NICs are requested that are to be so.
     serves: bool,
@@ -152,7 +152,7 @@ impl Search {
         gpus.iter().filter_map(place).collect()
     }
 
-    /// Chooses the devices, or says what is short.
+    /// Chooses the devices, or reports the shortage.
     pub(super) fn choose(&self, gpus: &[Bdf], reasons: &mut Reasons) -> Result<Extras, PlanError> {
         self.check()?;
         let mut places = self.places(gpus);
@@ -179,8 +179,8 @@ impl Search {
         Ok(extras)
     }
 
-    /// Returns the node that has most of what a guest without GPUs wants; of equals, the one with
-    /// the most free.
+    /// Returns the node that has most of the requested devices, for a guest without GPUs; of
+    /// equals, the one with the most free.
     fn node(&self) -> Option<NodeId> {
         let on =
             |wish: &Wish, node| wish.candidates.iter().filter(|c| c.node == Some(node)).count();
@@ -282,8 +282,8 @@ impl Wish {
     }
 
     /// How many devices it takes so that each GPU has one that is near enough; none: no number is
-    /// enough. What is near enough to one GPU is so to all that are as near to that one, and the
-    /// guest's own to all.
+    /// enough. A device near enough to one GPU is so to all GPUs that are as near to that one, and
+    /// the guest's own to all.
     fn needed(&self, gpus: &[usize]) -> Option<usize> {
         let bits = match self.near {
             _ if !self.serves => return Some(0),

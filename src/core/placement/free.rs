@@ -1,4 +1,4 @@
-//! What a guest could have now: functions and cores that nothing holds.
+//! Free functions and cores.
 
 use super::affinity::Homes;
 use super::groups;

@@ -31,13 +31,13 @@ pub struct Advice {
     pub partition: Option<PartitionId>,
     /// Indexes of the GPUs that the guest gets then.
     pub gpus: Vec<usize>,
-    /// Guests that have to be moved or stopped, most GPUs first.
+    /// Guests that must be moved or stopped, most GPUs first.
     pub guests: Vec<Away>,
     /// GPUs of running guests that are restarted or ended.
     pub restarted: usize,
 }
 
-/// A guest that has to be moved or stopped.
+/// A guest that must be moved or stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Away {
@@ -59,7 +59,7 @@ pub struct Place {
     pub partition: Option<PartitionId>,
     /// Indexes of its GPUs.
     pub gpus: Vec<usize>,
-    /// What it holds there.
+    /// Its resources there.
     #[serde(skip)]
     pub held: Held,
 }
@@ -85,7 +85,7 @@ impl Advice {
 /// A guest that might be moved.
 #[derive(Debug)]
 struct Guest<'a> {
-    /// What it holds: while running, otherwise as defined.
+    /// Its resources: the running ones, or else as defined.
     held: &'a Held,
     running: bool,
     gpus: usize,

@@ -1,17 +1,17 @@
-//! Estimates what a choice costs later guests. Guests of 1, 2, 4, 8 and 16 GPUs are expected in the
-//! shares of [`CLASSES`].
+//! Estimates the cost of a choice to later guests. Guests of 1, 2, 4, 8 and 16 GPUs are expected in
+//! the shares of [`CLASSES`].
 //!
 //! Where the partitions of a board halve it, the halves and so on down to single GPUs (DGX-2, A100,
 //! H100, B200), the best that an online policy can do is known exactly: [`table`] holds the value
-//! of every state up to symmetry (gpuvm-placement(7), METRICS). Unavailable GPUs count as busy.
-//! What the table's 4.7 KB gain on a DGX-2 at the load of 0.9 that it is made for: the rule below
-//! for other boards, which is best fit there, takes a worse set for 7.7 % of the guests, and
-//! accepts 38.2 % of those of 8 GPUs instead of 40.1 %, the optimum (at 0.6: 60.0 and 60.9 %; at
-//! 1.2: 23.0 and 25.4 %). Looking a cost up takes no longer than computing it. Everywhere else the
-//! cost is the expected number of free GPUs that are useless to the next guest: free, but in no
-//! slot where a guest of its size fits (FGD, stranded GPUs there). Slots are the partitions of that
-//! size; on hosts without partitions as many as fit among the GPUs below the smallest PCIe switch,
-//! node or host that holds that many.
+//! of every state up to symmetry (gpuvm-placement(7), METRICS). Unavailable GPUs count as busy. The
+//! gain of the table's 4.7 KB on a DGX-2 at the load of 0.9 that it is made for: the rule below for
+//! other boards, which is best fit there, takes a worse set for 7.7 % of the guests, and accepts
+//! 38.2 % of those of 8 GPUs instead of 40.1 %, the optimum (at 0.6: 60.0 and 60.9 %; at 1.2: 23.0
+//! and 25.4 %). Looking a cost up takes no longer than computing it. Everywhere else the cost is
+//! the expected number of free GPUs that are useless to the next guest: free, but in no slot where
+//! a guest of its size fits (FGD, stranded GPUs there). Slots are the partitions of that size; on
+//! hosts without partitions as many as fit among the GPUs below the smallest PCIe switch, node or
+//! host that holds that many.
 
 pub(super) mod table;
 

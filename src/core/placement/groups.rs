@@ -68,7 +68,7 @@ enum Neighbour<'a> {
     Display(SetAside),
 }
 
-/// What the host uses a function for.
+/// The host's use of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HostUse<'a> {
     /// Network, and why.
@@ -169,7 +169,7 @@ impl<'a> Block<'a> {
 enum Member<'a> {
     /// Comes along.
     Along,
-    /// A GPU or NVSwitch: has to be among the chosen.
+    /// A GPU or NVSwitch, which must be among the chosen.
     Peer,
     /// Forbids it.
     Blocks(Block<'a>),
@@ -356,8 +356,8 @@ fn member<'a>(
 }
 
 /// Returns why an NVMe function is given only when named by address, as words to follow its name:
-/// data on its drives, or unknown content. None: its drives are blank, or a recorded host does not
-/// tell.
+/// data on its drives, or unknown content. None: its drives are blank, or unknown on a recorded
+/// host.
 pub(super) fn remains(topology: &Topology, bdf: Bdf) -> Option<String> {
     let device = topology.device(bdf).filter(|device| device.kind() == DeviceKind::Nvme)?;
     let mut drives = topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));
@@ -371,7 +371,7 @@ pub(super) fn remains(topology: &Topology, bdf: Bdf) -> Option<String> {
         .then(|| "is bound to vfio-pci, so that nobody can tell what is on it".to_owned())
 }
 
-/// Returns what the host uses a function for; none: nothing known.
+/// Returns the host's use of a function; none if none is known.
 fn host_use<'a>(topology: &'a Topology, device: &'a PciDevice) -> Option<HostUse<'a>> {
     if let Some(why) = device.net.as_ref().and_then(|net| net.used_by.first()) {
         return Some(HostUse::Network(why));
@@ -380,7 +380,7 @@ fn host_use<'a>(topology: &'a Topology, device: &'a PciDevice) -> Option<HostUse
     drives.into_iter().find_map(drive_use)
 }
 
-/// Returns what the host uses a drive for.
+/// Returns the host's use of a drive.
 fn drive_use(drive: &Drive) -> Option<HostUse<'_>> {
     let (name, used) = drive.uses().next()?;
     Some(HostUse::Drive(name, used))

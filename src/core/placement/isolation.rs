@@ -1,4 +1,4 @@
-//! Explains what a guest of this size on this board can reach over NVLink (gpuvm-hardware(7),
+//! Explains which GPUs a guest of this size on this board can reach over NVLink (gpuvm-hardware(7),
 //! ISOLATION), and whether the IOMMU isolates its devices. Chooses nothing.
 
 use super::chosen::Devices;
@@ -11,8 +11,8 @@ use crate::occupancy::Occupancy;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust, Weakness};
 
 /// Returns why a guest with these functions and other guests are not isolated from each other, on
-/// NVLink or by ports below which they are; none: they are. `others`: what the other guests hold.
-/// The common rule of `create`, `set` and `start`, which accept it where [`Trust`] does.
+/// NVLink or by ports below which they are; none: they are. `others`: the resources of the other
+/// guests. The common rule of `create`, `set` and `start`, which accept it where [`Trust`] does.
 pub fn shared_fabric(
     topology: &Topology,
     others: &Occupancy,
@@ -103,7 +103,7 @@ pub(super) fn explain(
     }
 }
 
-/// Says what the guest reaches over NVLink, and who reaches it.
+/// Says which GPUs the guest reaches over NVLink, and which guests reach it.
 fn reach(topology: &Topology, taken: &Taken<'_>, devices: &Devices, reasons: &mut Reasons) {
     let gpus = topology.gpus().count();
     let switches: Vec<Bdf> = topology.of_kind(DeviceKind::NvSwitch).map(|d| d.bdf).collect();

@@ -2,14 +2,14 @@
 //! of all: a small guest may take the GPU, the NIC or the cores that a later one needs. Here they
 //! are placed together, so that all of them fit and their costs, summed, are the least.
 //!
-//! The cost is that of the planner (`score`), field by field, without what a choice
-//! costs guests that may come later: those that do come are known. First of all count guests that
-//! share cores or memory because none are left. Guests whose GPUs are named come first, then those
-//! with the most GPUs, then those without, the largest first; in this order every feasible set of
-//! GPUs of each is tried, the best first, and a branch ends where the sum, with the least cost that
-//! the others could have, is not below the best one found. What a guest gets besides its GPUs is
-//! the planner's choice at its turn. So the answer is the least over all sets of GPUs in this
-//! order, unless the search was cut short, which it says.
+//! The cost is that of the planner (`score`), field by field, without the cost to guests that may
+//! come later: those that do come are known. First of all count guests that share cores or memory
+//! because none are left. Guests whose GPUs are named come first, then those with the most GPUs,
+//! then those without, the largest first; in this order every feasible set of GPUs of each is
+//! tried, the best first, and a branch ends where the sum, with the least cost that the others
+//! could have, is not below the best one found. The planner chooses the other resources of a guest
+//! at its turn. So the answer is the least over all sets of GPUs in this order, unless the search
+//! was cut short, which it says.
 
 use super::affinity::{Among, Homes};
 use super::budget::{Budget, Counting};
@@ -38,7 +38,7 @@ const ORDERS: usize = 8;
 pub struct Wanted<'a> {
     /// Its name.
     pub name: &'a str,
-    /// What it requests.
+    /// Its request.
     pub request: &'a Request,
     /// The sets of GPUs of which it gets one; empty: any.
     pub sets: &'a [Vec<Bdf>],
@@ -144,7 +144,7 @@ impl Add for Cost {
 pub struct Joint {
     /// The place of each, in the order of the request.
     pub placements: Vec<Placement>,
-    /// The order in which they were placed, and have to be made.
+    /// The order in which they were placed, and must be created.
     pub order: Vec<usize>,
     /// Their cost.
     pub cost: Cost,
@@ -189,7 +189,7 @@ pub(super) fn within(
         Ok(search) => search,
         Err(refused) => return (Err(refused), plans),
     };
-    // What one after the other finds in the order of the request is never lost.
+    // The result of planning them one by one in the order of the request is never lost.
     if let Ok(found) = in_order(topology, held, wanted) {
         search.found = Some(found);
     }
@@ -422,7 +422,7 @@ impl<'a> Search<'a> {
         self.is_cut |= all.len() == SETS;
         if all.is_empty() {
             let cost = self.least[self.order[turn]];
-            // It tells why there is none.
+            // Its error is the reason.
             let request = wanted.exact().into_iter().next().unwrap_or_else(|| request.clone());
             all.push(Choice { request, cost, gpus: Vec::new() });
         }

@@ -1,4 +1,4 @@
-//! A plan without some of its functions: what a guest does not get is not said of it.
+//! A plan without some of its functions: reasons of those left out are removed.
 
 use super::chosen::Devices;
 use super::explain::Reasons;
@@ -16,7 +16,7 @@ const OF_SWITCHES: [Topic; 4] =
     [Topic::Nvswitches, Topic::Isolation, Topic::Partition, Topic::Trust];
 
 impl Placement {
-    /// Leaves functions out that the guest does not get. `others`: what the other guests hold.
+    /// Leaves out functions that the guest does not get. `others`: the occupancy by other guests.
     pub fn leave_out(&mut self, functions: &[Bdf], topology: &Topology, others: &Occupancy) {
         if functions.is_empty() {
             return;
@@ -57,7 +57,7 @@ impl Placement {
         }
     }
 
-    /// Says anew what depends on its NVSwitches.
+    /// Updates the reasons that depend on its NVSwitches.
     fn without_switches(&mut self, topology: &Topology, others: &Occupancy) {
         let of_kind = |kind| {
             let found = topology.among(&self.devices, kind, false);

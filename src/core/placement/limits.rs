@@ -46,7 +46,8 @@ pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> 
     Some(MOST_VCPUS - MOST_VCPUS % step)
 }
 
-/// Returns the place if it is within the limits; otherwise the error says what the template lacks.
+/// Returns the place if it is within the limits; otherwise the error names the part that the
+/// template lacks.
 pub(super) fn within(
     mut placement: Placement,
     topology: &Topology,
@@ -90,8 +91,8 @@ pub(super) fn within(
     Ok(placement)
 }
 
-/// Refuses functions of the host that the guest would get from its template alone: nobody asked
-/// for them, and others may have them.
+/// Refuses functions of the host that the guest would get from its template alone: they were not
+/// requested, and other guests may have them.
 fn refuse_functions(
     placement: &Placement,
     topology: &Topology,

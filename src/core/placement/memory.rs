@@ -14,7 +14,7 @@ use crate::topology::Topology;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-/// What the cells are made from.
+/// The input for the cells.
 pub(super) struct Memory<'a> {
     pub(super) topology: &'a Topology,
     pub(super) budget: &'a Budget,

@@ -32,7 +32,7 @@ pub fn page_to_reserve(topology: &Topology) -> Option<PageSize> {
 
 /// Returns the pages that the guest takes from each node; empty without huge pages, or if the
 /// record names no pools. The budget has checked that pools of the size exist. If the planner chose
-/// normal pages: what it would take of the advised size.
+/// normal pages: the pages of the advised size that it would take.
 pub(super) fn taken_from(
     topology: &Topology,
     taken: &Taken<'_>,
@@ -77,7 +77,7 @@ pub(super) fn taken_from(
 /// Spreads the pages of an unbound guest over nodes, given by index with their free pages: first
 /// the free ones, then as evenly as the kernel does.
 fn anywhere(mut pages: u64, mut free: Vec<(usize, u64, u64)>) -> BTreeMap<usize, u64> {
-    // What a small node cannot hold goes to larger ones.
+    // Pages that do not fit on a small node go to larger ones.
     free.sort_by_key(|(_, _, most)| *most);
     let mut left = free.len() as u64;
     let mut wanted = BTreeMap::new();

@@ -155,7 +155,7 @@ pub(super) fn rank(
 }
 
 impl<'a> Choice<'a> {
-    /// What a choice costs later guests.
+    /// The cost of a choice to later guests.
     fn future(&self) -> Future {
         let offered: Vec<(Mask, Mask, u32)> =
             self.all.iter().map(|c| (c.gpus, c.pool, c.needs)).collect();
@@ -169,7 +169,7 @@ impl<'a> Choice<'a> {
         let free = self.of_size(number).filter(|candidate| candidate.is_free(slots));
         let mut offered: Vec<&Candidate> = free.clone().filter(|one| one.is_ready(slots)).collect();
         if offered.is_empty() {
-            // The plan says what has to be done first.
+            // The plan names the necessary preparation.
             offered = free.collect();
         }
         for candidate in offered {
@@ -369,7 +369,7 @@ impl<'a> Choice<'a> {
         free.reduce(|best, next| if size(next.gpus) > size(best.gpus) { next } else { best })
     }
 
-    /// Adds what was chosen, and what stays free.
+    /// Adds the chosen partition, and those that stay free.
     fn explain(&self, chosen: &Candidate, reasons: &mut Reasons) {
         let left = self.left(chosen).map(|largest| size(largest.gpus));
         let (gpus, id) = (self.slots.label(chosen.gpus), chosen.id);

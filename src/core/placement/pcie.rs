@@ -1,7 +1,7 @@
 //! The guest's PCIe tree: one expander bus for each host bridge of each cell that owns devices, so
-//! that a guest tells functions of one host bridge (PHB) from those of one node (NODE) as the host
-//! does; and below it each GPU next to the NICs and drives of its PCIe switch. Knows addresses and
-//! nodes, not XML.
+//! that a guest distinguishes functions of one host bridge (PHB) from those of one node (NODE) as
+//! the host does; and below it each GPU next to the NICs and drives of its PCIe switch. Knows
+//! addresses and nodes, not XML.
 
 use super::affinity::Homes;
 use super::cover::distance;
@@ -119,9 +119,9 @@ fn by_bridge(topology: &Topology, cells: Vec<PcieGroup>) -> Vec<PcieGroup> {
     groups.into_iter().map(sorted).collect()
 }
 
-/// Returns the best link of the path to a device: the minimum of what the device and each bridge
-/// above it support. Both ends of a link report it; counting it twice changes nothing. None if any
-/// part is unknown.
+/// Returns the best link of the path to a device: the minimum of the links that the device and each
+/// bridge above it support. Both ends of a link report it; counting it twice changes nothing. None
+/// if any part is unknown.
 fn link(topology: &Topology, device: Bdf) -> Option<PcieLink> {
     let mut least: Option<PcieLink> = None;
     for function in topology.way_up(device) {

@@ -126,7 +126,7 @@ impl Search<'_> {
 
     /// Returns how many choices of each cache the best set takes. Dynamic programming from the last
     /// cache to the first: the least cost of taking a number from a cache and those after it is the
-    /// minimum over what the cache itself provides.
+    /// minimum over the number from the cache itself.
     fn numbers(&self, wanted: usize) -> Option<Vec<usize>> {
         let caches = self.caches.len();
         let mut after = vec![0; caches + 1];
@@ -140,7 +140,8 @@ impl Search<'_> {
         let mut least = vec![vec![Cost::MAX; wanted + 1]; caches + 1];
         least[caches][0] = 0;
         for cache in (0..caches).rev() {
-            // At most what the caches from here on have, at least what those before cannot provide.
+            // At most the number in the caches from here on, at least the number that those before
+            // cannot provide.
             let lowest = wanted.saturating_sub(after[0] - after[cache]);
             let (here, rest) = least.split_at_mut(cache + 1);
             for number in lowest..=wanted.min(after[cache]) {

@@ -25,7 +25,7 @@ pub struct Placement {
     pub emulator_pin: CpuSet,
     /// Pin of each I/O thread, thread 1 first; an empty set: not pinned.
     pub iothread_pins: Vec<CpuSet>,
-    /// What the guest's CPU looks like.
+    /// The guest's CPU topology.
     pub topology: GuestTopology,
     /// Source of the guest's cache leaves, so that it sees the host's L3 caches; none: nothing
     /// shows them.
@@ -38,7 +38,7 @@ pub struct Placement {
     pub cells: Vec<GuestCell>,
     /// Page size that backs the memory; none: normal pages.
     pub huge_pages: Option<PageSize>,
-    /// What it takes from the pools of huge pages, by node.
+    /// Its pages from the pools of huge pages, by node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_pages: Vec<NodePages>,
     /// Guest PCIe tree.
@@ -65,7 +65,7 @@ impl Placement {
         if pinned { PinPolicy::Core } else { PinPolicy::None }
     }
 
-    /// Returns what a guest of this plan will hold once it is defined. It does not run yet, and
+    /// Returns the resources of a guest of this plan once it is defined. It does not run yet, and
     /// counts as one that will.
     pub fn held(&self, name: &str) -> Held {
         let pinned = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
@@ -101,8 +101,8 @@ impl Placement {
         self.reasons.iter().any(|reason| reason.choice == Topic::Partition && reason.compromise)
     }
 
-    /// Returns why `create` refuses a guest at this place whatever is accepted for it, given what
-    /// the admin says of guests; none: it does not.
+    /// Returns why `create` refuses a guest at this place regardless of accepted risks, given the
+    /// admin's trust in guests; none if it does not.
     pub fn refused(&self, said: Option<Trust>) -> Option<&Because> {
         let open = self.shared_fabric().filter(|_| Trust::refuses(said, true));
         let is_late = |because: &&Because| {

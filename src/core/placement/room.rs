@@ -30,15 +30,15 @@ const PLANS: u32 = 1500;
 const OF_SET: u32 = 400;
 /// The most plans of a search for an order.
 const ORDERS: u32 = 200;
-/// The name of the new guest in what is held.
+/// The name of the new guest in the occupancy.
 const NEW: &str = "the new guest";
 
 /// A guest that may be moved.
 #[derive(Debug, Clone)]
 pub struct Mover {
-    /// Its name in what is held.
+    /// Its name in the occupancy.
     pub name: String,
-    /// What it needs wherever it goes.
+    /// Its needs at any place.
     pub request: Request,
     /// Whether it runs, so that it is stopped for a move and started again.
     pub runs: bool,
@@ -50,7 +50,7 @@ pub struct Mover {
 
 impl Mover {
     /// The guests of a host that hold something, as far as they may be moved, by name; the request
-    /// of each is read from what it holds.
+    /// of each is derived from its resources.
     pub fn all(
         topology: &Topology,
         held: &Occupancy,
@@ -228,7 +228,7 @@ struct Search<'a> {
     /// The request that needs a place.
     request: &'a Request,
     movers: &'a [Mover],
-    /// What the move of each costs.
+    /// The cost of moving each.
     costs: Vec<u64>,
     /// The most that may be done.
     limits: Limits,
@@ -315,7 +315,7 @@ impl<'a> Search<'a> {
         can_cover(slots, free, &sizes)
     }
 
-    /// What is held without these guests.
+    /// The occupancy without these guests.
     fn without(&self, set: &[usize]) -> Occupancy {
         let is_one = |held: &Held| set.iter().any(|&at| self.movers[at].name == held.domain);
         let domains = self.held.domains.iter().filter(|held| !is_one(held)).cloned().collect();
@@ -352,7 +352,7 @@ impl<'a> Search<'a> {
     }
 
     /// The moves to these places, that of the new guest first, in an order in which each is free at
-    /// its time; and what is held after them, without the new guest.
+    /// its time; and the occupancy after them, without the new guest.
     fn in_turns(
         &self,
         set: &[usize],
@@ -459,7 +459,7 @@ fn can_cover(slots: &BTreeSet<u64>, free: u64, sizes: &[u32]) -> bool {
     { of_size }.any(|slot| slot & !free == 0 && can_cover(slots, free & !slot, rest))
 }
 
-/// What is held while moves are made.
+/// The occupancy during the moves.
 #[derive(Clone)]
 struct Now<'a> {
     search: &'a Search<'a>,
@@ -469,7 +469,7 @@ struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// The place of a guest beside what the others hold now and what the new guest gets.
+    /// The place of a guest beside the others' present resources and those of the new guest.
     fn plan(&self, guest: usize, request: &Request) -> Option<Placement> {
         let name = &self.search.movers[guest].name;
         let mut others = self.held.clone();
@@ -487,7 +487,7 @@ impl Now<'_> {
     }
 }
 
-/// What a place keeps from others that move before it is taken.
+/// The resources of a place that others must leave before it is taken.
 pub fn reserved(placement: &Placement) -> Held {
     Held { active: true, ..placement.held(NEW) }
 }

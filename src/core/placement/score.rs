@@ -324,7 +324,7 @@ impl Ranking {
     }
 
     /// The set to take: the best feasible one, otherwise the best of the others, whose cores,
-    /// memory or devices then show what is short.
+    /// memory or devices then show the shortage.
     pub(super) fn winner(&self) -> Option<Key> {
         self.best.or(self.infeasible)
     }

@@ -22,7 +22,7 @@ pub(super) struct Shortage<'a> {
     pub(super) gpus: &'a [Bdf],
 }
 
-/// Whether an error ends with the guests that hold what is missing.
+/// Whether an error goes away with the guests that hold the missing resources.
 fn is_temporary(error: &PlanError) -> bool {
     matches!(error, PlanError::Taken { .. })
 }
@@ -36,7 +36,7 @@ impl Shortage<'_> {
         memory.filter(|error| !is_temporary(error)).unwrap_or(error)
     }
 
-    /// Writes the error of what was found first.
+    /// Writes the error of the first shortage.
     fn first(&self, short: Short) -> PlanError {
         let impossible = |what: String, hint: String| PlanError::Impossible { what, hint };
         match short {
@@ -92,7 +92,7 @@ impl Shortage<'_> {
         }
     }
 
-    /// Returns what is reserved for the host, as words to follow what it has.
+    /// Returns the host's reservation, as words to follow its resources.
     fn kept(&self) -> String {
         match self.budget.request.reserve.cores {
             0 => String::new(),

@@ -1,5 +1,5 @@
-//! The holdings of a host's domains, inverted: by device, by core, by node. Knows what is held, not
-//! what is requested.
+//! The holdings of a host's domains, inverted: by device, by core, by node. Knows the occupancy,
+//! not the request.
 
 use super::explain::count;
 use crate::bdf::Bdf;
@@ -34,13 +34,13 @@ pub(super) struct Taken<'a> {
     memory: Vec<Vec<Amount>>,
     /// GPUs and NVSwitches that an admin excluded.
     excluded: &'a [Exclusion],
-    /// Functions of a guest that is planned anew.
+    /// Functions of a guest that is planned again.
     own_devices: &'a [Bdf],
     /// What keeps NVLink partitions from being activated.
     pub(super) readiness: &'a Readiness,
     /// Pcpus whose cores no guest gets.
     closed: &'a CpuSet,
-    /// vCPUs and memory of the cells of a guest that is planned anew.
+    /// vCPUs and memory of the cells of a guest that is planned again.
     pub(super) own_cells: &'a [(u32, MemSize)],
     /// Memory of such a guest by place of a node.
     own_memory: Vec<MemSize>,
@@ -157,8 +157,8 @@ impl<'a> Taken<'a> {
         own
     }
 
-    /// Adds a domain's memory to these nodes, in proportion to what is left on each, or to their
-    /// sizes if nothing is left.
+    /// Adds a domain's memory to these nodes, in proportion to the free memory of each, or to their
+    /// sizes if none is free.
     fn add_memory(&mut self, domain: u32, those: &[usize], amount: MemSize) {
         let size = |at: usize| self.topology.nodes()[at].memory_kib;
         if let [only] = those[..] {
@@ -181,7 +181,7 @@ impl<'a> Taken<'a> {
         Some(self.holder(bdf)?.domain.as_str())
     }
 
-    /// What the domain that holds a PCI function holds.
+    /// The resources of the domain that holds a PCI function.
     pub(super) fn holder(&self, bdf: Bdf) -> Option<&'a Held> {
         let at = self.devices.partition_point(|(other, _)| *other < bdf);
         let (found, domain) = self.devices.get(at)?;
@@ -193,7 +193,7 @@ impl<'a> Taken<'a> {
         self.excluded.iter().find(|excluded| excluded.bdf == bdf).map(|e| e.reason.as_str())
     }
 
-    /// Whether a guest that is planned anew has a function.
+    /// Whether a guest that is planned again has a function.
     pub(super) fn is_own(&self, bdf: Bdf) -> bool {
         self.own_devices.contains(&bdf)
     }
@@ -280,7 +280,7 @@ impl<'a> Taken<'a> {
         sum(&self.memory[node])
     }
 
-    /// Returns the memory that a guest that is planned anew has on the node at this place of
+    /// Returns the memory of a guest that is planned again on the node at this place of
     /// [`Topology::nodes`].
     pub(super) fn own_memory(&self, node: usize) -> MemSize {
         self.own_memory[node]

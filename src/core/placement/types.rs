@@ -51,7 +51,7 @@ pub struct GuestCell {
     pub distances: Vec<u32>,
 }
 
-/// What a guest's CPU looks like: the product is the number of vCPUs.
+/// A guest's CPU topology: the product is the number of vCPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuestTopology {
@@ -149,7 +149,7 @@ pub struct PcieLink {
     pub width: u8,
 }
 
-/// What a guest takes from the pool of one node.
+/// A guest's pages from the pool of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodePages {
@@ -164,7 +164,7 @@ pub struct NodePages {
 }
 
 impl NodePages {
-    /// Pages that have to be reserved before the guest can start.
+    /// Pages that must be reserved before the guest can start.
     pub fn missing(&self) -> u64 {
         self.needed.saturating_sub(self.free)
     }

@@ -1,5 +1,5 @@
-//! The guest's window for 64-bit BARs, from the real BARs of its devices, and whether UEFI must be
-//! told its size. A placement whose window exceeds the host's address bits is refused.
+//! The guest's window for 64-bit BARs, from the real BARs of its devices, and whether its size must
+//! be set for UEFI. A placement whose window exceeds the host's address bits is refused.
 
 use super::reason::Reason;
 use super::reason::{Topic, TreeReason, WindowTooLarge};
@@ -21,7 +21,7 @@ const AMD_HIGH_BYTES: u64 = 1 << 40;
 const STATIC_BYTES: u64 = 32 << 30;
 /// The most address bits that OVMF uses: more would need five-level page tables.
 const MOST_BITS: u8 = 46;
-/// The largest window that OVMF can be told, in MiB.
+/// The largest window that can be set for OVMF, in MiB.
 const MOST_MIB: u64 = 0x0100_0000;
 /// The window that a guest's devices need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the size that UEFI must be told, in MiB; none if its own window is large enough, or
-    /// unknown.
+    /// Returns the size that must be set for UEFI, in MiB; none if its own window is large enough,
+    /// or unknown.
     pub fn told_mib(self) -> Option<u64> {
         self.automatic.filter(|own| *own < self.bytes).map(|_| self.bytes / MEBIBYTE)
     }
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn the_window_is_cut_to_the_hosts_address_bits_or_refused() {
         let gib = |n: u64| n << 30;
-        // The last number is the size that UEFI is told.
+        // The last number is the size that is set for UEFI.
         for (sum, memory, bits, vendor, window_gib, told_gib) in [
             (64, 100, Some(46), INTEL, 128, None),
             (1024, 1400, None, INTEL, 2048, None),

@@ -9,7 +9,7 @@ pub trait Spelled: Copy + PartialEq + Sized + 'static {
     fn all() -> Vec<Self>;
     /// Returns its word.
     fn word(self) -> &'static str;
-    /// Returns what it means, for the help text: its documentation as a phrase.
+    /// Returns its meaning for the help text: its documentation as a phrase.
     fn meaning(self) -> String;
 
     /// Returns the value with this word.

@@ -5,7 +5,7 @@ use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a NIC permits a virtual function; none: unchanged, or unknown.
+/// The permissions of a virtual function on its NIC; none: unchanged, or unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guard {

@@ -23,7 +23,7 @@ pub enum SeedError {
     /// A password, or a hash in a form unknown to guests.
     #[error("the password hash {reason}")]
     Password {
-        /// What is wrong with it; never the text itself.
+        /// The fault; never the text itself.
         reason: String,
     },
     /// A document that cloud-init would not accept.
@@ -127,7 +127,7 @@ pub fn password_hash(text: &str) -> Result<Hidden, SeedError> {
     }
 }
 
-/// Checks user-data: its first line tells cloud-init its type; without it cloud-init silently
+/// Checks user-data: its first line declares its type to cloud-init; without it cloud-init silently
 /// ignores the document.
 pub fn user_data(text: &str) -> Result<(), SeedError> {
     document("user-data", text)?;

@@ -1,5 +1,5 @@
-//! The cloud-init seed of a guest (NoCloud data source): who may log in, what is installed, where
-//! the data disk goes. Text and bytes only; does not know where the seed is stored.
+//! The cloud-init seed of a guest (NoCloud data source): users and keys, installed packages, the
+//! mount of the data disk. Text and bytes only; does not know where the seed is stored.
 //!
 //! cloud-init reads YAML, a superset of JSON, so the documents are written as JSON, which prevents
 //! injection through values. The admin's user-data stays as it is; our settings then go into the

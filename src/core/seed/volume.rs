@@ -71,7 +71,7 @@ mod tests {
         let plain = with(VOLUME_BYTES - TABLES - of(&with(0)) - 64);
         assert!(of(&plain) <= VOLUME_BYTES - TABLES && check(&plain).is_ok());
         assert_eq!(volume(&plain).unwrap().len(), VOLUME_BYTES);
-        // Beyond it is tried; what has no room is refused.
+        // Larger contents are tried, and refused if they do not fit.
         let more = with(VOLUME_BYTES - TABLES);
         assert_eq!(check(&more).is_ok(), volume(&more).is_ok());
         assert!(check(&with(VOLUME_BYTES)).is_err());

@@ -15,7 +15,7 @@ const PROLOG_S: u64 = 240;
 /// How many GiB of memory are filled in a second, at least (gpuvm-tuning(7)).
 const GIB_PER_S: u64 = 4;
 
-/// What is to be written for a node.
+/// The configuration lines of a node.
 #[derive(Debug, Clone, Default)]
 pub struct ConfRequest {
     /// The node's name in Slurm.
@@ -28,7 +28,7 @@ pub struct ConfRequest {
     pub reserve_memory: MemSize,
 }
 
-/// An error in what is to be written.
+/// An error in the configuration lines.
 #[derive(
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
@@ -53,7 +53,7 @@ pub enum SlurmConfError {
     /// More memory is reserved than the smallest node has, or all of it.
     #[error("--reserve-memory {wanted} leaves jobs no memory of node {node}, which has {memory}")]
     NoMemory { wanted: MemSize, node: NodeId, memory: MemSize },
-    /// Slurm cannot be told which cores are reserved.
+    /// Slurm's configuration cannot express which cores are reserved.
     #[error("--reserve-cores: the packages differ, and Slurm is told the number of pcpus alone")]
     UnevenCores,
 }
@@ -156,7 +156,7 @@ fn even(cores: &[&Core]) -> Option<Even> {
 fn by_file(topology: &Topology, node: &str) -> Result<Vec<String>, SlurmConfError> {
     let gpus: Vec<_> = topology.gpus().collect();
     let cores = cores(topology);
-    // Slurm counts cores only where it is told of them.
+    // Slurm counts cores only if they are configured.
     let is_even = even(&cores).is_some();
     let mut groups = BTreeMap::new();
     let mut lines = Vec::new();
@@ -231,7 +231,7 @@ fn refuse_all_reserved(topology: &Topology, wanted: &ConfRequest) -> Result<(), 
     }
 }
 
-/// The line of `slurm.conf`. Where packages differ, Slurm is told the pcpus alone.
+/// The line of `slurm.conf`. If packages differ, the line has the number of pcpus only.
 fn node_line(
     topology: &Topology,
     wanted: &ConfRequest,

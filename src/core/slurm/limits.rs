@@ -54,10 +54,11 @@ fn count(list: &str) -> Option<u32> {
     Some(sum)
 }
 
-/// What the comment of a job may request.
+/// The limits of a job's comment.
 #[derive(Debug, Clone, Copy)]
 pub struct JobLimits {
-    /// What the guest gets without a word: by the admin's options, or its GPUs' share of the host.
+    /// The guest's resources without a comment: those of the admin's options, or its GPUs' share of
+    /// the host.
     pub usual: Resources,
     /// What Slurm allotted.
     pub allotted: Resources,
@@ -96,7 +97,7 @@ impl JobLimits {
 mod tests {
     use super::*;
 
-    /// What is read of the details of a job.
+    /// The parsed details of a job.
     fn read(text: &str) -> (u32, Option<u64>) {
         let found = Resources::read(text);
         (found.cpus, found.memory.map(MemSize::kib))

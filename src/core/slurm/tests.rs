@@ -1,4 +1,4 @@
-//! What a job says, and what a node is told.
+//! The description of a job, and the configuration of a node.
 
 use super::*;
 use crate::memsize::MemSize;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The driver that hands functions to guests.
 pub const VFIO: &str = "vfio-pci";
 
-/// What a function is bound to, and what it is reserved for.
+/// The driver of a function, and the driver that it is reserved for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -28,7 +28,7 @@ pub enum DriveUse {
     Holder {
         /// The kernel's name of that device: `md0`, `dm-1`.
         device: String,
-        /// What it is, where the kernel says so: `md raid0`, `LVM vg0-data`, `dm-crypt safe`.
+        /// Its kind, if the kernel reports one: `md raid0`, `LVM vg0-data`, `dm-crypt safe`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         what: Option<String>,
         /// Mount points, and `swap`, of everything on top of it, at any depth.
@@ -146,7 +146,7 @@ impl Signature {
     }
 }
 
-/// What is known of the content of a drive or partition.
+/// The known content of a drive or partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -181,7 +181,7 @@ impl Content {
 }
 
 impl Drive {
-    /// Every use of it and of its partitions, with the name of what is used.
+    /// Every use of it and of its partitions, with the name of the used device.
     pub fn uses(&self) -> impl Iterator<Item = (&str, &DriveUse)> {
         let whole = self.used_by.iter().map(|used| (self.name.as_str(), used));
         let parts = self.partitions.iter();
@@ -189,7 +189,7 @@ impl Drive {
     }
 
     /// Describes the content of the drive and its partitions, or that it could not be read, a
-    /// phrase each. Empty: it is blank, or a recorded host does not tell. A drive with content is
+    /// phrase each. Empty: it is blank, or unknown on a recorded host. A drive with content is
     /// never taken by a request by number.
     pub fn remains(&self) -> Vec<String> {
         let own = self.content.as_ref();

@@ -67,7 +67,7 @@ pub struct NvLink {
     pub links: u32,
 }
 
-/// What is known of NVLink on a host.
+/// The known NVLinks and partitions of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -109,8 +109,8 @@ pub struct Fabric {
     /// Why NVML has no module ids, in words; none: it has them, or was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules_untold: Option<String>,
-    /// Why what the driver once said of the NVLinks is not used, in words, with what helps; none:
-    /// it is used, or nothing was kept.
+    /// Why the recorded NVLinks are not used, in words, with the remedy; none if they are used, or
+    /// none were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links_unread: Option<String>,
 }

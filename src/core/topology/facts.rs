@@ -1,5 +1,5 @@
-//! What a host tells about itself beyond its topology, as far as the rules of `host doctor` look at
-//! it. Every value is optional: what a record lacks or a user may not read is not checked.
+//! Facts of a host beyond its topology that the rules of `host doctor` use. Every value is
+//! optional: facts that a record lacks or a user may not read are not checked.
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
@@ -36,7 +36,7 @@ pub struct Framebuffer {
     pub range: AddressRange,
 }
 
-/// What is known of one GPU.
+/// Known facts about one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -261,7 +261,7 @@ impl InitramfsTool {
     }
 }
 
-/// What is known of a host beside its topology.
+/// Known facts about a host beyond its topology.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

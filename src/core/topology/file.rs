@@ -135,7 +135,7 @@ fn check_header(text: &str) -> Result<(), FileError> {
 pub const MOST_STRING: usize = 64 << 10;
 
 /// Returns line and column, from 1, and the length of the first string that is too long for a host.
-/// An escape counts as the character that it stands for, as discovery limits what it reads.
+/// An escape counts as the character that it stands for, as in the limits of discovery.
 fn long_string(text: &str) -> Option<(usize, usize, usize)> {
     let bytes = text.as_bytes();
     // A quick check: without escapes every quote delimits a string, so if each part has enough

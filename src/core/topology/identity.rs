@@ -162,12 +162,12 @@ impl DeviceIdentity {
             && self.agrees(now, MarkKind::Eui) == Some(false)
     }
 
-    /// Compares this, which was recorded, with what is read now.
+    /// Compares this recorded identity with the present one.
     pub fn likeness(&self, now: &DeviceIdentity) -> Likeness {
         if self.ids != now.ids || self.agrees(now, MarkKind::Part) == Some(false) {
             return Likeness::Other;
         }
-        // A serial number that another maker has given, too, or namespaces made anew.
+        // A serial number that another maker has given, too, or recreated namespaces.
         if self.has_other_namespaces(now) {
             return Likeness::Unproven;
         }

@@ -31,7 +31,7 @@ pub struct Isolation {
     pub no_iommu: bool,
 }
 
-/// What the kernel has of iommufd, the way to passed-through functions beside VFIO's groups.
+/// The kernel's support of iommufd, the alternative to VFIO's groups for passthrough.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -44,7 +44,7 @@ pub struct Iommufd {
     pub unsafe_interrupts: Option<bool>,
 }
 
-/// What the kernel shows of its IOMMU.
+/// The state of the IOMMU as the kernel shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -221,12 +221,12 @@ pub enum Isolated {
     Yes,
     /// No, for these reasons; at least one.
     No(Vec<Weakness>),
-    /// The host's record does not tell.
+    /// Unknown in the host's record.
     Unknown,
 }
 
 impl Topology {
-    /// Returns why no guest can get a function; none: one can, or the record does not tell.
+    /// Returns why no guest can get a function; none: one can, or the record does not contain it.
     pub fn barred(&self, device: &PciDevice) -> Option<Barred> {
         self.barred_by_iommu(device).or_else(|| {
             let bars = self.unassigned_bars(device);
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(found, Some(Barred::NoAddress(0b1010)));
         let said = found.unwrap().to_string();
         assert_eq!(said, "cannot be passed through: BARs 1 and 3 have no address");
-        // Ports, an expansion ROM and what other devices have do not matter.
+        // Ports, an expansion ROM and resources of other devices do not matter.
         assert_eq!(why(&|parts| bars(parts, gpu, &[ports.clone(), unassigned(6)]), gpu), None);
         assert_eq!(why(&|parts| bars(parts, nic, &two), nic), None);
         let old = |parts: &mut crate::topology::Parts| {

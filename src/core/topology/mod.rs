@@ -2,7 +2,7 @@
 //!
 //! [`Parts`] is the plain data, as in a recorded host's file; [`Topology::new`] checks that every
 //! cross-reference resolves, so code that holds a [`Topology`] need not check again. This module
-//! does not know where the data came from, nor what is in use: that is
+//! does not know where the data came from, nor the occupancy: that is
 //! [`crate::placement::Occupancy`].
 
 mod accelerator;
@@ -75,7 +75,7 @@ pub struct Machine {
     /// Physical address bits, from `address sizes` of /proc/cpuinfo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_address_bits: Option<u8>,
-    /// Address bits of the narrowest IOMMU, where it tells them (Intel's MGAW, AMD's HATS).
+    /// Address bits of the narrowest IOMMU, if it reports them (Intel's MGAW, AMD's HATS).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_address_bits: Option<u8>,
     /// Arguments of the kernel command line that concern VMs (iommu, hugepages, isolcpus, vfio), in
@@ -85,7 +85,7 @@ pub struct Machine {
     /// Kernel release as `uname -r` prints it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_release: Option<String>,
-    /// libvirt and QEMU when it was recorded, and what they can do. None: the record has none.
+    /// libvirt and QEMU when it was recorded, with their features. None: the record has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<Stack>,
     /// Mounted hugetlbfs: libvirt backs guests only with page sizes that have one. None: unknown.
@@ -97,10 +97,10 @@ pub struct Machine {
     /// Kernel settings that weaken IOMMU isolation. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// What the kernel shows of its IOMMU. None: unknown.
+    /// The state of the IOMMU as the kernel shows it. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu: Option<Iommu>,
-    /// What the kernel has of iommufd. None: unknown.
+    /// The kernel's support of iommufd. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommufd: Option<Iommufd>,
     /// Memory of the machine that no node reports, if it is much.
@@ -192,9 +192,9 @@ pub enum TopologyError {
     Dangling {
         kind: &'static str,
         id: String,
-        /// The kind of what is missing.
+        /// The kind of the missing object.
         names: &'static str,
-        /// The id of what is missing.
+        /// The id of the missing object.
         missing: String,
     },
     /// A value contradicts another.
@@ -301,7 +301,8 @@ impl Topology {
         &self.parts.machine
     }
 
-    /// What helps if guests are not isolated on NVLink, by what the host's admin has said.
+    /// Returns the remedy if guests are not isolated on NVLink, by the admin's declaration of
+    /// trust.
     pub fn trust_advice(&self) -> Cow<'static, str> {
         let Machine { trust, trust_unread, .. } = self.machine();
         Trust::told(*trust, trust_unread.as_deref())

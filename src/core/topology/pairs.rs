@@ -1,4 +1,4 @@
-//! Pairs of functions that meet below a PCIe switch, and the way of what they send each other.
+//! Pairs of functions that meet below a PCIe switch, and the route of their transfers.
 
 use super::{DeviceKind, Matrix, PciDevice, Proximity, Topology};
 use crate::bdf::Bdf;
@@ -19,7 +19,7 @@ pub enum PairKind {
     GpuNvme,
 }
 
-/// The way of what one of two functions does to the other.
+/// The route of transfers from one of two functions to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PairRoute {
@@ -47,18 +47,18 @@ pub struct Pair {
     pub b: Bdf,
     /// Its name.
     pub b_name: String,
-    /// What they are.
+    /// Their kinds.
     pub kind: PairKind,
     /// The bridge that both are below.
     pub meets: Bdf,
     /// The ways of the other one's writes and reads; of two GPUs also those of the first.
     pub routes: Vec<PairRoute>,
-    /// What the slowest link between them carries in one direction, in GB/s, as NCCL counts; none:
+    /// The rate of the slowest link between them in one direction, in GB/s, as NCCL counts; none if
     /// a link is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gb_s: Option<u32>,
-    /// What is to be expected of the slowest of these ways: half where it goes over the root; none:
-    /// not known, or rejected.
+    /// The expected rate of the slowest of these routes: half if it goes over the root; none: not
+    /// known, or rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_gb_s: Option<u32>,
 }
@@ -102,7 +102,7 @@ pub struct Pairs {
     pub ports: Vec<PairPort>,
 }
 
-/// Units of 0.1 GT/s and what a lane carries then, in GB/s times 80 (NCCL 2.28, graph/topo.cc,
+/// Units of 0.1 GT/s and the rate of a lane, in GB/s times 80 (NCCL 2.28, graph/topo.cc,
 /// kvDictPciGen).
 const LANES: [(u32, u32); 6] = [(25, 15), (50, 30), (80, 60), (160, 120), (320, 240), (640, 480)];
 
@@ -160,7 +160,7 @@ impl Pairs {
     }
 }
 
-/// What the path to a function carries, in GB/s, as NCCL counts; none: a link is not known.
+/// The rate of the path to a function, in GB/s as NCCL counts; none if a link is not known.
 pub fn rate(topology: &Topology, function: Bdf) -> Option<u32> {
     let mut least = None;
     for device in topology.way_up(function) {
@@ -237,7 +237,7 @@ mod tests {
         let pair = first(&host(direct), PairKind::GpuNic);
         assert_eq!((pair.way(Op::Write), pair.way(Op::Read)), (Way::Switch, Way::Switch));
         assert_eq!((pair.expected_gb_s, pair.blocked().len()), (Some(12), 0));
-        // Without loose ordering what is read comes back over the root.
+        // Without relaxed ordering, completions of reads return over the root.
         let strict = |device: &mut PciDevice| {
             direct(device);
             device.devctl = Some(0);

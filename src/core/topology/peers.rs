@@ -22,7 +22,7 @@ pub struct OpenPort {
     pub at: Bdf,
     /// Whether it is a port.
     pub is_port: bool,
-    /// Bits that have to be on: those that isolate, of those that it has.
+    /// Bits that must be on: those that isolate, of those that it has.
     pub wanted: u16,
     /// Bits of these that are off.
     pub open: u16,
@@ -165,7 +165,7 @@ impl Topology {
         ports.iter().all(|ports| !ports.is_empty()).then_some(Meeting { at, ports })
     }
 
-    /// Returns the way of what one function does to another; none: they do not meet below a
+    /// Returns the route of transfers from one function to another; none: they do not meet below a
     /// switch. ATS counts where the function has it, since the kernel turns it on for a guest.
     pub fn route(&self, from: Bdf, to: Bdf, op: Op) -> Option<Route> {
         let [from, to] = self.ends(from, to)?;
@@ -277,7 +277,7 @@ mod tests {
             assert_eq!(open(&host, &[a, b, c]), [""; 0], "one guest has all");
             assert_eq!(open(&host, &[]).is_empty(), reaches == [false; 3]);
         }
-        // What a root port does not forward goes back down, to both below it.
+        // Requests that a root port does not forward go back down, to both below it.
         let forwards = host(|parts| set(parts, "00:01.0", 0x1d & !bits::UF));
         assert_eq!(open(&forwards, &[a]), ["0000:00:01.0"]);
         assert_eq!((open(&forwards, &[c]), open(&forwards, &[a, b])), (vec![], vec![]));

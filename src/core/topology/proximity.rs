@@ -66,8 +66,8 @@ pub struct Way<'a> {
 }
 
 impl Topology {
-    /// How near two functions are. What the record does not tell counts as far: an unknown function
-    /// is [`Proximity::Sys`] from every other.
+    /// How near two functions are. Unknown distances count as far: an unknown function is
+    /// [`Proximity::Sys`] from every other.
     pub fn proximity(&self, a: Bdf, b: Bdf) -> Proximity {
         if a == b {
             return Proximity::Same;

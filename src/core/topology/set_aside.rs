@@ -1,5 +1,5 @@
 //! Finds GPUs that no guest gets by number, and functions that cannot be passed through at all.
-//! Chooses nothing and does not know what is in use.
+//! Chooses nothing and does not know the occupancy.
 
 use super::vendor::{DISPLAY, THREE_D, VENDOR_AMD, VENDOR_ATI, VENDOR_INTEL, VENDOR_NVIDIA, VGA};
 use super::{DeviceKind, PciDevice, Sriov, Topology};
@@ -37,7 +37,7 @@ impl SetAside {
         }
     }
 
-    /// Returns what the host loses with it.
+    /// Returns the loss to the host.
     pub fn costs(self) -> Cow<'static, str> {
         match self {
             SetAside::BootDisplay => {
@@ -155,12 +155,12 @@ const BLACKWELL_GRACE: &[u16] = &[0x2941, 0x31c2, 0x3041, 0x307f];
 /// The GPU of GB10: the PCI ID list.
 const GB10: u16 = 0x2e12;
 
-/// What is missing for GPUs whose memory is coherent with Grace's, a sentence each.
+/// Features missing for GPUs whose memory is coherent with Grace's, a sentence each.
 const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci \
     in place of vfio-pci; it needs ACPI generic initiators, eight NUMA nodes of the guest for each \
     GPU's memory; it needs a nested SMMUv3 over iommufd that the guest sees";
 
-/// Writes what is missing, a sentence each, to follow the names of GPUs.
+/// Writes the missing features, a sentence each, to follow the names of GPUs.
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rest = match self {

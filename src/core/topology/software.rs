@@ -1,4 +1,4 @@
-//! What a host needs before any guest: hardware virtualization, libvirt, QEMU, firmware for guests;
+//! Needs of a host before any guest: hardware virtualization, libvirt, QEMU, firmware for guests;
 //! and the commands that install it, by distribution.
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub enum PackageTool {
     Pacman,
 }
 
-/// What a package has.
+/// The content of a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Package {
     /// libvirt's daemon, with its QEMU driver.

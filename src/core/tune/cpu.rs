@@ -247,8 +247,8 @@ fn topology(work: &mut Work<'_>) -> Result<(), TuneError> {
 }
 
 /// Whether the topology was not named and differs from the planned one only by its dies, unknown to
-/// older versions: what a guest sees of its CPU changes only on request, since licences and
-/// settings in it may depend on that.
+/// older versions: the CPU that a guest sees changes only on request, since licences and settings
+/// in it may depend on that.
 fn keeps_one_die(work: &Work<'_>, planned: GuestTopology) -> bool {
     let is_named = !work.given.items.unnamed.contains(&ItemName::Topology);
     let one_die = Setting::Topology { topology: Some(planned.without_dies()), topoext: false };

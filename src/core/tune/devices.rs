@@ -68,7 +68,8 @@ fn without_cells(xml: &DomainXml, placement: &Placement) -> Placement {
     placement
 }
 
-/// Gives the guest the functions of its plan, NVSwitches with GPUs; what it has stays in its place.
+/// Gives the guest the functions of its plan, NVSwitches with GPUs; present functions keep their
+/// places.
 fn functions(work: &mut Work<'_>, item: ItemName) -> Result<(), TuneError> {
     let Some(placement) = work.placement else { return Ok(()) };
     let had: Vec<Bdf> = work.guest.claims.passed.iter().map(|passed| passed.bdf.value).collect();
@@ -154,7 +155,8 @@ fn places(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.make(item, &edits)
 }
 
-/// The places of functions by their plan, and of what has none yet; none: they stay as they are.
+/// The places of functions by their plan, also of functions without one yet; none: they stay
+/// unchanged.
 fn seats(work: &Work<'_>) -> Result<Option<Vec<DomainEdit>>, TuneError> {
     let items = work.given.items;
     if work.guest.hostdevs.is_empty() || !work.xml.is_pcie() || items.first_moved().is_some() {

@@ -1,5 +1,5 @@
 //! The NICs, virtual functions and NVMe drives of a guest that gets others: those that it has, and
-//! what is recorded of those that it gets.
+//! the records of those that it gets.
 
 use super::items::OtherFunctions;
 use crate::bdf::Bdf;
@@ -7,8 +7,8 @@ use crate::domain::live::Plugged;
 use crate::domain::{DomainXml, Element};
 use crate::request::{DeviceWish, Extras, VfSettings};
 
-/// The settings that a virtual function has: its MAC address and VLAN in the definition, and what it
-/// may do by the record.
+/// The settings that a virtual function has: its MAC address and VLAN in the definition, and its
+/// permissions by the record.
 pub(super) fn settings_now(xml: &DomainXml, bdf: Bdf) -> VfSettings {
     let attr = |of: Element<'_>, path: &str, name: &str| {
         Some(of.find(path)?.attr(name)?.to_ascii_lowercase())
@@ -21,8 +21,8 @@ pub(super) fn settings_now(xml: &DomainXml, bdf: Bdf) -> VfSettings {
     VfSettings { mac, vlan, guard: guard.unwrap_or_default() }
 }
 
-/// What is recorded of a guest that gets other functions; `had`, `vfs`: the virtual functions that
-/// it has before, and then. Settings of a number of them are recorded for the number where all have the same.
+/// The record of a guest that gets other functions; `had`, `vfs`: the virtual functions that it has
+/// before, and then. Settings of a number of them are recorded for the number if all have the same.
 pub(super) fn recorded(
     was: &Extras,
     wanted: &OtherFunctions,

@@ -66,8 +66,7 @@ fn fewer(topology: &Topology, own: &[Bdf], count: usize) -> Vec<Vec<Bdf>> {
     sets.into_iter().map(|(_, set)| set).collect()
 }
 
-/// Its own GPUs with the nearest ones that nobody has, and with each of the others in place of the
-/// farthest.
+/// Its own GPUs with the nearest free ones, and with each of the others in place of the farthest.
 fn more(
     topology: &Topology,
     others: &Occupancy,

@@ -93,9 +93,9 @@ pub struct OtherFunctions {
     pub vf_settings: Vec<VfSettings>,
     /// NVMe drives; none: they stay.
     pub nvmes: Option<DeviceWish>,
-    /// How near new NICs and virtual functions have to be; none: as requested at creation.
+    /// The required distance of new NICs and virtual functions; none: as requested at creation.
     pub nic_near: Option<Near>,
-    /// How near new NVMe drives have to be; none: as requested at creation.
+    /// The required distance of new NVMe drives; none: as requested at creation.
     pub nvme_near: Option<Near>,
     /// The root ports that new ones may get, which are free in the running guest; none: any, also
     /// new ones.
@@ -125,8 +125,8 @@ impl OtherFunctions {
     }
 }
 
-/// Another size of a guest, or other passed-through functions: what depends on it is planned anew,
-/// what somebody has set otherwise stays.
+/// Another size of a guest, or other passed-through functions: settings that depend on it are
+/// planned again, settings with other values stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resize {
     /// Number of vCPUs; none: it stays, or follows from [`Resize::gpus`].
@@ -306,9 +306,9 @@ impl Items {
         self.resize.as_ref().unwrap_or(Resize::NOTHING)
     }
 
-    /// Keeps what the guest sees of its CPU where it is of an operating system that depends on it:
-    /// macOS does not boot with other models, nor with some numbers of cores. The same where an
-    /// argument of QEMU says it: what the definition says then has no effect.
+    /// Keeps the CPU that the guest sees if its operating system depends on it: macOS does not boot
+    /// with other models, nor with some numbers of cores. The same if an argument of QEMU sets it:
+    /// the definition then has no effect.
     pub(super) fn keep_chosen(&mut self, xml: &DomainXml) {
         let is_unnamed = |name| self.unnamed.contains(&name);
         if is_unnamed(ItemName::Topology) && (xml.is_macos() || xml.is_replaced("smp")) {

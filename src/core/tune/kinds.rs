@@ -1,4 +1,4 @@
-//! What the functions of a domain are, including those that the host no longer has.
+//! The kinds of a domain's functions, including those that the host no longer has.
 
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
@@ -6,8 +6,8 @@ use crate::domain::claims::Claims;
 use crate::placement::ExtraKind;
 use crate::topology::{DeviceIdentity, DeviceKind, KnownDevice, MarkKind, Topology};
 
-/// What the functions of a domain are: by the host, or, of those that the host no longer has, by what
-/// is recorded for the domain.
+/// The kinds of a domain's functions: by the host, or, for those that the host no longer has, by
+/// the domain's record.
 pub struct Kinds<'t> {
     topology: &'t Topology,
     known: Vec<KnownDevice>,
@@ -19,7 +19,7 @@ impl<'t> Kinds<'t> {
         Kinds { topology, known: xml.known_devices() }
     }
 
-    /// What is recorded of a function that the host does not have.
+    /// The record of a function that the host does not have.
     fn absent(&self, bdf: Bdf) -> Option<&DeviceIdentity> {
         let known = self.known.iter().find(|one| one.bdf == bdf);
         known.filter(|_| self.topology.device(bdf).is_none()).map(|one| &one.identity)

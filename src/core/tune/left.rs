@@ -1,5 +1,5 @@
-//! What tuning every setting leaves alone, because the guest's owner has chosen it: what it is, what
-//! its option would make of it, and what that would gain.
+//! Settings that tuning leaves alone because the guest's owner has chosen them: the present value,
+//! the value by the option, and the benefit.
 
 use super::{Change, Given, Item, ItemName, Tuned, tune};
 use crate::domain::DomainXml;
@@ -13,7 +13,7 @@ pub struct Left {
     pub item: ItemName,
     /// What it is.
     pub is: String,
-    /// What the option would make of it.
+    /// The value by the option.
     pub would_be: String,
     /// What that gains.
     pub gain: &'static str,
@@ -52,7 +52,7 @@ fn of(current: &DomainXml, given: &Given<'_>, name: ItemName) -> Option<Left> {
     Some(Left { item, is: was, would_be: now, gain })
 }
 
-/// What a setting is for; none: it is not among those that stay.
+/// The purpose of a setting; none if it is not left alone.
 fn gain(name: ItemName) -> Option<&'static str> {
     Some(match name {
         ItemName::Pins => "the cores nearest to its devices, a guest core on each",
@@ -76,7 +76,7 @@ mod tests {
     use crate::placement::{Held, Occupancy};
     use crate::tune::Items;
 
-    /// A guest of somebody's with a GPU of node 0 and four vCPUs.
+    /// A guest of another tool with a GPU of node 0 and four vCPUs.
     fn guest(cputune: &str, more: &str) -> DomainXml {
         let text = format!(
             "<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>a</name>\
@@ -95,7 +95,7 @@ mod tests {
         let [bits, pages] = &found[..] else { panic!("{found:?}") };
         assert_eq!((bits.item, pages.item), (ItemName::Maxphysaddr, ItemName::HugePages));
         assert!(found.iter().all(|left| left.is != left.would_be && !left.gain.is_empty()));
-        // What is named is no more left alone, and what was not asked for neither.
+        // Named settings are no longer left alone; neither are settings that were not requested.
         let named = Items { unnamed: Default::default(), ..Items::all() };
         assert_eq!(left(&guest("", ""), &named).len(), 1, "huge pages");
     }

@@ -1,7 +1,7 @@
 //! Tunes any domain, whoever made it, to be as good as a fresh plan. Pure.
 //!
 //! The domain itself defines the request: its functions, its vCPUs, its memory (`wish`). The
-//! planner finds its place, ignoring what the domain itself holds, and it stays where it is if that
+//! planner finds its place, ignoring the domain's own resources, and it stays where it is if that
 //! is as good (`place`). Each setting becomes edits of the splice editor (`work`), so everything
 //! else stays byte for byte. Finally the checker judges the result: a new error refuses the whole
 //! change ([`TuneError::Unsound`]).
@@ -53,7 +53,7 @@ use std::fmt;
 pub struct Given<'a> {
     /// The host.
     pub topology: &'a Topology,
-    /// What other domains hold.
+    /// The occupancy by other domains.
     pub others: &'a Occupancy,
     /// The settings.
     pub items: &'a Items,
@@ -62,7 +62,7 @@ pub struct Given<'a> {
     /// The best cache and I/O mode of disks, by path; the default is to bypass the host's cache
     /// with native I/O.
     pub disks: &'a BTreeMap<String, DiskIo>,
-    /// What the hypervisor can do.
+    /// The features of the hypervisor.
     pub abilities: Abilities,
     /// Its versions, for the checker.
     pub versions: &'a Versions,
@@ -83,7 +83,7 @@ pub struct Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Change { item, was, now } = self;
-        // Its words do not tell what differs.
+        // Its description does not show the difference.
         if was == now {
             write!(f, "{item}: otherwise {now}")
         } else {

@@ -215,7 +215,7 @@ fn refuse_twice(there: &[Hook], seats: &[NicSeat], dropped: &[usize]) -> Result<
     Ok(())
 }
 
-/// What the guest sees of the NIC at this place.
+/// The address in the guest of the NIC at this place.
 fn model_at(work: &Work<'_>, nth: usize) -> Option<NicModel> {
     let devices = work.xml.root().child("devices");
     let nic = devices.into_iter().flat_map(|devices| devices.children("interface")).nth(nth)?;

@@ -289,7 +289,7 @@ fn in_place(
         }
         let helper = emulator.cloned().unwrap_or_else(|| core.pcpus.clone());
         plan.vcpu_pins.clone_from(&guest.pins);
-        // What the plan leaves floating floats on.
+        // Threads that the plan leaves floating keep floating.
         let pins = plan.iothread_pins.iter_mut().chain([&mut plan.emulator_pin]);
         pins.filter(|pin| !pin.is_empty()).for_each(|pin| pin.clone_from(&helper));
         let chosen = |at: usize| {

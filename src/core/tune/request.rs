@@ -51,7 +51,7 @@ fn movable(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(item, Setting::Request { request })
 }
 
-/// Returns the request with the settings applied; what they leave to the planner stays left to it.
+/// Returns the request with the settings applied; values that they leave to the planner stay so.
 fn asked(mut request: Request, work: &Work<'_>) -> Request {
     let (items, wish) = (work.given.items, &work.guest.request);
     let claims = Claims::read(&work.xml);
@@ -132,7 +132,7 @@ mod tests {
     use crate::tune::{Item, ItemName};
     use crate::verify::{Subject, verify};
 
-    /// A guest of ours on huge pages, as requested, or one made by somebody else.
+    /// A guest of ours on huge pages, as requested, or one made by another tool.
     fn guest(ours: bool) -> DomainXml {
         let request = Request {
             huge_pages: HugePages::Size(PageSize::TwoMib),
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(request.cells, CellWish::Count(1));
         assert_eq!(not_as_asked(&after.after), [""; 0]);
         assert_eq!(made(&after.after, &items).unwrap().changes, []);
-        // Without a new request the old one still counts: somebody else's edit is found.
+        // Without a new request the old one still counts: an edit by others is found.
         let kept = made(&xml, &Items { agent: Item::On, ..Items::default() }).unwrap();
         assert!(kept.changes.iter().all(|change| change.item != ItemName::Request));
         let text =

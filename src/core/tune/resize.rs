@@ -1,6 +1,6 @@
-//! What of a guest follows from another size, and what stays. Its pins, cells and topology are
-//! planned anew, as far as it has such; queues, threads and hints follow where they are as `tune`
-//! would have them, and stay where somebody has chosen others.
+//! The settings of a guest that follow from another size, and those that stay. Pins, cells and
+//! topology are planned again if it has them; queues, threads and hints follow if they are as
+//! `tune` would set them, and otherwise stay.
 
 use super::functions::settings_now;
 use super::items::{OtherFunctions, PinOrder, Resize};
@@ -17,8 +17,8 @@ use crate::request::{DeviceWish, PageSize, PinPolicy};
 use crate::shell::{domain, word};
 use crate::topology::Topology;
 
-/// Returns the settings of a guest with these sizes. What it has already is left out: nothing is
-/// planned anew where nothing is asked for.
+/// Returns the settings of a guest with these sizes. Present values are left out: nothing is
+/// planned again unless it is requested.
 pub(super) fn items(
     current: &DomainXml,
     claims: &Claims<'_>,
@@ -64,7 +64,8 @@ pub(super) fn items(
         items.memory_rounding = Item::On;
     }
     if items.moves_functions() {
-        // What a guest needs with its first function; the window of BARs follows their number.
+        // The settings that a guest needs with its first function; the window of BARs follows their
+        // number.
         (items.window, items.maxphysaddr) = (Item::On, Item::On);
         (items.invtsc, items.balloon, items.fill) = (Item::On, Item::On, Item::On);
         items.memory_nodes = Item::On;
@@ -205,7 +206,7 @@ fn refuse(current: &DomainXml, claims: &Claims<'_>, items: &Items) -> Result<(),
     }
 }
 
-/// Plans pins anew, in the order that they have; a guest that floats goes on floating.
+/// Plans pins again, in their present order; a guest that floats goes on floating.
 fn pins(
     current: &DomainXml,
     claims: &Claims<'_>,

@@ -36,13 +36,13 @@ pub struct Turn {
     pub guest: usize,
     /// Its settings.
     pub items: Items,
-    /// Whether it only gives up what others need, and gets the rest in a later turn.
+    /// Whether it only releases resources that others need, and gets the rest in a later turn.
     pub gives_up: bool,
     /// The GPUs that it has then; none: it keeps its own.
     pub gpus: Option<Vec<Bdf>>,
-    /// What it is then.
+    /// The guest after the change.
     pub tuned: Tuned,
-    /// What others hold at that time.
+    /// The occupancy by others at that time.
     pub others: Occupancy,
 }
 
@@ -53,7 +53,7 @@ pub struct Several {
     pub turns: Vec<Turn>,
     /// The places of the new guests after them.
     pub new: Joint,
-    /// What is held then, without the new guests.
+    /// The occupancy then, without the new guests.
     pub held: Occupancy,
 }
 
@@ -69,11 +69,11 @@ pub enum NoSeveral {
     },
     /// They have no place together; guests that change come first in its numbers.
     NoPlace(NoJoint),
-    /// A guest has a place only once another one gives up its own, which has to be off for that.
+    /// A guest fits only once another one releases its place, which must be off for that.
     Runs {
         /// The guest.
         guest: usize,
-        /// Those that run and hold what is to be exchanged.
+        /// Running guests that hold resources to exchange.
         runs: Vec<usize>,
         /// Why it has no place before.
         error: TuneError,
@@ -229,16 +229,16 @@ fn chosen(
 
 /// The changes in an order in which each has a place.
 struct Order<'a> {
-    /// The host, and what the hypervisor can do.
+    /// The host, and the features of the hypervisor.
     given: &'a Given<'a>,
     resized: &'a [Resized<'a>],
     /// The GPUs that each gets by the plan of all; none: it keeps its own, or chooses.
     sets: Vec<Option<GpuWish>>,
-    /// The definition of each by now.
+    /// The present definition of each.
     now: Vec<DomainXml>,
     /// Those that have not got their size.
     todo: Vec<usize>,
-    /// Those that have given up what others need.
+    /// Those that have released resources that others need.
     given_up: Vec<usize>,
     turns: Vec<Turn>,
     held: Occupancy,
@@ -299,14 +299,14 @@ impl<'a> Order<'a> {
         Ok(())
     }
 
-    /// The change of a guest to what it gets in the end.
+    /// The change of a guest to its final state.
     fn whole(&self, guest: usize) -> Result<Turn, TuneError> {
         let one = &self.resized[guest];
         let own = gpus_of(&self.now[guest], self.given.topology);
         let wishes = match &self.sets[guest] {
             Some(GpuWish::Exact(gpus)) if *gpus == own => vec![None],
             Some(wish) => vec![Some(wish.clone())],
-            // Alone it chooses as `set` does, among what the others hold now.
+            // Alone it chooses as `set` does, with the present occupancy by others.
             None => match &one.gpus {
                 None => vec![None],
                 Some(GpuWish::Count(count)) if own.len() == *count as usize => vec![None],
@@ -349,8 +349,8 @@ impl<'a> Order<'a> {
         Ok(Turn { guest, items, gives_up, gpus, tuned, others })
     }
 
-    /// A change by which a guest that is off gives up what it gets less of, or GPUs that it does
-    /// not keep; none: nobody has such.
+    /// A change by which a stopped guest releases the resources that it loses, or GPUs that it does
+    /// not keep; none if there are none.
     fn less(&self) -> Option<Turn> {
         let off = self.todo.iter().filter(|guest| !self.given_up.contains(guest));
         { off }.filter(|&&guest| self.resized[guest].is_off).find_map(|&guest| {

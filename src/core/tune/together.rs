@@ -34,7 +34,7 @@ pub fn without(occupancy: &Occupancy, name: &str) -> Occupancy {
 }
 
 /// Returns the occupancy without a domain, for which NVLink partitions may be ready that are not
-/// for others. While it runs, its partition is active. `ends`: what is still active for it is
+/// for others. While it runs, its partition is active. `ends`: a partition still active for it is
 /// deactivated, since it gets other GPUs.
 pub fn without_member(occupancy: &Occupancy, member: &DomainXml, ends: bool) -> Occupancy {
     let name = member.name();
@@ -42,8 +42,8 @@ pub fn without_member(occupancy: &Occupancy, member: &DomainXml, ends: bool) -> 
     without(occupancy, &name).ready_for((member.uuid().as_deref(), runs), ends)
 }
 
-/// Replaces a domain's old place by its new one. What it holds while running stays held until its
-/// next start.
+/// Replaces a domain's old place by its new one. Its running resources stay held until its next
+/// start.
 fn replace(occupancy: &mut Occupancy, name: &str, tuned: &Tuned) {
     let Ok(new) = tuned.after.held_instead(&occupancy.domains) else { return };
     let own = || occupancy.domains.iter().filter(|held| held.domain == name);

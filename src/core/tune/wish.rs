@@ -34,7 +34,7 @@ pub(super) struct Guest<'t> {
     pub hostdevs: Vec<Bdf>,
     /// The derived request.
     pub request: Request,
-    /// The request when gpuvm made it; none: somebody else made it.
+    /// The request when gpuvm made it; none: another tool made it.
     pub asked: Option<Request>,
     /// Whether it runs by hardware virtualization.
     pub kvm: bool,
@@ -93,7 +93,7 @@ impl<'t> Guest<'t> {
         ];
         let whole = own.filter(|_| as_asked == [true; 3]);
         request.profile = whole.map_or(Profile::Share, |own| own.profile);
-        // What it lacks is not for the planner to refuse.
+        // The planner must not refuse it for missing functions.
         let (functions, fixed_functions, unread) = (Vec::new(), Vec::new(), Vec::new());
         request.template = Template {
             is_pcie: true,
@@ -148,7 +148,7 @@ impl<'t> Guest<'t> {
             request.reserve.cores = 0;
         }
         let remote = (given.allow_remote || request.allow.remote) && !floats;
-        // What it has it has; for other GPUs the rule of a new guest holds.
+        // Its present GPUs are kept; other GPUs must meet the rules of a new guest.
         let split = given.items.size().gpus.is_none() || own.is_some_and(|own| own.allow.split);
         request.allow = Allow { remote, split };
         request.p2p_clique = current.sets_property(CLIQUE);
@@ -183,7 +183,7 @@ impl<'t> Guest<'t> {
         self.hostdevs.clone_from(&placement.devices);
     }
 
-    /// Takes what a plan of other functions has given it.
+    /// Adds the functions that a plan has given it.
     pub fn take(&mut self, placement: &Placement) {
         self.take_functions(placement);
         self.vcpus = placement.vcpus();
@@ -201,7 +201,7 @@ impl<'t> Guest<'t> {
         bdfs
     }
 
-    /// The memory that it gets, without what is plugged in as modules.
+    /// The memory that it gets, without plugged modules.
     pub fn memory(&self) -> MemSize {
         self.resized.unwrap_or_else(|| memory_now(self.claims))
     }
@@ -266,7 +266,7 @@ fn iommufd_wish(item: Item<Never>) -> IommufdWish {
     }
 }
 
-/// The memory of a guest, without what is plugged in as modules.
+/// The memory of a guest, without plugged modules.
 pub(super) fn memory_now(claims: &Claims<'_>) -> MemSize {
     let cells: MemSize = claims.cells.iter().map(|cell| cell.memory.value).sum();
     if cells.is_zero() { claims.memory.value } else { cells }

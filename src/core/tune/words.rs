@@ -264,7 +264,7 @@ fn of_driver<'t>(disks: impl Iterator<Item = Element<'t>>, name: &str) -> String
     listed(disks.map(value).collect(), ", ", "no disk")
 }
 
-/// Describes what a NIC is connected to, and its settings.
+/// Describes the connection of a NIC, and its settings.
 fn on(nic: Element<'_>) -> String {
     let attr = |child: &str, name: &str| Some(nic.child(child)?.attr(name)?.into_owned());
     let source = ["network", "bridge", "dev"].into_iter().find_map(|name| attr("source", name));

@@ -50,7 +50,7 @@ impl<'a> Work<'a> {
         self.make(item, &[DomainEdit::Set { setting }])
     }
 
-    /// Makes edits, one after the other, and notes what they change.
+    /// Makes edits, one after the other, and notes their changes.
     pub fn make(&mut self, item: ItemName, edits: &[DomainEdit]) -> Result<(), TuneError> {
         let before = self.xml.clone();
         for edit in edits.iter() {
@@ -64,7 +64,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Notes what a setting has changed. Functions of several kinds come and go at once.
+    /// Notes the changes of a setting. Functions of several kinds come and go at once.
     fn tell(&mut self, item: ItemName, before: &DomainXml) {
         let functions = [ItemName::Gpus, ItemName::Nic, ItemName::Vf, ItemName::Nvme];
         let topology = self.given.topology;

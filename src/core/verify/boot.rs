@@ -1,4 +1,4 @@
-//! What a guest lacks that starts with the host, where libvirt asks nobody.
+//! Missing parts of a guest that starts with the host, without gpuvm.
 
 use super::report::{Between, Differs, Finding};
 use crate::finding::Rule;
@@ -11,7 +11,7 @@ const LACKS: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[LACKS];
 
-/// Adds what a guest lacks for its start with the host, in words.
+/// Adds the missing parts for a guest's start with the host, in words.
 pub fn with_lacks(mut findings: Vec<Finding>, name: &str, lacks: &[String]) -> Vec<Finding> {
     for lack in lacks {
         let says = Differs {

@@ -1,5 +1,5 @@
-//! Compares the running XML with the definition: somebody changed one and not the other. This is
-//! not a fault of the running guest, and ends with the next start.
+//! Compares the running XML with the definition: only one of them was changed. This is not a fault
+//! of the running guest, and ends with the next start.
 
 use super::report::{Between, Report, Wrong};
 use crate::domain::DomainXml;

@@ -73,7 +73,7 @@ fn open_functions(
     at: &str,
     report: &mut Report,
 ) {
-    // Without numbers of the host's record, no file tells which device is which.
+    // Without numbers of the host's record, no file identifies the devices.
     let numbered = |bdf| topology.device(bdf).is_some_and(|device| device.vfio.is_some());
     let alone = opened.vfio.iter().filter(|name| name.starts_with("devices/")).count();
     let are_told = live.passed.iter().all(|passed| numbered(passed.bdf.value));
@@ -89,7 +89,7 @@ fn open_functions(
             device.iommu_group.map(|group| [group.to_string(), format!("noiommu-{group}")]);
         let (what, expected) = match (&node, &groups) {
             (Some(node), _) if passed.iommufd => ("the VFIO device open for", node.clone()),
-            // Which device is its own, no file tells.
+            // No file shows which device is its own.
             (None, _) if passed.iommufd => continue,
             (_, Some([group, _])) => ("IOMMU groups open for", group.clone()),
             (_, None) => continue,

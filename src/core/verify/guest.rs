@@ -47,7 +47,7 @@ pub struct Function {
     pub cell: Option<u32>,
 }
 
-/// What a guest sees of itself. What it does not tell is none or empty, and named.
+/// A guest's view of itself. Values that it does not report are none or empty, and named.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct View {
@@ -74,7 +74,7 @@ pub struct View {
     /// The version of its NVIDIA driver; none: none is loaded, or that was not told.
     #[serde(skip)]
     pub driver: Option<String>,
-    /// What it did not tell, one phrase each.
+    /// Values that it did not report, one phrase each.
     pub untold: Vec<&'static str>,
 }
 

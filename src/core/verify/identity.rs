@@ -17,7 +17,7 @@ const UNRECORDED: Rule =
 /// Rules of this module.
 pub const RULES: &[Rule] = &[OTHER, UNRECORDED];
 
-/// A function of a guest, with what is recorded and what is at its address now.
+/// A function of a guest, with its record and the device at its address now.
 #[derive(Debug, Clone)]
 pub struct Presence {
     /// The address.
@@ -56,7 +56,7 @@ pub fn hint(name: &str, all: &[Presence]) -> String {
 }
 
 /// The command that gives a guest its devices of the first kind that differs: those that have
-/// moved, from where they are now; those that are gone, as what is there in their place.
+/// moved, from where they are now; those that are gone, as the devices in their place.
 fn command(name: &str, all: &[Presence]) -> Option<String> {
     let is_other = |one: &&Presence| one.is_other() && one.option != "--gpu";
     let first = all.iter().find(is_other)?;
@@ -76,9 +76,9 @@ fn command(name: &str, all: &[Presence]) -> Option<String> {
 }
 
 impl Presence {
-    /// Whether another device is at its address, or none while it is at another one. One that is found
-    /// nowhere is missing, which is a finding of the checker: a virtual function may have to be created
-    /// first.
+    /// Whether another device is at its address, or none while it is at another one. One that is
+    /// found nowhere is missing, which is a finding of the checker: a virtual function may need to
+    /// be created first.
     pub fn is_other(&self) -> bool {
         let is_seen = self.now.is_some() || !self.places.is_empty();
         self.likeness == Some(Likeness::Other) && is_seen

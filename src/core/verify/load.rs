@@ -1,4 +1,4 @@
-//! What a sample of a running guest finds: vCPUs that wait or are held back.
+//! Findings from a sample of a running guest: vCPUs that wait or are throttled.
 
 use super::report::{Between, Differs, Finding};
 use crate::load::{LoadFinding, VERIFY_RULES};

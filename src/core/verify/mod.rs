@@ -1,7 +1,7 @@
-//! Verifies that a guest is what it should be. Four layers are compared, each with the next: the
-//! request when it was made (if recorded), its definition, the running XML, and reality: threads,
-//! memory, open devices, the host's settings, the guest's own view. Pure: everything comes in as
-//! values. The rules on a domain by itself are those of [`crate::check`].
+//! Compares a guest with its request, its definition and the machine. Four layers are compared,
+//! each with the next: the request when it was made (if recorded), its definition, the running XML,
+//! and reality: threads, memory, open devices, the host's settings, the guest's own view. Pure:
+//! everything comes in as values. The rules on a domain by itself are those of [`crate::check`].
 
 pub mod boot;
 mod definition;
@@ -65,7 +65,7 @@ pub struct Host<'a> {
     pub topology: &'a Topology,
     /// Its kernel settings.
     pub tuning: &'a Tuning,
-    /// What other domains hold; without the domain itself.
+    /// The occupancy by other domains, without the domain itself.
     pub others: &'a Occupancy,
     /// Its versions.
     pub versions: &'a Versions,
@@ -94,7 +94,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     own.into_iter().flatten().chain([&NOT_COMPARED]).chain(check::rules())
 }
 
-/// Compares a guest with what it should be.
+/// Compares a guest with its expected state.
 pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
     let mut report = Report::default();
     let topology = subject.host.map(|host| host.topology);
@@ -144,7 +144,7 @@ pub fn of_process(live: &DomainXml, process: &Process, topology: &Topology) -> V
     report.finish()
 }
 
-/// Adds what is known of the disks of a definition to findings on the domain.
+/// Adds the known facts about the disks of a definition to findings on the domain.
 pub fn with_disks(
     mut findings: Vec<Finding>,
     definition: &DomainXml,
@@ -158,7 +158,7 @@ pub fn with_disks(
     findings
 }
 
-/// What a rule of `check` says of a document.
+/// The finding of a rule of `check` about a document.
 fn of_rule(says: check::InXml, document: &str) -> Differs {
     let at = format!("{} {document}, line {}", says.path, says.line);
     let (between, message) = (Between::Rule, says.message);
@@ -186,7 +186,7 @@ fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
         let Some(document) = document else { continue };
         for (others, all) in [(&active, false), (host.others, true)] {
             for finding in check::check(document, host.topology, others, host.versions) {
-                // For a running guest, what it actually holds tells more.
+                // For a running guest, its actual resources are more precise.
                 let of_start = [check::HUGE_PAGES_SHORT, check::HUGE_PAGES_NOT_MOUNTED];
                 let pages = of_start.contains(&finding.rule) && subject.live.is_some();
                 if pages || !seen.insert((finding.rule, finding.says.message.clone())) {
@@ -195,7 +195,7 @@ fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
                 let defined_only = all && check::is_on_others(finding.rule);
                 let severity = match finding.rule {
                     _ if defined_only => Severity::Warning,
-                    // To create it was a choice; what is claimed of it is false.
+                    // Creating it was a choice; a claim about it may be false.
                     check::OPEN_PORTS => Severity::Error,
                     _ => finding.severity,
                 };
@@ -207,7 +207,7 @@ fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
     findings
 }
 
-/// What cannot be compared, one phrase each.
+/// Parts that cannot be compared, one phrase each.
 pub fn unchecked(subject: &Subject<'_>) -> Vec<String> {
     let mut missing = Vec::new();
     let mut add = |so: bool, phrase: &str| {

@@ -58,7 +58,7 @@ fn has_channel(domain: &DomainXml) -> bool {
     targets.any(|target| target.attr("name").as_deref() == Some(AGENT))
 }
 
-/// Reports how a file differs from what it must contain.
+/// Reports how a file differs from its required content.
 fn differs(domain: &DomainXml, (told, named): (&Told, &[Bdf]), at: &str, report: &mut Report) {
     let name = domain.name();
     let name = word(&name);

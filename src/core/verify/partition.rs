@@ -62,7 +62,7 @@ impl Partitions {
     }
 }
 
-/// Reports what is wrong with the partitions of one domain.
+/// Reports faults of the partitions of one domain.
 pub fn compare(domain: &Domain, partitions: &Partitions, report: &mut Report) {
     let is_it = |uuid: &str| uuid.eq_ignore_ascii_case(&domain.uuid);
     let states = partitions.states();
@@ -104,8 +104,7 @@ pub fn of_nobody(partitions: &Partitions, domains: &[&str]) -> Vec<Finding> {
     report.finish()
 }
 
-/// Reports what is wrong with a partition of a running guest. `is_exact`: it has exactly these
-/// GPUs.
+/// Reports faults of a partition of a running guest. `is_exact`: it has exactly these GPUs.
 fn of_running(one: &Running, state: &PartitionState, is_exact: bool, report: &mut Report) {
     let what = partition(state.id, &state.modules);
     let name = &one.domain.name;

@@ -1,5 +1,5 @@
-//! Compares a definition with the request when gpuvm made the guest. What was left to the planner
-//! is not recorded, and not judged.
+//! Compares a definition with the request when gpuvm made the guest. Values left to the planner are
+//! not recorded, and not judged.
 
 use super::report::{Between, Report, Wrong};
 use crate::bdf::Bdf;

@@ -22,8 +22,7 @@ pub struct Thread {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapped {
-    /// Guest cell that QEMU's name of a memory file tells (`ram-node1`); none: no file, or another
-    /// name.
+    /// Guest cell by QEMU's name of a memory file (`ram-node1`); none: no file, or another name.
     pub cell: Option<u32>,
     /// Whether the process binds it to nodes.
     pub bound: bool,
@@ -33,7 +32,7 @@ pub struct Mapped {
     pub nodes: BTreeMap<NodeId, MemSize>,
 }
 
-/// What a process has open.
+/// The open files of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Opened {
@@ -60,9 +59,9 @@ pub struct Process {
     /// The kernel's threads that serve its network queues, where they are no threads of its own
     /// (before Linux 6.4).
     pub vhosts: Vec<Thread>,
-    /// Its memory; none: this user may not see it, or the kernel does not tell nodes.
+    /// Its memory; none: this user may not see it, or the kernel does not report nodes.
     pub memory: Option<Vec<Mapped>>,
-    /// What it has open; none: this user may not see it.
+    /// Its open files; none: this user may not see them.
     pub opened: Option<Opened>,
     /// How many files it may have open; none: this user may not see it.
     pub file_limit: Option<u64>,

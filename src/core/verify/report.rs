@@ -17,7 +17,7 @@ pub enum Between {
     Host,
     /// The running domain differs from the definition of its next start.
     Pending,
-    /// The definition differs from what was requested when the guest was created.
+    /// The definition differs from the request when the guest was created.
     Plan,
     /// The domain violates a rule of `check`, or cannot be read.
     Rule,
@@ -29,7 +29,7 @@ pub enum Between {
 pub struct Differs {
     /// Which two states differ.
     pub between: Between,
-    /// What is wrong, with the expected and the found value.
+    /// The fault, with the expected and the found value.
     pub message: String,
     /// The value expected.
     pub expected: Option<String>,
@@ -56,7 +56,7 @@ pub type Finding = finding::Finding<Differs>;
 
 impl Finding {
     /// Whether two findings are the same at different times: process ids change, places do not.
-    /// What a sample finds has another number each time, and is known by its thread.
+    /// Findings of samples have a different number each time, and are identified by their thread.
     pub fn is_same(&self, other: &Finding) -> bool {
         let is_sampled = VERIFY_RULES.iter().any(|rule| rule.id == self.rule);
         let of = |says: &Differs| if is_sampled { says.at.clone() } else { says.message.clone() };

@@ -114,7 +114,7 @@ fn good() -> Case {
 }
 
 impl Case {
-    /// What is found: rule, message.
+    /// The findings: rule, message.
     fn found(&self, runs: bool) -> Vec<(&'static str, String)> {
         let parse = |text: &str| DomainXml::parse(text).unwrap();
         let (definition, live) = (parse(&self.definition), parse(&self.live));
@@ -480,7 +480,7 @@ fn a_definition_is_compared_with_what_was_asked_for() {
     };
     case.definition = case.definition.replace("</domain>", &remembered(&asked));
     assert_eq!(case.found(false), []);
-    // What was left to the planner is right as it is.
+    // Values left to the planner are right as they are.
     let mut case = good();
     let left = crate::request::Request { huge_pages: HugePages::Auto, ..asked };
     case.definition = case.definition.replace("</domain>", &remembered(&left));

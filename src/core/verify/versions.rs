@@ -39,7 +39,7 @@ pub fn compare(live: &Guest<'_>, view: &View, host: Host<'_>, report: &mut Repor
     report.differs(&DRIVER, Between::Guest, wrong);
 }
 
-/// Returns what cannot be compared although the guest's agent answers.
+/// Returns the parts that cannot be compared although the guest's agent answers.
 pub fn unchecked(subject: &Subject<'_>) -> Option<&'static str> {
     let (host, view) = (subject.host?, subject.guest?);
     if !is_on_fabric(&Guest::read(subject.live?), host.topology) {

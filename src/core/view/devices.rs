@@ -1,5 +1,4 @@
-//! The devices of a picture: which are drawn, what they are called, and whether a guest may have
-//! them.
+//! The devices of a picture: which are drawn, their names, and whether a guest may have them.
 
 use super::guests::Guest;
 use crate::bdf::Bdf;
@@ -10,7 +9,7 @@ use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use crate::words::count;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most virtual functions of a card that are drawn although nobody has them.
+/// The most virtual functions of a card that are drawn although they are free.
 pub(super) const MOST_VFS: usize = 16;
 
 /// How a device looks.
@@ -20,7 +19,7 @@ pub enum Look {
     Free,
     /// A guest has it.
     Guest,
-    /// The host uses it, or its content belongs to somebody: no guest gets it by number.
+    /// The host uses it, or it has content: it is not offered by number.
     Host,
     /// Fabric Manager has it.
     FabricManager,
@@ -35,7 +34,7 @@ pub struct Device {
     pub bdf: Bdf,
     /// What it is.
     pub kind: DeviceKind,
-    /// What it is called: `GPU 0`, `nvme0n1`, `mlx5_0`.
+    /// Its name: `GPU 0`, `nvme0n1`, `mlx5_0`.
     pub name: String,
     /// Its model, or the ids.
     pub model: String,
@@ -75,7 +74,7 @@ pub(super) fn link(device: &PciDevice) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// Whether a device is drawn although nobody has it. Of virtual functions, those of NICs are, up to
+/// Whether a device is drawn although it is free. Of virtual functions, those of NICs are, up to
 /// [`MOST_VFS`] of a card.
 fn is_drawn(device: &PciDevice) -> bool {
     let kinds = [DeviceKind::Gpu, DeviceKind::NvSwitch, DeviceKind::Nic, DeviceKind::Nvme];
@@ -93,7 +92,7 @@ fn pf_of(device: &PciDevice) -> Option<Bdf> {
     }
 }
 
-/// Virtual functions that are not drawn, since their card has too many and nobody has them.
+/// Virtual functions that are not drawn, since their card has too many and they are free.
 fn left_out(topology: &Topology, holders: &BTreeMap<Bdf, Vec<usize>>) -> BTreeSet<Bdf> {
     let mut free: BTreeMap<Bdf, usize> = BTreeMap::new();
     let is_left = |device: &&PciDevice| {
@@ -165,7 +164,7 @@ pub(super) fn devices(topology: &Topology, held: &Occupancy, guests: &[Guest<'_>
     made.collect()
 }
 
-/// What a device without a name of its own is called.
+/// The name of a device without its own name.
 fn kind_name(device: &PciDevice) -> &'static str {
     match device.kind() {
         DeviceKind::Gpu => "GPU",
@@ -207,7 +206,7 @@ pub(super) fn resets(device: &PciDevice) -> Option<String> {
     Some(if all.is_empty() { "impossible".into() } else { all.join(", ") })
 }
 
-/// The facts of a device, for people: what it is, where, and who has it.
+/// The facts of a device, for people: its kind, place and holder.
 pub(super) fn facts(device: &Device, topology: &Topology, guests: &[Guest<'_>]) -> Vec<String> {
     let mut facts = vec![format!("{} {}", device.name, device.bdf)];
     let Some(pci) = topology.device(device.bdf) else { return facts };
@@ -229,7 +228,7 @@ pub(super) fn facts(device: &Device, topology: &Topology, guests: &[Guest<'_>]) 
     facts
 }
 
-/// Who has a device, or why nobody gets it.
+/// The holder of a device, or why it is not offered.
 pub(super) fn standing(device: &Device, guests: &[Guest<'_>]) -> String {
     match device.look {
         Look::Free => "free".into(),

@@ -1,5 +1,4 @@
-//! The guests of a picture: each has a letter and a hue, and what it holds of pcpus, memory and
-//! devices.
+//! The guests of a picture: each has a letter and a hue, and its pcpus, memory and devices.
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
@@ -25,11 +24,11 @@ pub struct Guest<'a> {
     pub active: bool,
     /// Whether it is planned only.
     pub planned: bool,
-    /// What it holds: of its definition, and, while it runs, of its live state.
+    /// Its resources: of its definition, and, while it runs, of its live state.
     pub held: Vec<&'a Held>,
 }
 
-/// What a guest does on a pcpu.
+/// The role of a guest on a pcpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// A vCPU runs there.
@@ -45,7 +44,7 @@ pub enum Role {
 pub struct Use {
     /// The guest, by its place in [`super::Scene::guests`].
     pub guest: usize,
-    /// What it does there.
+    /// Its role there.
     pub role: Role,
     /// Number of the vCPU or of the I/O thread, if known.
     pub number: Option<usize>,
@@ -126,8 +125,8 @@ impl Guest<'_> {
         self.held.iter().map(|held| held.vcpus).max().filter(|vcpus| *vcpus > 0)
     }
 
-    /// Memory by node: what is bound to one node, and the shares of what several nodes have. What
-    /// is bound nowhere is at `None`.
+    /// Memory by node: memory bound to one node, and shares of memory bound to several. Unbound
+    /// memory is at `None`.
     pub fn memory(&self) -> BTreeMap<Option<NodeId>, MemSize> {
         let mut by_node = BTreeMap::new();
         let mut add = |node, size: MemSize| {

@@ -1,5 +1,5 @@
-//! Markup: the one place where text becomes XML or HTML. What is written is well-formed as both,
-//! whatever the text contains.
+//! Markup: the one place where text becomes XML or HTML. The output is well-formed as both, for any
+//! text.
 
 use std::fmt::{self, Write as _};
 
@@ -60,7 +60,7 @@ impl Markup {
     }
 }
 
-/// Escapes what is written to it: the five characters that markup is made of. Characters that XML
+/// Escapes text written to it: the five characters that markup is made of. Characters that XML
 /// forbids and HTML calls an error (controls, noncharacters) become U+FFFD.
 struct Escaping<'a>(&'a mut String);
 

@@ -29,7 +29,7 @@ use crate::topology::Topology;
 pub struct Subject<'a> {
     /// The host.
     pub topology: &'a Topology,
-    /// What is taken.
+    /// The occupancy.
     pub held: &'a Occupancy,
     /// Guests that are planned; each replaces the one of its name.
     pub planned: &'a [Held],

@@ -22,14 +22,14 @@ const SCRIPT: &str = include_str!("page/script.js");
 /// The first bytes of every page: a file that begins with them is one of ours, and may be replaced.
 pub const PAGE_MARK: &str = "<!DOCTYPE html>\n<html lang=\"en\" data-made-by=\"gpuvm\">";
 
-/// What a page shows.
+/// The content of a page.
 #[derive(Debug)]
 pub struct Page<'a> {
     /// The host and its guests.
     pub subject: Subject<'a>,
     /// The verb: `plan`.
     pub verb: &'a str,
-    /// What it concludes, a sentence each without full stop; the first is the verdict.
+    /// The conclusions, a sentence each without full stop; the first is the verdict.
     pub verdict: &'a [String],
     /// When it was made, in the caller's words; none: it does not say.
     pub date: Option<&'a str>,
@@ -43,7 +43,7 @@ pub struct Page<'a> {
     pub fits: Option<&'a Capacity>,
     /// Definitions that change.
     pub changed: &'a [Changed],
-    /// What is missing, degraded or was not checked.
+    /// Missing or degraded parts, and skipped checks.
     pub notes: &'a [String],
     /// Commands to go on with.
     pub commands: &'a [String],
@@ -107,7 +107,7 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// The head: what the page may load is nothing, and what may run is its own script.
+    /// The head: the page may load nothing, and run only its own script.
     fn head(&mut self) {
         let hash = STANDARD.encode(Sha256::digest(SCRIPT.as_bytes()));
         let policy = format!(
@@ -134,7 +134,7 @@ impl Writer<'_, '_> {
         format!("gpuvm {}: {}", self.page.verb, svg::machine(self.page.subject.topology))
     }
 
-    /// The header: the machine, what was asked, the verdict.
+    /// The header: the machine, the request, the verdict.
     fn header(&mut self) {
         let topology = self.page.subject.topology;
         let machine = topology.machine();
@@ -249,7 +249,7 @@ impl Writer<'_, '_> {
         self.end_table();
     }
 
-    /// What is missing or was not checked.
+    /// Missing parts and skipped checks.
     fn notes(&mut self) {
         if self.page.notes.is_empty() {
             return;

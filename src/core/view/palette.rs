@@ -3,8 +3,8 @@
 
 use super::guests::HUES;
 
-/// Hues of guests with the colour of text on them: those of Okabe and Ito, which people with
-/// colour-blindness tell apart, and four more.
+/// Hues of guests with the colour of text on them: those of Okabe and Ito, which colour-blind
+/// people can distinguish, and four more.
 pub(super) const GUESTS: [(&str, &str); HUES] = [
     ("#e69f00", "#000000"),
     ("#56b4e9", "#000000"),
@@ -20,14 +20,14 @@ pub(super) const GUESTS: [(&str, &str); HUES] = [
     ("#404040", "#ffffff"),
 ];
 
-/// Colours of what has no guest.
+/// Colours of parts without a guest.
 pub(super) struct Scheme {
     pub(super) ground: &'static str,
     pub(super) package: &'static str,
     pub(super) node: &'static str,
     pub(super) bridge: &'static str,
     pub(super) free: &'static str,
-    /// Of what the host uses, with lines of the second colour.
+    /// Of parts in use by the host, with lines of the second colour.
     pub(super) host: (&'static str, &'static str),
     /// Of what no guest can have, with a cross of the second colour.
     pub(super) unusable: (&'static str, &'static str),

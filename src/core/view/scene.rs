@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Width of a picture; with the margins of a page it fits a screen of 1280.
 pub const WIDTH: u32 = 1232;
-/// Space between boxes and around what they contain.
+/// Space between boxes and around their content.
 const PAD: u32 = 6;
 const TITLE: u32 = 18;
 /// Width of a node's memory and cores, beside its devices.
@@ -92,8 +92,7 @@ pub struct Scene<'a> {
     pub guests: Vec<Guest<'a>>,
     /// Packages, by number; one without number for nodes without cores.
     pub packages: Vec<Package>,
-    /// Title of the NVLinks and what is to be read beside it, with their area; none: there are
-    /// none.
+    /// Title of the NVLinks and the text beside it, with their area; none if there are none.
     pub nvlink: Option<(Area, String)>,
     /// NVLink partitions in use.
     pub partitions: Vec<PartitionRow>,
@@ -142,7 +141,7 @@ pub struct MemoryBar {
     pub label: String,
     /// How much its whole length is.
     pub whole: String,
-    /// What is taken of it, from the left.
+    /// Its part in use, from the left.
     pub segments: Vec<Segment>,
     /// The part that is not taken, and how much it is.
     pub rest: (Area, String),
@@ -155,11 +154,11 @@ pub struct Segment {
     pub area: Area,
     /// The guest that has it; none: the host has.
     pub guest: Option<usize>,
-    /// What it says.
+    /// Its text.
     pub says: String,
 }
 
-/// What the parts of a scene are made from.
+/// The input for the parts of a scene.
 struct Sources<'a, 'b> {
     topology: &'a Topology,
     guests: &'b [Guest<'a>],
@@ -348,7 +347,7 @@ struct Unplaced {
     whole: u64,
     /// How much it is, in words.
     size: String,
-    /// What is taken: by whom, how much, in words.
+    /// The part in use: the holder and the amount, in words.
     taken: Vec<(Option<usize>, u64, String)>,
     /// How much is not taken, in words.
     rest: String,

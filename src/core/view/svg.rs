@@ -1,4 +1,4 @@
-//! Draws a scene as SVG. Text stays text; every box has an id and says what it is.
+//! Draws a scene as SVG. Text stays text; every box has an id and a description.
 
 use super::devices::{Look, facts, short};
 use super::guests::{Guest, Role, Use};
@@ -36,7 +36,7 @@ fn draw(scene: &Scene<'_>, topology: &Topology, role: &str) -> String {
     drawing.out.finish()
 }
 
-/// What a machine is called, without its own name.
+/// The description of a machine, without its own name.
 pub(super) fn machine(topology: &Topology) -> String {
     let known = topology.machine().title().or_else(|| topology.fabric().board.clone());
     known.unwrap_or_else(|| "a host".to_owned())
@@ -510,7 +510,7 @@ impl Drawing<'_, '_> {
         self.says(says);
     }
 
-    /// Begins a group; what it says is shown where it is pointed at.
+    /// Begins a group; its text is shown under the pointer.
     fn group(&mut self, class: &str, id: Option<&str>, says: &str) {
         let own: [Attr<'_>; 1] = [("class", &class)];
         self.identified(id, if class.is_empty() { &[] } else { &own });
@@ -552,7 +552,7 @@ impl Drawing<'_, '_> {
     }
 }
 
-/// What a guest does on a pcpu.
+/// The role of a guest on a pcpu.
 fn using(one: &Use, guests: &[Guest<'_>]) -> String {
     let name = guests[one.guest].name;
     let number = one.number.map_or_else(String::new, |number| format!(" {number}"));

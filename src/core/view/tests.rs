@@ -139,7 +139,7 @@ fn names_of_others_stay_text() {
     }
 }
 
-/// A page about what is there.
+/// A page about the present state.
 fn page_of<'a>(subject: Subject<'a>, json: &'a str) -> Page<'a> {
     Page {
         subject,
@@ -270,7 +270,7 @@ fn large_hosts_have_bars_and_pages_stay_small() {
     assert!(own < 300 << 10, "{own} bytes");
 }
 
-/// What is in a box is within it, apart from the rest in it.
+/// The parts of a box are within it, and do not overlap.
 fn inside(item: &Item) {
     let Item::Bridge(bridge) = item else { return };
     for (at, item) in bridge.items.iter().enumerate() {

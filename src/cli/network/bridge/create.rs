@@ -21,7 +21,7 @@ use std::net::Ipv4Addr;
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Preview<'a> {
-    /// The bridge, and what it means.
+    /// The bridge, and its effects.
     #[serde(flatten)]
     planned: &'a Planned,
     /// Netplan's file.

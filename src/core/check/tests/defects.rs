@@ -670,7 +670,7 @@ pub const DEFECTS: &[Defect] = &[
         &[],
     ),
     setting("helper-on-held-core", PIN, |s| other(s, |h| h.emulator_pin = Some(set("48"))), &[]),
-    // What the IOMMU does not isolate
+    // Functions that the IOMMU does not isolate
     setting(
         "acs-override",
         FIRST,

@@ -6,7 +6,7 @@ use crate::domain::placed::IoThread;
 use crate::domain::shape;
 use serde::Serialize;
 
-/// What a disk's driver and its file shall be.
+/// The wanted driver settings and file of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskTuning {
@@ -64,7 +64,7 @@ impl DiskTuning {
         }
         match self.file.want() {
             None => disk,
-            // What the definition stated below the old file is not below the new one.
+            // The backing chain of the old file does not apply to the new one.
             Some(file) => disk
                 .child(Fragment::new("source").if_there().want("file", file))
                 .child(Fragment::gone("backingStore")),

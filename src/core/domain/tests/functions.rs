@@ -1,4 +1,4 @@
-//! One edit of each kind about virtual functions of network cards, and what it does to `hand.xml`.
+//! One edit of each kind about virtual functions of network cards, and its result in `hand.xml`.
 
 use super::examples::at;
 use crate::domain::edit::DomainEdit;

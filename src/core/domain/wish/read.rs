@@ -5,7 +5,7 @@ use crate::domain::Element;
 use crate::domain::rate::Rate;
 
 impl NicSettings {
-    /// Reads what is set on an interface.
+    /// Reads the settings of an interface.
     pub fn of(nic: Element<'_>) -> NicSettings {
         let number = |element: Option<Element<'_>>, name: &str| {
             element.and_then(|element| element.attr(name)).and_then(|text| text.parse().ok())

@@ -1,4 +1,4 @@
-//! Finds what breaks the network path of a guest's NIC: [`examine`] walks from the guest to the
+//! Finds faults in the network path of a guest's NIC: [`examine`] walks from the guest to the
 //! host's NIC, hop by hop, and compares what is known of each ([`Case`]) with what it must be.
 //! Values in, findings out.
 //!
@@ -137,7 +137,7 @@ pub fn examine(case: &Case<'_>) -> Diagnosis {
     Diagnosis { nic: case.nic.number, mac: case.nic.mac.clone(), hops: hops.finish(), notes }
 }
 
-/// The libvirt network, which has to be active.
+/// The libvirt network, which must be active.
 fn network(case: &Case<'_>, hops: &mut Hops) {
     let (name, active, says) = match &case.on {
         On::None => return,

@@ -6,7 +6,7 @@ use super::{Case, rules};
 use crate::domain::{DomainXml, Element};
 use crate::shell::{domain, word};
 
-/// What a NIC is connected to.
+/// The connection of a NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attached {
     /// A bridge of the host or of libvirt.
@@ -30,7 +30,7 @@ pub struct Nic {
     pub mac: String,
     /// libvirt's network.
     pub network: Option<String>,
-    /// What it is connected to.
+    /// Its connection.
     pub attached: Attached,
     /// Its device on the host; none: the guest is off, or it has none.
     pub device: Option<String>,
@@ -86,7 +86,8 @@ impl Nic {
 }
 
 impl Nic {
-    /// Resolves what the NIC of a stopped guest will be connected to, as far as its network tells.
+    /// Resolves the future connection of the NIC of a stopped guest, as far as its network
+    /// determines it.
     pub fn resolve(&mut self, network: &Network) {
         if self.attached != Attached::Pending {
             return;

@@ -20,7 +20,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfHop {
-    /// What it is about: `the tap is`.
+    /// The subject: `the tap is`.
     pub what: String,
     /// The value expected.
     pub expected: String,
@@ -54,9 +54,9 @@ pub struct Hop {
     pub name: String,
     /// How it was found.
     pub verdict: Verdict,
-    /// What it is, or why it was not checked; half a sentence, or empty.
+    /// Its description, or why it was not checked; half a sentence, or empty.
     pub says: String,
-    /// What is wrong with it.
+    /// Its faults.
     pub findings: Vec<Finding>,
 }
 
@@ -87,7 +87,7 @@ impl Hop {
     }
 }
 
-/// What was found of a NIC.
+/// The findings about a NIC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {

@@ -1,4 +1,4 @@
-//! Judges what the host does for a network with libvirt's own bridge: DHCP, forwarding and
+//! Checks the host's services for a network with libvirt's own bridge: DHCP, forwarding and
 //! filtering.
 
 use super::report::{Hop, Hops};

@@ -103,7 +103,7 @@ pub const PF_MISSING: Rule =
 /// Set on the card.
 pub const VF_LINK: Rule =
     Rule::error("vf-link-disabled", "a virtual function whose link is disabled");
-/// The card drops what it sends.
+/// The card drops its packets.
 pub const VF_SPOOF: Rule = Rule::error(
     "vf-foreign-mac",
     "a checked virtual function with another MAC address than the NIC's",

@@ -77,7 +77,7 @@ pub enum Asks {
     Unknown,
 }
 
-/// What a rule does with matching packets.
+/// The action of a rule on matching packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Accepts it in this chain.

@@ -174,7 +174,7 @@ fn a_node_with_too_few_free_pages_is_left_for_one_with_enough() {
             "{said}"
         );
     }
-    // What a defined guest will take is not free.
+    // Pages that a defined guest will take are not free.
     let host = host(40, 0, true);
     let told = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..asked(40) };
     let mut held = Occupancy::default();

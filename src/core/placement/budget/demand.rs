@@ -65,8 +65,8 @@ impl Budget {
         out.annexes.retain(|&(node, gpus)| self.nodes[node].share * gpus > 1);
     }
 
-    /// Removes from nodes without GPUs what others hold; fewer than two cores or no memory there is
-    /// useless.
+    /// Removes the resources of others from nodes without GPUs; fewer than two cores or no memory
+    /// there is useless.
     fn narrow(&self, out: &mut Solution) {
         let Solution { demands, annexes, short, dropped, .. } = out;
         demands.retain_mut(|demand| {
@@ -129,8 +129,8 @@ impl Budget {
         self.memory(cells, false, out)
     }
 
-    /// Solves a guest of default size with its share of nodes without GPUs, less what others hold
-    /// there. False: it has no such share, or does not fit without being told why.
+    /// Solves a guest of default size with its share of nodes without GPUs, less the resources of
+    /// others there. False: it has no such share, or does not fit, without a reason.
     fn by_wide_share(&self, out: &mut Solution) -> bool {
         self.widen(out);
         let cores = out.annexes.iter().map(|&(node, gpus)| self.nodes[node].share * gpus);

@@ -77,13 +77,13 @@ struct PoolShare {
     memory: MemSize,
     /// By how many GPUs it is divided.
     gpus: u32,
-    /// What is free and the whole pool, if only what is free is divided.
+    /// The free part and the whole pool, if only the free part is divided.
     scarce: Option<(MemSize, MemSize)>,
 }
 
 impl PoolShare {
-    /// All of a pool for all GPUs; of what is free, that for the GPUs that are, if each gets less
-    /// then: others have more than their share, or no GPU. None: GPUs share the node.
+    /// All of a pool for all GPUs, or the free part for the free GPUs, if each gets less then:
+    /// others have more than their share, or no GPU. None: GPUs share the node.
     fn new(
         per_gpu: PerGpu,
         (free, free_gpus): (MemSize, u32),
@@ -136,8 +136,7 @@ pub(super) fn table(
         };
         let there = match taken.own_cells {
             [] => there,
-            // A guest that is there is not refused what it has because of what the host should
-            // keep.
+            // An existing guest keeps its memory even if the host's reserve needs it.
             _ => there.max((taken.own_memory(at) + taken.memory(at) + idle).min(node.memory_kib)),
         };
         let left = there - taken.memory(at) - idle;
@@ -149,8 +148,7 @@ pub(super) fn table(
         let of_node = if idle.is_zero() || free_gpus == 0 {
             shared - idle
         } else {
-            // Those that have left the pool what was too little for one more have got more than the
-            // rest gets.
+            // Guests that left the pool with too little for one more have more than the others get.
             let rest = shared - taken.memory(at) - idle;
             (shared - idle).min(rest.share(gpus as u64, free_gpus.into()))
         };
@@ -442,7 +440,7 @@ impl Budget {
         }
     }
 
-    /// Returns what a cell lacks, with the demand of all cells on the same nodes.
+    /// Returns the shortage of a cell, with the demand of all cells on the same nodes.
     fn short(&self, cell: usize, out: &Solution) -> Short {
         let rooms_of = |cell: &CellSize| -> Vec<usize> {
             let (first, end) = cell.demands;

@@ -35,7 +35,7 @@ impl fmt::Display for BesideGpu {
 /// A reason for devices besides GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BesideReason {
-    /// What was taken.
+    /// The chosen devices.
     Taken {
         /// Devices.
         devices: Vec<BesideGpu>,

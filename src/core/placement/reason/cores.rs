@@ -431,7 +431,7 @@ impl CoreReason {
     }
 }
 
-/// The words for cores that are also of domains that are off. Pinning these anew would only take
+/// The words for cores that are also of domains that are off. Pinning these again would only take
 /// the cores of others that are off: no other is free.
 fn yielded(f: &mut fmt::Formatter<'_>, cores: &[(String, CpuSet)]) -> fmt::Result {
     let lent = |(name, pcpus): &(String, CpuSet)| {

@@ -275,7 +275,7 @@ pub enum GpuReason {
         name: String,
         /// Its GPUs.
         gpus: usize,
-        /// What is left.
+        /// The remaining ones.
         after: AfterSplit,
     },
     /// They form no partition.
@@ -322,8 +322,7 @@ pub enum GpuReason {
         /// Their number.
         links: u64,
     },
-    /// What was once read of the NVLinks is not used
-    /// ([`crate::topology::Fabric::links_unread`]).
+    /// The recorded NVLinks are not used ([`crate::topology::Fabric::links_unread`]).
     LinksUnread {
         /// The warning.
         warning: String,

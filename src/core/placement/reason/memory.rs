@@ -105,8 +105,7 @@ pub enum MemoryReason {
         memory: MemSize,
         /// GPUs of the guest.
         gpus: usize,
-        /// Nodes of whose pages too few are free for all GPUs that are: what is free, and the whole
-        /// pool.
+        /// Nodes with too few free pages for all free GPUs: the free part, and the whole pool.
         scarce: Vec<(NodeId, MemSize, MemSize)>,
     },
     /// A node without memory.
@@ -284,7 +283,7 @@ impl fmt::Display for MemoryReason {
     }
 }
 
-/// Writes the text for a share of huge pages; `scarce`: what is free of nodes that have too few.
+/// Writes the text for a share of huge pages; `scarce`: the free part on nodes with too few.
 fn pooled(
     f: &mut fmt::Formatter<'_>,
     memory: MemSize,

@@ -79,7 +79,7 @@ pub enum Topic {
     Pcie,
     /// 64-bit PCI MMIO window.
     Window,
-    /// What the domain's template lacks.
+    /// The missing part of the domain's template.
     Template,
 }
 
@@ -87,7 +87,7 @@ pub enum Topic {
 /// full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Because {
-    /// Of GPUs and what comes with them.
+    /// Of GPUs and their companion functions.
     Gpus(GpuReason),
     /// Of devices beside GPUs.
     Beside(BesideReason),
@@ -214,7 +214,7 @@ impl From<String> for Because {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reason {
-    /// What was chosen.
+    /// The choice.
     pub choice: Topic,
     /// The reason, a sentence without full stop.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]

@@ -65,7 +65,7 @@ pub enum TreeReason {
         gib: u64,
         /// The window that UEFI makes by itself, in GiB; none: the host's address bits are unknown.
         automatic_gib: Option<u64>,
-        /// Whether UEFI is told the size.
+        /// Whether the size is set for UEFI.
         is_told: bool,
         /// Physical address bits of the host.
         bits: u8,
@@ -79,7 +79,7 @@ pub enum TreeReason {
     },
 }
 
-/// Says what is below an expander bus.
+/// Lists the devices below an expander bus.
 fn bus(
     f: &mut fmt::Formatter<'_>,
     (devices, ports): (&[Bdf], usize),

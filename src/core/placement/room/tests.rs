@@ -36,7 +36,7 @@ fn all(topology: &Topology, held: &Occupancy) -> Vec<Mover> {
     Mover::all(topology, held, |_| true)
 }
 
-/// Does the moves, each beside what is held at its time, and has the request in the end.
+/// Makes the moves, each beside the occupancy at its time, and places the request in the end.
 fn verify(topology: &Topology, held: &Occupancy, request: &Request, movers: &[Mover], room: &Room) {
     let mut now = held.clone();
     for leg in &room.legs {
@@ -74,7 +74,7 @@ fn one_guest_moves_where_one_is_enough() {
     let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
     let at = gpus.iter().position(|gpu| placement.devices[0] == *gpu).unwrap();
     assert!([9, 11, 13].contains(&at), "{at}");
-    // It is not asked, or nobody may be stopped.
+    // It is not asked, or no guest may be stopped.
     let others = Mover::all(&topology, &held, |held| held.domain == "train-b");
     let found = room(&topology, &held, &request, &others, Limits::default()).unwrap_err();
     assert_eq!(found, NoRoom { is_certain: true, is_limited: false });

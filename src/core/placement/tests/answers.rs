@@ -142,7 +142,7 @@ fn placed(host: &Topology, held: &Occupancy, place: &Placement) -> String {
     text
 }
 
-/// What a request gets, as lines.
+/// The answer to a request, as lines.
 fn answer(host: &Topology, held: &Occupancy, request: &Request) -> String {
     let told = |what: &str, hint: &str| {
         let near = nearest(host, held, request);

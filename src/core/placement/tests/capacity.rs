@@ -1,5 +1,5 @@
-//! What still fits and what would free more, by known results and by property: what is counted
-//! fits, what is advised works.
+//! Free capacity and moves that free more, by known results and by property: counted guests fit,
+//! advised moves work.
 
 use super::testhost::{HostSpec, held};
 use super::{dgx2, plan_on, run};

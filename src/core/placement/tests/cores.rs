@@ -436,7 +436,7 @@ fn cores_below_the_largest_l3_are_taken_on_request_and_named_in_any_case() {
     let said =
         "18 vCPUs are more than the 16 hyperthreads below the largest L3 caches of this host";
     assert!(what.starts_with(said), "{what}");
-    // Those that hold some of these cores are named, with what they hold of them.
+    // Holders of some of these cores are named, with the cores that they hold.
     let domains = [held("a", &plan_on(&host, &[], &large(12)).unwrap())];
     for request in [large(8), Request { l3: L3Wish::Large, ..Request::for_gpus(1) }] {
         let (what, holders, _) = refusal(plan_on(&host, &domains, &request));

@@ -79,7 +79,7 @@ fn choose(
         .into_iter()
         .flatten()
         .map(|&b| gpus.iter().map(|&gpu| distance(host.proximity(gpu, b))).min().unwrap_or(0));
-    // The score counts how near as many can be; what is chosen is near every GPU first.
+    // The score counts the least distance of that many; the choice is near every GPU first.
     assert!(search.far(&gpus).is_some_and(|far| far <= sum.sum()), "far is a bound");
     Ok((extras, reasons.0))
 }
@@ -376,9 +376,9 @@ fn most_pairs(host: &Topology, gpus: &[Bdf], nics: &[Bdf]) -> usize {
     (0..gpus.len()).filter(|&gpu| seat(gpu, &edges, &mut of, &mut vec![false; nics.len()])).count()
 }
 
-/// What a choice of NICs is judged by; less is better: the rank of the GPU that is farthest from its
-/// nearest NIC, all GPUs' ranks, distances of the NICs from their nearest GPU, and GPUs that have no
-/// NIC of their own below a switch.
+/// The criteria of a choice of NICs; less is better: the rank of the GPU that is farthest from its
+/// nearest NIC, all GPUs' ranks, distances of the NICs from their nearest GPU, and GPUs that have
+/// no NIC of their own below a switch.
 fn judged(host: &Topology, gpus: &[Bdf], nics: &[Bdf]) -> (i32, i32, u32, usize) {
     let nearest = |gpu: &Bdf| nics.iter().map(|&nic| rank(host.proximity(*gpu, nic))).min();
     let ranks: Vec<i32> = gpus.iter().filter_map(nearest).collect();

@@ -426,7 +426,7 @@ fn a_gpus_own_block_of_cores_comes_first() {
     let domains = [held("small", &plan_on(&host, &[], &small).unwrap())];
     let next = plan_on(&host, &domains, &Request::for_gpus(1)).unwrap();
     assert_eq!(pins(&next), [3, 15, 4, 16]);
-    // A guest without GPUs first gets what the small guest left of its block.
+    // A guest without GPUs first gets the rest of the small guest's block.
     let none = Request { vcpus: Some(2), ..Request::for_gpus(0) };
     assert_eq!(pins(&plan_on(&host, &domains, &none).unwrap()), [2, 14]);
 }

@@ -12,7 +12,7 @@ fn guest(vcpus: u32, gib: u64, pins: PinPolicy) -> Request {
     Request { vcpus: Some(vcpus), memory_kib, pins, ..Request::for_gpus(0) }
 }
 
-/// What a guest that is off holds.
+/// The resources of a stopped guest.
 fn off(name: &str, placement: &Placement) -> Held {
     Held { autostart: false, ..placement.held(name) }
 }
@@ -36,7 +36,7 @@ fn a_domain_that_is_off_yields_its_cores_where_no_others_are_free() {
     assert_eq!(pcpus(&third), pcpus(&first));
     assert!(says(&third, "belong to domain `a`, which is off", true), "{:?}", third.reasons);
     assert!(says(&third, "`gpuvm tune a --all-settings --pins off`", true), "{:?}", third.reasons);
-    // Pinning these anew would lead from one to the other.
+    // Pinning these again would lead from one to the other.
     let wide =
         plan_on(&host, &[off("a", &first), off("b", &second)], &guest(6, 2, PinPolicy::Core));
     let wide = wide.unwrap();

@@ -13,7 +13,7 @@ use crate::topology::Topology;
 use crate::topology::{Core, DeviceKind};
 use std::collections::BTreeSet;
 
-/// A plan with what it was made from.
+/// A plan with its input.
 pub(super) struct Case<'a> {
     pub(super) topology: &'a Topology,
     pub(super) held: &'a Occupancy,

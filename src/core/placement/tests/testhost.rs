@@ -153,7 +153,7 @@ pub(crate) fn device(bus: u8, class: u32, id: u16, node: Option<NodeId>) -> PciD
     serde_json::from_value(json).unwrap()
 }
 
-/// What a running domain of this plan holds.
+/// The resources of a running domain of this plan.
 pub(crate) fn held(name: &str, placement: &Placement) -> Held {
     Held { active: true, ..placement.held(name) }
 }

@@ -1,5 +1,5 @@
-//! Guests of recorded hosts with other NICs, drives and virtual functions: what stays keeps its
-//! place, and the checker, `tune` and `verify` agree with what they get.
+//! Guests of recorded hosts with other NICs, drives and virtual functions: functions that stay keep
+//! their places, and the checker, `tune` and `verify` agree with the result.
 
 use super::super::items::OtherFunctions;
 use super::super::{Given, Items, TuneError, Tuned, tune};

@@ -1,5 +1,5 @@
-//! Guests of every recorded host with another number of GPUs: what stays keeps its place, and the
-//! checker, `tune` and `verify` agree with what they get.
+//! Guests of every recorded host with another number of GPUs: functions that stay keep their
+//! places, and the checker, `tune` and `verify` agree with the result.
 
 use super::super::{Given, Items, TuneError, Tuned, candidates, tune};
 use crate::bdf::Bdf;

@@ -106,7 +106,7 @@ fn who_gets_fewer_makes_room_for_who_gets_more_and_for_new_ones() {
     let changes = [house.with(0, GpuWish::Count(16)), house.with(1, GpuWish::Count(0))];
     let found = house.several(&changes, &[]).unwrap();
     assert_eq!(found.turns.len(), 2);
-    // One that shrinks keeps what a new one does not name.
+    // One that shrinks keeps the GPUs that a new one does not name.
     let mut house = House::new("dgx-h100");
     assert!(house.add(&sized(2, 16)));
     let own = house.gpus_of(0);

@@ -95,7 +95,7 @@ fn qemus_own_memory_may_lie_anywhere_up_to_a_size() {
     })]);
 }
 
-/// What the rules of `check` find in a guest beside another domain: rule and severity.
+/// The findings of `check` in a guest beside another domain: rule and severity.
 fn by_rules(case: &Case, runs: bool, other: Option<Held>) -> Vec<(&'static str, Severity)> {
     let parse = |text: &str| DomainXml::parse(text).unwrap();
     let (definition, live) = (parse(&case.definition), parse(&case.live));

@@ -1,5 +1,4 @@
-//! What a reviewer asks first, in words: which GPUs, which partition, isolated or not, where the
-//! pins are, what changes.
+//! Answers to a reviewer's first questions, in words: GPUs, partition, isolation, pins, changes.
 
 use super::Writer;
 use crate::bdf::Bdf;
@@ -10,7 +9,7 @@ use crate::topology::{Isolated, Topology};
 use crate::view::guests::{Guest, Role};
 use crate::words::count;
 
-/// The most guests that are told of one by one; the table has all.
+/// The most guests that are described one by one; the table has all.
 const MOST: usize = 8;
 
 /// Numbers with runs shortened: `0-3, 8`.

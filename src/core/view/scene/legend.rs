@@ -15,9 +15,9 @@ const MOST: usize = 40;
 pub enum Sign {
     /// A guest, by its place.
     Guest(usize),
-    /// What is free.
+    /// Free parts.
     Free,
-    /// What the host uses.
+    /// Parts in use by the host.
     Host,
     /// What Fabric Manager has.
     FabricManager,
@@ -27,7 +27,7 @@ pub enum Sign {
     Offline,
     /// What no guest can have.
     Unusable,
-    /// What a planned guest would get.
+    /// Parts that a planned guest would get.
     Planned,
     /// A mark on a pcpu.
     Mark(Role),
@@ -38,7 +38,7 @@ pub enum Sign {
 pub struct Entry {
     /// Its place.
     pub area: Area,
-    /// What it explains.
+    /// The sign that it explains.
     pub sign: Sign,
     /// The words beside the sign.
     pub words: String,

@@ -21,14 +21,14 @@ const DEEPEST: usize = 6;
 /// A box of the tree.
 #[derive(Debug, Clone)]
 pub enum Item {
-    /// A host bridge, a port or a switch with what is below it, or a card with its virtual
+    /// A host bridge, a port or a switch with the devices below it, or a card with its virtual
     /// functions.
     Bridge(Bridge),
     /// A device.
     Tile(Box<Tile>),
 }
 
-/// What a box with others in it is.
+/// The kind of a box with others in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BridgeKind {
     /// A host bridge.
@@ -50,7 +50,7 @@ pub struct Bridge {
     pub kind: BridgeKind,
     /// Its title.
     pub label: String,
-    /// What is below it.
+    /// The devices below it.
     pub items: Vec<Item>,
 }
 
@@ -141,7 +141,7 @@ struct Grown<'a> {
 }
 
 impl<'a> Grown<'a> {
-    /// Finds which bridges are drawn, and what is below each.
+    /// Finds the bridges to draw, and the devices below each.
     fn of(topology: &'a Topology, drawn: &'a [Device]) -> Grown<'a> {
         let mut devices: BTreeMap<Bdf, &Device> = drawn.iter().map(|one| (one.bdf, one)).collect();
         let mut vfs: BTreeMap<Bdf, Vec<&Device>> = BTreeMap::new();
@@ -158,7 +158,7 @@ impl<'a> Grown<'a> {
         for device in devices.values() {
             let path = topology.path_to_root(device.bdf);
             for (low, high) in path.iter().zip(path.iter().skip(1)) {
-                // What is above was added with an earlier device.
+                // The bridges above were added with an earlier device.
                 if !ports.entry(*high).or_default().insert(*low) {
                     break;
                 }
@@ -213,7 +213,7 @@ impl<'a> Grown<'a> {
         }
     }
 
-    /// What a bridge is, as `host show` says.
+    /// The name of a bridge in `host show`.
     fn kind(&self, bdf: Bdf) -> BridgeKind {
         match self.topology.device(bdf).and_then(|bridge| bridge.parent) {
             None => BridgeKind::RootPort(bdf),
@@ -293,7 +293,7 @@ fn card((tile, enabled): (&Tile, u32), vfs: &[Tile], most: u32) -> Item {
     framed(kind, label, items, Area::new(0, 0, right, bottom))
 }
 
-/// Places boxes side by side in rows of at most a width; returns what they cover.
+/// Places boxes side by side in rows of at most a width; returns the covered area.
 fn shelves(mut items: Vec<Item>, most: u32) -> (Vec<Item>, Area) {
     let (mut right, mut top, mut shelf, mut widest) = (0, 0, 0, 0);
     for item in &mut items {
@@ -329,7 +329,7 @@ impl Bridge {
         }
     }
 
-    /// What it says when it is pointed at.
+    /// Its text under the pointer.
     pub fn says(&self) -> String {
         let mut tiles = Vec::new();
         self.items.iter().for_each(|item| item.collect(&mut tiles));
