@@ -47,7 +47,7 @@ pub fn change_host(
         return Ok(Vec::new());
     }
     cx.output.progress(if done.made {
-        "`gpuvm host undo` takes it back"
+        "`gpuvm host undo` reverts it"
     } else {
         "already set; nothing to do"
     });

@@ -115,7 +115,7 @@ fn versions(shown: &ShownFabric) -> Option<String> {
 
 /// Returns the lines above the table.
 fn head(shown: &ShownFabric, is_record: bool) -> String {
-    let board = shown.board.as_deref().unwrap_or("no NVLink board that is known");
+    let board = shown.board.as_deref().unwrap_or("no known NVLink board");
     match shown.model {
         FabricModel::SharedNvswitch => {
             let version = shown.manager_version.as_deref().unwrap_or("of unknown version");
@@ -224,7 +224,7 @@ fn restored(done: &Restored) -> String {
     match done.mode {
         None => "NVSwitches of this host are not shared; nothing to do\n".into(),
         Some(StartMode::Restart) => {
-            format!("Fabric Manager {} that {ids} is active\n", would("was told", "would be told"))
+            format!("{} to Fabric Manager as active: {ids}\n", would("passed", "would be passed"))
         }
         Some(StartMode::Normal) if done.partitions.is_empty() => {
             "no running guest lacks its partition; nothing to do\n".into()

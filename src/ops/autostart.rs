@@ -599,11 +599,11 @@ pub(crate) fn refuse_without_hook(
         return Ok(());
     }
     let message = format!(
-        "nobody would activate the NVLink partition of domain `{name}` when libvirt starts it at \
-         boot"
+        "the NVLink partition of domain `{name}` would not be activated when libvirt starts it at \
+ boot"
     );
     let hint = format!(
-        "`gpuvm fabric hook --install` has libvirt do so, then `gpuvm autostart {} on`",
+        "`gpuvm fabric hook --install` lets libvirt activate it, then `gpuvm autostart {} on`",
         word(name)
     );
     Err(classed(Class::Refused, message, hint))

@@ -110,8 +110,8 @@ pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSu
                 Some(unread) => format!("not known ({unread})"),
             };
             world.note(&format!(
-                "what `{name}` was told while it was made is {why}: its image, the size of its \
-                 boot disk, its template and its first settings are not compared"
+                "the creation options of `{name}` are {why}; image, boot disk size, template and \
+ seed were not compared"
             ));
         }
         return Ok(Some(found.summary));

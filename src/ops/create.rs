@@ -365,7 +365,7 @@ fn drop_seed(
             return stays(&format!("cloud-init is not done after {seconds} s ({said})"));
         }
         FirstBoot::Ended => return stays("the guest has ended"),
-        FirstBoot::Untold(why) => {
+        FirstBoot::Unknown(why) => {
             return stays(&format!("the agent may not tell whether cloud-init is done ({why})"));
         }
     }

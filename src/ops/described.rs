@@ -60,8 +60,8 @@ const WAIT_S: u64 = 120;
 #[strum(serialize_all = "kebab-case", prefix = "apply-")]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum DescribedError {
-    /// A guest differs in what cannot be changed.
-    #[error("domain `{name}` differs in what cannot be changed: {what}")]
+    /// A guest differs in fixed options.
+    #[error("domain `{name}` differs in fixed options: {what}")]
     Conflict { name: String, what: String },
     /// A guest that would be deleted has another name in the file.
     #[error("domain `{name}` was made as guest `{was}` of this file, so it is not deleted")]
@@ -143,7 +143,7 @@ pub enum GuestAction {
     Pending,
     /// It is deleted.
     Delete,
-    /// It differs in what cannot be changed.
+    /// It differs in fixed options.
     Conflict,
 }
 
@@ -566,7 +566,7 @@ fn refuse_conflicts(drift: &Drift) -> Result<()> {
     let error = DescribedError::Conflict { name: name.clone(), what: what.join("; ") };
     let name = word(name);
     Err(error.hint(format!(
-        "`gpuvm get {name}` prints what it is; once it is deleted, it is made anew as described"
+        "`gpuvm get {name}` prints it; to recreate it as described, delete it first"
     )))
 }
 
@@ -657,7 +657,9 @@ fn change_all(
         *done += usize::from(is_made);
         if turn.gives_up && is_made {
             let name = &turn.request.name;
-            world.progress(&format!("domain `{name}` has given up what others need"));
+            world.progress(&format!(
+                "domain `{name}` has released resources that other guests need"
+            ));
         }
     }
     for (number, (guest, found)) in all().filter(|(_, (_, found))| is_now(found)) {
@@ -704,8 +706,7 @@ fn made_otherwise(name: &str, differences: &[GuestDifference]) -> Error {
     let what: Vec<String> = differences.iter().map(ToString::to_string).collect();
     let error = CreateError::Differs { name: name.to_owned(), what: what.join("; ") };
     error.hint(format!(
-        "another has made it meanwhile: `gpuvm get {}` prints what it is; applied again, the file \
-         changes what can be changed",
+        "it was created meanwhile: `gpuvm get {}` prints it; apply the file again to change it",
         word(name)
     ))
 }

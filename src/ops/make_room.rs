@@ -268,7 +268,7 @@ fn moves(
     match Ground::without_guests(world, wanted)?.place(wanted)? {
         Ok(now) => Ok(RoomPlan { gpus: now.gpus, partition: now.partition, ..room }),
         Err(error) => {
-            let message = "the guests are moved, and the new one has no place nevertheless";
+            let message = "the guests were moved, but the new guest still does not fit";
             let hint = "run it again: it shows what would have to move now";
             Err(Error::from(error).around(Refusal::new(Class::Changed, message, hint)))
         }

@@ -35,7 +35,8 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
     let mut occupancy = world.occupancy_to_look(of.assume_empty)?;
     let mut known = Vec::new();
     for (path, xml) in domains_of_files(world, &of.domain_xml)? {
-        let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
+        let failed =
+            || format!("cannot determine the resources of the domain in `{}`", path.display());
         let held = xml.held(is_active(&xml)).doing(failed)?;
         if !held.active {
             let recorded = xml.valid_devices(&held.devices).into_iter();
@@ -120,7 +121,8 @@ pub fn domains_of_files(world: &World, paths: &[PathBuf]) -> Result<Vec<(PathBuf
     let mut domains = Vec::new();
     for path in paths {
         for path in xml_files(path)? {
-            let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
+            let failed =
+                || format!("cannot determine the resources of the domain in `{}`", path.display());
             let text = input::text(&path, DOMAIN_BYTES).doing(failed)?;
             let xml = DomainXml::parse(&text).doing(failed)?;
             domains.push((path, xml));

@@ -316,7 +316,7 @@ fn left(image: &NewImage, uses: &Uses, own_uuid: &str) -> String {
         None => (format!("disk {}", path.display()), removal_of_file(&path.to_string_lossy())),
     };
     let next = others.first().map_or_else(|| format!("{removal} deletes it"), Use::to_string);
-    format!("{said} stays with what the guest wrote on it; {next}")
+    format!("{said} is kept with the guest's data; {next}")
 }
 
 /// Refuses a domain that had another name when it was changed.
@@ -336,7 +336,7 @@ fn refuse_edited(entry: &Entry, now: &str, name: &str) -> Result<()> {
     }
     let error = UndoError::Edited { name: name.to_owned(), change: named(entry) };
     Err(error.hint(format!(
-        "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+        "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it anyway",
         name = word(name)
     )))
 }
@@ -475,7 +475,7 @@ fn unmake(
 
 /// What deletes a guest with what it may have written: no other verb than the one asked for.
 fn delete_hint(name: &str) -> String {
-    format!("`gpuvm undo {name} --force` deletes it with what was written", name = word(name))
+    format!("`gpuvm undo {name} --force` deletes it with its data", name = word(name))
 }
 
 /// Refuses to go back to a disk that another domain uses since; `force`: unless images of others
@@ -512,7 +512,7 @@ fn refuse_taken(
             }
             User::Volume(volume) => {
                 let (pool, name) = volume.split_once('/').unwrap_or(("default", volume));
-                format!("{} deletes that, if nobody needs it", removal_of_volume(pool, name))
+                format!("if it is unused, {} deletes it", removal_of_volume(pool, name))
             }
             User::Loop(name) => format!("`losetup -d /dev/{}` first", word(name)),
         };
@@ -522,7 +522,7 @@ fn refuse_taken(
         None => Ok(()),
         Some(Conflict { path, used, .. }) => {
             Err(UndoError::DiskTaken { path: path.display().to_string(), used: used.to_string() }
-                .hint("`gpuvm list` shows what each guest has; --force undoes it nevertheless"))
+                .hint("`gpuvm list` shows what each guest has; --force undoes it anyway"))
         }
     }
 }
@@ -548,7 +548,7 @@ fn refuse_other_files(world: &World, (before, now): (&str, &str), name: &str) ->
         Some(path) => {
             let path = path.display().to_string();
             let hint = format!(
-                "`ls -l {}` shows it; `gpuvm undo {} --force` gives it to the guest nevertheless",
+                "`ls -l {}` shows it; `gpuvm undo {} --force` gives it to the guest anyway",
                 word(&path),
                 word(name)
             );
@@ -718,6 +718,6 @@ fn read_back(world: &World, undone: &Undoing) -> Result<()> {
         _ => None,
     };
     let told = told.unwrap_or_else(|| "the text differs".into());
-    world.warning(&format!("the definition is not what it was: {told}"));
+    world.warning(&format!("the restored definition differs: {told}"));
     Ok(())
 }

@@ -437,7 +437,7 @@ impl Wish {
             let unknown = match unknown.count() {
                 0 => String::new(),
                 some => format!(
-                    ", and the kernel names no node of {some} that {} free",
+                    ", and the kernel reports no node for {some} that {} free",
                     crate::words::are(some)
                 ),
             };

@@ -85,7 +85,7 @@ impl fmt::Display for Change {
         let Change { item, was, now } = self;
         // Its description does not show the difference.
         if was == now {
-            write!(f, "{item}: otherwise {now}")
+            write!(f, "{item}: {now} (changed)")
         } else {
             write!(f, "{item}: {was} -> {now}")
         }

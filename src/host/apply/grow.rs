@@ -92,11 +92,11 @@ impl GrowStep {
         match by {
             GrowBy::Guest if !runs && later => {
                 observer.note(&format!(
-                    "domain `{name}` is off by now, so disk `{target}` is not grown"
+                    "domain `{name}` has been stopped; disk `{target}` was not grown"
                 ));
                 Ok(())
             }
-            GrowBy::Guest if !runs => Err(wrong("the guest is off by now").into()),
+            GrowBy::Guest if !runs => Err(wrong("the guest has been stopped").into()),
             GrowBy::Guest => {
                 let size = hypervisor.disk_size(name, target)?;
                 if size.is_some_and(|size| size.capacity_bytes >= *bytes) {
@@ -107,8 +107,9 @@ impl GrowStep {
             }
             // Only QEMU may grow what it has open.
             _ if runs && later => {
-                observer
-                    .note(&format!("domain `{name}` runs by now, so disk `{target}` is not grown"));
+                observer.note(&format!(
+                    "domain `{name}` has been started; disk `{target}` was not grown"
+                ));
                 Ok(())
             }
             _ if runs => Err(wrong("the guest was started meanwhile").into()),
@@ -127,7 +128,7 @@ impl GrowStep {
             GrowBy::File { path, file, reserve } => {
                 let now = FileId::at(path).ok().flatten();
                 if !now.is_some_and(|now| now.may_be(file)) {
-                    let what = "it is another file by now".to_owned();
+                    let what = "it was replaced by another file".to_owned();
                     return Err(StepError::Changed { path: path.clone(), what });
                 }
                 Ok(disk::grow(path, *bytes, *reserve)?)
@@ -152,7 +153,7 @@ fn refuse_another(
     if is_same_file && key.is_none_or(|key| key == now.key) {
         Ok(())
     } else {
-        let what = "it is another volume by now".to_owned();
+        let what = "it was replaced by another volume".to_owned();
         Err(StepError::Changed { path: now.path.clone(), what })
     }
 }

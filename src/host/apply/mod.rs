@@ -142,14 +142,10 @@ impl fmt::Display for Aftermath {
         match self {
             Aftermath::Undone { undone: 0, left } if left.is_empty() => Ok(()),
             Aftermath::Undone { left, .. } if left.is_empty() => {
-                f.write_str("; what was done before is undone")
+                f.write_str("; earlier steps are undone")
             }
-            Aftermath::Undone { .. } => {
-                f.write_str("; what was done before is undone only in part")
-            }
-            Aftermath::Unfinished => {
-                f.write_str("; there is no way back from what was done before")
-            }
+            Aftermath::Undone { .. } => f.write_str("; earlier steps are undone only in part"),
+            Aftermath::Unfinished => f.write_str("; earlier steps cannot be undone"),
         }
     }
 }

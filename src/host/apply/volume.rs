@@ -126,7 +126,7 @@ pub(super) fn delete_made(
                 (made, file) => made.is_none() && file.is_none(),
             };
             if !same || *key != now.key {
-                return not_ours(what(), "it was made anew since");
+                return not_ours(what(), "it was recreated since");
             }
         }
         // It gets its name only after its identity is in the journal, or nothing identifies it.

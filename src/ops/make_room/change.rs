@@ -141,7 +141,8 @@ fn refuse_changed(
         return changed(why, format!("`--allow-stop {}` allows it", word(name)));
     }
     if subject.running && !target.stops && !target.live {
-        let why = format!("domain `{name}` runs by now, and was to be moved while it is off");
+        let why =
+            format!("domain `{name}` was started since the plan; it was to be moved while off");
         let hint = "run it again: it shows which guests are stopped then";
         return changed(why, hint.to_owned());
     }
@@ -162,14 +163,14 @@ pub(super) fn refuse_taken(
     let taken = new.devices.iter().find_map(|bdf| Some((bdf, holder(bdf)?)));
     if let Some((bdf, holder)) = taken {
         let name = &holder.domain;
-        let why = format!("{bdf}, which the moves were to free, is held by domain `{name}` by now");
+        let why = format!("{bdf} has been taken by domain `{name}` since the plan");
         let hint = format!("run it again, or `gpuvm show {}` shows the guest", word(name));
         return Err(classed(Class::Changed, why, hint));
     }
     match plan(&topology, &held, &request) {
         Ok(_) => Ok(()),
         Err(error) => {
-            let why = "others hold by now what the moves were to free";
+            let why = "the space freed by the moves has been taken";
             let hint = "run it again: it shows what would have to move now";
             Err(Error::from(error).around(Refusal::new(Class::Changed, why, hint)))
         }

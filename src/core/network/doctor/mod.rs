@@ -142,7 +142,7 @@ fn network(case: &Case<'_>, hops: &mut Hops) {
     let (name, active, says) = match &case.on {
         On::None => return,
         On::Unknown(name) => {
-            return hops.unchecked(&format!("network {name}"), "libvirt does not tell");
+            return hops.unchecked(&format!("network {name}"), "not reported by libvirt");
         }
         On::Gone(name) => (name, None, String::new()),
         On::Known(network, active) => (&network.name, Some(*active), network.kind.to_string()),

@@ -258,8 +258,7 @@ impl fmt::Display for MemoryReason {
             MemoryReason::Away { .. } => self.away(f),
             MemoryReason::Idle { memory, node } => write!(
                 f,
-                "{memory} of node {node} lie in huge pages that nobody uses and this guest does \
-                 not ask for"
+                "{memory} of node {node} are in unused huge pages that this guest did not request"
             ),
             MemoryReason::OffNodes { warning } => f.write_str(warning),
             MemoryReason::NotMounted { page } => {
