@@ -341,6 +341,7 @@ impl Search<'_> {
             memory: held.memory.iter().map(|(_, size)| *size).sum(),
             pins: u32::try_from(held.vcpu_pins.len()).unwrap_or(u32::MAX),
         })
+            gpus: number,
     }
 
     /// The plan of moves that were found, each tuned as it will be; else a guest that cannot be, and
