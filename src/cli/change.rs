@@ -35,7 +35,8 @@ impl LockArgs {
 /// Makes the change planned by `steps`, or prints it with --dry-run; returns the steps made.
 pub fn change_host(
     verb: &'static str,
-    (lock, dry_run): (&LockArgs, bool),
+    lock: &LockArgs,
+    dry_run: bool,
     steps: impl Fn() -> anyhow::Result<Vec<Step>>,
     cx: &Context<'_>,
 ) -> anyhow::Result<Vec<Step>> {

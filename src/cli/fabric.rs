@@ -244,7 +244,7 @@ fn hooks(args: &FabricHookArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let verb = if args.remove { "fabric hook --remove" } else { "fabric hook --install" };
     let steps = || Ok(file_steps(&file, args.remove)?);
-    let made = change_host(verb, (&args.lock, args.dry_run), steps, cx)?;
+    let made = change_host(verb, &args.lock, args.dry_run, steps, cx)?;
     if !made.is_empty() {
         cx.output.progress(&format!(
             "libvirt's daemon looks for hooks when it starts: `systemctl restart {}`; running \
@@ -264,7 +264,7 @@ fn units(args: &FabricUnitArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (config, lines) = if args.config { config_steps()? } else { Default::default() };
     let steps = || Ok([file_steps(&file, args.remove)?, config.clone()].concat());
     let verb = if args.remove { "fabric unit --remove" } else { "fabric unit --install" };
-    let made = change_host(verb, (&args.lock, args.dry_run), steps, cx)?;
+    let made = change_host(verb, &args.lock, args.dry_run, steps, cx)?;
     lines.iter().for_each(|line| cx.output.progress(line));
     if !made.is_empty() {
         cx.output.progress(

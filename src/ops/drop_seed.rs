@@ -129,10 +129,7 @@ struct Seed {
 
 impl Seed {
     /// Looks for a domain's seed; none: it has none, or none of ours.
-    fn of(
-        (hypervisor, state): (&dyn Hypervisor, Option<&Path>),
-        name: &str,
-    ) -> Result<Option<Seed>> {
+    fn of(hypervisor: &dyn Hypervisor, state: Option<&Path>, name: &str) -> Result<Option<Seed>> {
         let summary = find(hypervisor, name)?;
         let xml = hypervisor.xml(name, XmlOf::Inactive)?;
         let parsed = DomainXml::parse(&xml)?;
@@ -149,7 +146,7 @@ impl Seed {
             live.disk(&made.path).is_some()
         };
         let uses = Uses::read(hypervisor)?;
-        let proof = Proof::of(&parsed, &summary.uuid, &uses, (hypervisor, state));
+        let proof = Proof::of(&parsed, &summary.uuid, &uses, hypervisor, state);
         let fate = proof.fate(&made);
         Ok(Some(Seed { name: name.to_owned(), runs, has_guest, is_held, xml, made, fate }))
     }
@@ -214,7 +211,7 @@ pub struct Dropping {
 /// Plans to remove a domain's seed; none: it has none.
 pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> {
     let hypervisor = world.hypervisor()?;
-    let Some(seed) = Seed::of((&*hypervisor, world.state()), name)? else {
+    let Some(seed) = Seed::of(&*hypervisor, world.state(), name)? else {
         return Ok(Change::new("seed drop", name, Vec::new(), None));
     };
     let (stays, redefine) = (seed.stays(), seed.redefine(false)?);

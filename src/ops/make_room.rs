@@ -225,7 +225,8 @@ impl PlannedMove {
 pub fn make_room(
     session: &mut Session<'_>,
     world: &World,
-    (wanted, yes): (&RoomRequest, bool),
+    wanted: &RoomRequest,
+    yes: bool,
 ) -> Result<RoomPlan> {
     session.refuse_unfinished()?;
     let room = look(world, wanted)?;
@@ -252,7 +253,7 @@ fn moves(
     for (at, leg) in room.legs.iter().enumerate() {
         let rest = room.legs[at..].concat();
         let plan = |world: &World| {
-            refuse_taken((world, wanted), &rest, &room.new)?;
+            refuse_taken(world, wanted, &rest, &room.new)?;
             match &leg[..] {
                 [target] if target.live => repin(world, target, &room.new, wanted),
                 leg => move_guests(world, leg, &room.new, wanted),

@@ -56,7 +56,8 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
 pub fn taken_for_new(
     world: &World,
     of: &Taken,
-    (topology, has_gpus): (&Topology, bool),
+    topology: &Topology,
+    has_gpus: bool,
 ) -> Result<Occupancy> {
     let occupancy = taken(world, of)?;
     warn_of_unread(world, &occupancy);
@@ -83,10 +84,11 @@ fn warn_of_unread(world: &World, occupancy: &Occupancy) {
 pub fn taken_for_off<'d>(
     world: &World,
     of: &Taken,
-    (topology, guests): (&Topology, impl Iterator<Item = &'d DomainXml>),
+    topology: &Topology,
+    guests: impl Iterator<Item = &'d DomainXml>,
 ) -> Result<Occupancy> {
     let occupancy = taken(world, of)?;
-    ready_for_off(world, occupancy, (topology, guests), of.assume_empty)
+    ready_for_off(world, occupancy, topology, guests, of.assume_empty)
 }
 
 /// What is taken, with what keeps partitions from being activated for those of these guests that
@@ -95,7 +97,8 @@ pub fn taken_for_off<'d>(
 pub fn ready_for_off<'d>(
     world: &World,
     occupancy: Occupancy,
-    (topology, mut guests): (&Topology, impl Iterator<Item = &'d DomainXml>),
+    topology: &Topology,
+    mut guests: impl Iterator<Item = &'d DomainXml>,
     assume_empty: bool,
 ) -> Result<Occupancy> {
     let runs = |name: &str| occupancy.domains.iter().any(|one| one.domain == name && one.active);

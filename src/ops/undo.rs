@@ -214,7 +214,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     if !edited {
         refuse_edited(entry, &now, name)?;
     }
-    refuse_taken(hypervisor, entry, &now, (&summary.uuid, *force))?;
+    refuse_taken(hypervisor, entry, &now, &summary.uuid, *force)?;
     if !force {
         refuse_lost(entry, name)?;
         if !edited {
@@ -269,7 +269,7 @@ fn unwritten_go(
     }
     let (xml, uses) = (DomainXml::parse(now)?, Uses::read(hypervisor)?);
     let made = xml.made();
-    let proof = Proof::of(&xml, &row.uuid, &uses, (hypervisor, world.state()));
+    let proof = Proof::of(&xml, &row.uuid, &uses, hypervisor, world.state());
     images.retain(|image| {
         let is_its = |made: &&Made| match &image.volume {
             Some(volume) => made.volume.as_ref() == Some(volume),
@@ -484,7 +484,8 @@ fn refuse_taken(
     hypervisor: &dyn Hypervisor,
     entry: &Entry,
     now: &str,
-    (own_uuid, force): (&str, bool),
+    own_uuid: &str,
+    force: bool,
 ) -> Result<()> {
     let (before, now) = (DomainXml::parse(&entry.before)?, DomainXml::parse(now)?);
     let (old, new) = (files_of(&before, &[]), files_of(&now, &[]));
@@ -605,7 +606,7 @@ fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) 
         return Err(classed(Class::InUse, message, who_holds(&holder)));
     }
     if world.has_guests_here()? {
-        refuse_recorded_elsewhere(before, &comes, (row, &held))?;
+        refuse_recorded_elsewhere(before, &comes, row, &held)?;
     }
     let topology = world.topology()?;
     comes.retain(|bdf| topology.device(*bdf).is_some());
@@ -625,7 +626,8 @@ fn who_holds(holder: &str) -> String {
 fn refuse_recorded_elsewhere(
     before: &str,
     comes: &[Bdf],
-    (row, held): (&DomainSummary, &Occupancy),
+    row: &DomainSummary,
+    held: &Occupancy,
 ) -> Result<()> {
     for (known, places) in recognise::elsewhere(&DomainXml::parse(before)?, &FsRoot::live()?)? {
         if !comes.contains(&known.bdf) {

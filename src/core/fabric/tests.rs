@@ -337,7 +337,7 @@ fn in_restart_mode_the_running_domains_partitions_are_set() {
         ids: ids.to_vec(),
         unplaced: unplaced.iter().map(|name| domain(name)).collect(),
     };
-    let restored = |running: &[Running], known: &[(u32, Modules)]| {
+    let restored = |running: &[Running], known: &[KnownPartition]| {
         restore(&Mode::Restart, &list, Some(running), known)
     };
     let (a, b) = (runs("a", &[1, 3]), runs("b", &[2, 4]));
@@ -346,7 +346,10 @@ fn in_restart_mode_the_running_domains_partitions_are_set() {
     // The running domain has other GPUs than the file says; the running domain counts.
     let moved = runs("a", &[6, 8]);
     assert_eq!(restored(std::slice::from_ref(&moved), &[]), set(&[], &["a"]));
-    assert_eq!(restored(&[moved], &[(6, modules(&[6, 8]))]), set(&[6], &[]));
+    assert_eq!(
+        restored(&[moved], &[KnownPartition { id: 6, modules: modules(&[6, 8]) }]),
+        set(&[6], &[])
+    );
     // A domain without an entry whose GPUs have one.
     assert_eq!(restored(&[runs("x", &[5, 7])], &[]), set(&[5], &[]));
     // Its GPUs are unknown; the file records those it was started with.

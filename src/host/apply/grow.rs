@@ -117,7 +117,7 @@ impl GrowStep {
                 let storage = hypervisor.storage();
                 let known = storage.volume_id(pool, name)?;
                 if let Some(now) = &known {
-                    refuse_another(now, (key.as_deref(), file.as_ref()), hypervisor)?;
+                    refuse_another(now, key.as_deref(), file.as_ref(), hypervisor)?;
                 }
                 if known.is_some_and(|known| known.capacity_bytes >= *bytes) {
                     Ok(())
@@ -141,7 +141,8 @@ impl GrowStep {
 /// place of the disk.
 fn refuse_another(
     now: &VolumeId,
-    (key, file): (Option<&str>, Option<&FileId>),
+    key: Option<&str>,
+    file: Option<&FileId>,
     hypervisor: &dyn Hypervisor,
 ) -> Result<(), StepError> {
     let is_same_file = match file {

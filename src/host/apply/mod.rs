@@ -319,7 +319,7 @@ impl<'a> Transaction<'a> {
             // The step is done even if this is not written; recovery would treat it as begun.
             let _ = journal.done(number, made.as_ref().filter(|_| !told));
         }
-        kept::keep(state, step, made.as_ref(), (self.hypervisor, self.observer));
+        kept::keep(state, step, made.as_ref(), self.hypervisor, self.observer);
         self.done.push(Done { number, step: step.clone(), made, begun_ns: Some(begun_ns) });
         Ok(())
     }

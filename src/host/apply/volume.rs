@@ -32,7 +32,8 @@ type Record<'r> = &'r mut dyn FnMut(Identity) -> Result<(), JournalError>;
 pub(super) fn make(
     new: New<'_>,
     token: Option<&str>,
-    (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
     record: Record<'_>,
 ) -> Result<(), StepError> {
     let place = volume_place(new.pool, &new.volume.name, hypervisor)?;

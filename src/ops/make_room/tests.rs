@@ -72,7 +72,7 @@ fn halves(answer: Answer, runs: bool) -> Stage {
 
 fn run(stage: &Stage, wanted: &RoomRequest, yes: bool) -> Result<RoomPlan> {
     let mut session = Session::begin(&stage.world, manner(Confirm::Given))?;
-    make_room(&mut session, &stage.world, (wanted, yes))
+    make_room(&mut session, &stage.world, wanted, yes)
 }
 
 /// The GPUs of a domain, by index.

@@ -28,10 +28,10 @@ pub(super) fn undo(
         Beyond::Renamed(before) => {
             let mut earlier = history.clone();
             earlier.entries.retain(|one| one.number != entry.number);
-            renaming((world, hypervisor), row, before, &earlier)?.0
+            renaming(world, hypervisor, row, before, &earlier)?.0
         }
         Beyond::SnapshotMade(snapshot) => {
-            let (steps, notes) = unmade(world, name, (entry, snapshot))?;
+            let (steps, notes) = unmade(world, name, entry, snapshot)?;
             warnings = notes;
             steps
         }
@@ -76,7 +76,8 @@ fn kept(name: &str, entry: &Entry, why: String) -> crate::error::Error {
 fn unmade(
     world: &World,
     name: &str,
-    (entry, snapshot): (&Entry, &str),
+    entry: &Entry,
+    snapshot: &str,
 ) -> Result<(Vec<Step>, Vec<String>)> {
     let known = world.hypervisor()?.snapshots(name)?;
     let its = known.iter().find(|one| one.name == snapshot);

@@ -82,7 +82,8 @@ pub enum TreeReason {
 /// Lists the devices below an expander bus.
 fn bus(
     f: &mut fmt::Formatter<'_>,
-    (devices, ports): (&[Bdf], usize),
+    devices: &[Bdf],
+    ports: usize,
     cell: Option<u32>,
 ) -> fmt::Result {
     let names = list(devices);
@@ -109,7 +110,7 @@ fn bus(
 impl fmt::Display for TreeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TreeReason::Bus { devices, ports, cell } => bus(f, (devices, *ports), *cell),
+            TreeReason::Bus { devices, ports, cell } => bus(f, devices, *ports, *cell),
             TreeReason::Away { devices } => {
                 write!(f, "{}: on another node than the guest's vCPUs", list(devices))
             }

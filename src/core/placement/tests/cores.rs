@@ -438,8 +438,7 @@ fn cores_below_the_largest_l3_are_taken_on_request_and_named_in_any_case() {
     assert!(found.emulator_pin.iter().all(|pcpu| core(pcpu.0) >= 8), "{}", found.emulator_pin);
     assert!(says(&found, "below L3 caches of 96 MiB", false), "{:?}", found.reasons);
     let (what, _, _) = refusal(plan_on(&host, &[], &large(18)));
-    let said =
-        "requested 18 vCPUs; this host has 16 hyperthreads below the largest L3 caches";
+    let said = "requested 18 vCPUs; this host has 16 hyperthreads below the largest L3 caches";
     assert!(what.starts_with(said), "{what}");
     // Holders of some of these cores are named, with the cores that they hold.
     let domains = [held("a", &plan_on(&host, &[], &large(12)).unwrap())];

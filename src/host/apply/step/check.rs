@@ -72,7 +72,7 @@ impl Noun for CheckStep {
             CheckStep::Volume(volume) => volume.check(hypervisor, observer),
             CheckStep::Compare(comparison) => comparison.perform(hypervisor, observer),
             CheckStep::AsMade { domain, path, made } => {
-                compare::as_made(domain, path, made, (hypervisor, observer))
+                compare::as_made(domain, path, made, hypervisor, observer)
             }
             CheckStep::Source { path, bytes, modified_ns } => {
                 Ok(disk::expect_unwritten(path, *bytes, *modified_ns)?)
