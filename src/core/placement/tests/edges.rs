@@ -225,7 +225,7 @@ fn words_follow_numbers() {
     let unbound = |functions: &[Bdf]| {
         GpuReason::Unbound { functions: functions.to_vec(), driver: None }.to_string()
     };
-    assert!(unbound(&[bdf]).contains("0000:10:00.0 has to be"));
+    assert!(unbound(&[bdf]).contains("0000:10:00.0 must be"));
     assert!(unbound(&[bdf, bdf]).contains("have to be"));
     assert!(unbound(&[bdf]).ends_with("bound to no driver now"));
     let near = |is_known| TreeReason::NearNone { devices: vec![bdf], is_known }.to_string();

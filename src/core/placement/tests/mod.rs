@@ -84,7 +84,7 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
         (Request { vcpus: Some(49), ..run(1, 0) }, "which has 24 cores", "--allow remote"),
         (
             Request { memory_kib: Some(MemSize::from_gib(900)), ..run(1, 0) },
-            "more than the 739.5 GiB of node 0",
+            "at most 739.5 GiB of node 0",
             "--allow remote",
         ),
         (
