@@ -160,6 +160,7 @@ const PROVOKED: &[&str] = &[
     "check /nonexistent --host topologies/dgx-2.json",
     "check README.md --host topologies/dgx-2.json",
     "nccl tests/golden/check/good.xml --host topologies/dual-socket.json",
+    "measure nosuch --connect test:///default",
     "top nosuch --connect test:///default",
     "verify nosuch --connect test:///default",
     "verify test --metrics /nonexistent/x --connect test:///default",

@@ -167,8 +167,8 @@ fn options(command: &Clap, out: &mut BTreeSet<String>) {
     command.get_subcommands().for_each(|below| options(below, out));
 }
 
-/// Options of other programs that our messages mention.
-const OF_OTHERS: [&str; 7] = [
+/// Options of other programs that our messages mention or that we pass on.
+const OF_OTHERS: [&str; 15] = [
     "--no-install-recommends",
     "--no-block",
     "--config",
@@ -176,6 +176,14 @@ const OF_OTHERS: [&str; 7] = [
     "--regenerate-all",
     "--update-kernel",
     "--uuid",
+    "--filename",
+    "--unlink",
+    "--direct",
+    "--ioengine",
+    "--rw",
+    "--runtime",
+    "--bs",
+    "--iodepth",
 ];
 
 #[test]

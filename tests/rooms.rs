@@ -66,7 +66,7 @@ fn imports_point_down() {
 }
 
 /// The verbs: what each command line runs.
-const VERBS: [&str; 39] = [
+const VERBS: [&str; 40] = [
     "apply",
     "autostart",
     "capacity",
@@ -89,6 +89,7 @@ const VERBS: [&str; 39] = [
     "list",
     "logs",
     "make_room",
+    "measure",
     "meta",
     "nccl",
     "network",
@@ -159,7 +160,7 @@ const OF_ALL: [&str; 12] = [
     "words",
     "golden",
 ];
-const MODULES: [(&str, &[&str]); 27] = [
+const MODULES: [(&str, &[&str]); 28] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),
@@ -207,6 +208,7 @@ const MODULES: [(&str, &[&str]); 27] = [
         ],
     ),
     ("doctor", &["xid", "topology", "occupancy", "placement", "check", "verify"]),
+    ("measure", &[]),
     ("view", &["topology", "request", "occupancy", "placement"]),
     ("metrics", &["topology", "occupancy", "placement"]),
     ("fleet", &["topology", "request", "occupancy", "placement"]),

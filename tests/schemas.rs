@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 34] = [
+const ELSEWHERE: [&str; 36] = [
     "gpuvm-apply", // a file is needed
     "gpuvm-log",   // no guest of the test driver has one
     "gpuvm-addresses",
@@ -39,7 +39,9 @@ const ELSEWHERE: [&str; 34] = [
     "gpuvm-slurm-prolog",
     "gpuvm-slurm-reconcile",
     "gpuvm-snapshot-list",
-    "gpuvm-top", // guests of the test driver have no process
+    "gpuvm-measure",         // the test driver has no guest with an agent
+    "gpuvm-measure-history", // nor one that was measured
+    "gpuvm-top",             // guests of the test driver have no process
     "gpuvm-undone",
     "gpuvm-verify",
     "gpuvm-verify-change",

@@ -74,6 +74,7 @@ use gpuvm_ops::initramfs::InitramfsError;
 use gpuvm_ops::later::LaterError;
 use gpuvm_ops::logs::LogsError;
 use gpuvm_ops::make_room::RoomError;
+use gpuvm_ops::measure::MeasureError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
 use gpuvm_ops::pages::GuestPagesError;
@@ -120,7 +121,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 110] = [
+static KNOWN: [Known; 111] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -216,6 +217,7 @@ static KNOWN: [Known; 110] = [
     known::<SettingError>(),
     known::<StepError>(),
     known::<SumError>(),
+    known::<MeasureError>(),
     known::<TopError>(),
     known::<TopoError>(),
     known::<TopologyError>(),

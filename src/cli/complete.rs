@@ -93,7 +93,8 @@ impl Kind {
             ("name", "start") => Kind::Off,
             (
                 "name",
-                "stop" | "restart" | "console" | "ssh" | "exec" | "shell" | "pause" | "top",
+                "stop" | "restart" | "console" | "ssh" | "exec" | "shell" | "pause" | "top"
+                | "measure",
             )
             | ("why", "top") => Kind::Running,
             ("of", "export") => Kind::Guest,

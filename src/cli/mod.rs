@@ -42,7 +42,8 @@ pub mod login;
 pub mod logs;
 mod make_room;
 pub mod manual;
-pub mod meta;
+pub mod measure;
+mod meta;
 mod metrics;
 pub mod names;
 pub mod nccl;
@@ -230,6 +231,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Check(args) => check::run(args, &cx),
         Verb::Verify(args) => verify::run(args, &cx),
         Verb::Top(args) => top::run(args, &cx),
+        Verb::Measure(args) => measure::run(args, &cx),
         Verb::Nccl(args) => nccl::run(args, &cx),
         Verb::Completions(args) => meta::completions(args, &cx),
         Verb::Man(args) => meta::man(args, &cx),

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 /// `format`; they are named after the verb that prints them.
 type Listed = (&'static str, fn(&str) -> Schema);
 
-const ALL: [Listed; 86] = [
+const ALL: [Listed; 88] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -102,6 +102,8 @@ const ALL: [Listed; 86] = [
     ("gpuvm-autostart", document::<gpuvm_ops::autostart::Autostarted>),
     ("gpuvm-started", document::<start::Started<'static>>),
     ("gpuvm-steps", rows::<crate::apply::Step>),
+    ("gpuvm-measure", document::<gpuvm_core::measure::MeasureReport>),
+    ("gpuvm-measure-history", rows::<gpuvm_ops::measure::Usual>),
     ("gpuvm-top", document::<gpuvm_core::load::LoadReport>),
     ("gpuvm-tune", document::<tuned::WithSteps<'static>>),
     ("gpuvm-tuned-domain", document::<gpuvm_ops::tune::answer::TunedDomain>),

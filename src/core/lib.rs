@@ -36,6 +36,7 @@ pub mod cpuset;
 pub mod ethernet;
 pub mod finding;
 pub mod host_device;
+pub mod measure;
 pub mod memsize;
 pub mod p2p;
 pub mod shell;

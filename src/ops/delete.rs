@@ -10,7 +10,7 @@ use crate::domain::view::View;
 use crate::domain_history::boot;
 use crate::drives;
 use crate::error::{Result, crashed, dump_hint};
-use crate::history::guest;
+use crate::history::{guest, measured};
 use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Kept, Lease, XmlOf};
 use crate::identity::FileId;
@@ -157,6 +157,7 @@ fn made_for(xml: &DomainXml, uuid: &str, here: bool, world: &World) -> Vec<Made>
 /// contain passwords.
 fn records(world: &World, uuid: &str) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = guest::forget(world.state(), uuid)?.into_iter().collect();
+    steps.extend(measured::forget(world.state(), uuid)?);
     let history = world.history(uuid)?;
     if !history.entries.is_empty() {
         steps.extend(history.give_back_pages(&boot()?));

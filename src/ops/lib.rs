@@ -169,6 +169,7 @@ pub mod logs;
 pub mod lookup;
 pub mod made;
 pub mod make_room;
+pub mod measure;
 pub mod modules;
 pub(crate) mod moved;
 pub mod nccl;

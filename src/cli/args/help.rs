@@ -43,7 +43,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Planning (changes nothing)", &["plan", "capacity", "export", "fleet"]),
     (
         "Tuning and checks",
-        &["tune", "check", "verify", "top", "nccl", "history", "undo", "recover"],
+        &["tune", "check", "verify", "top", "measure", "nccl", "history", "undo", "recover"],
     ),
     (
         "Host, devices, networks",
@@ -128,6 +128,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "check" => Some("the domain has mistakes"),
         "verify" => Some("something differs"),
         "top" => Some("one sample had a warning or an error"),
+        "measure" => Some("a value is low or a test failed"),
         "tune" | "nccl" => Some("with --check: something would change"),
         "network doctor" => Some("the path is broken"),
         "host doctor" => Some("an error was found"),

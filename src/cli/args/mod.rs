@@ -24,6 +24,7 @@ mod life;
 mod login;
 mod logs;
 mod make;
+mod measure;
 mod meta;
 mod nccl;
 mod network;
@@ -73,6 +74,7 @@ pub use life::{
 pub use login::{CpArgs, ExecArgs, LoginArgs, ShellArgs, SshArgs};
 pub use logs::LogsArgs;
 pub use make::{CreateArgs, ExportArgs, ExportFormat, PlanArgs};
+pub use measure::{MeasureArgs, SuiteArg, ToolArg};
 pub use meta::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use nccl::NcclArgs;
 pub use network::{
@@ -555,6 +557,21 @@ pub enum Verb {
     /// `verify` of the selected guest, q quits.
     #[command(after_long_help = top::TOP)]
     Top(Late<TopArgs>),
+    /// Measure how fast a guest is with the programs that it has
+    ///
+    /// Runs nvbandwidth, all_reduce_perf of nccl-tests, dcgmi, fio, stream and cyclictest by the
+    /// guest's agent, as far as the guest has them, and judges each value: by the PCIe path and the
+    /// NVLinks that the host gives the guest, by published numbers of its board
+    /// (gpuvm-hardware(7), REFERENCE SPEEDS), and by the median of its own last runs. Where a value
+    /// is too low, it prints the findings of `verify` and `host doctor` that can explain it.
+    ///
+    /// Installs nothing. fio makes a file of 1 GiB in /var/tmp of the guest and removes it. The
+    /// values are remembered, 50 runs for each guest, until the guest is deleted.
+    ///
+    /// Exits with 3 if a value is low or has regressed, a result is wrong or a test failed, and
+    /// with 1 if nothing could be measured.
+    #[command(after_long_help = measure::MEASURE)]
+    Measure(Late<MeasureArgs>),
     /// Print the topology file that NCCL of a guest needs
     ///
     /// NCCL reads PCIe distances from the guest, which sees each device below a root port of its

@@ -160,8 +160,8 @@ impl Pairs {
     }
 }
 
-/// The rate of the path to a function, in GB/s; none if a link is not known.
-fn rate(topology: &Topology, function: Bdf) -> Option<u32> {
+/// The rate of the path to a function, in GB/s as NCCL counts; none if a link is not known.
+pub fn rate(topology: &Topology, function: Bdf) -> Option<u32> {
     let mut least = None;
     for device in topology.way_up(function) {
         let link = device.link_max.as_ref()?;

@@ -11,12 +11,14 @@
 //! | `history/UUID/NUMBER.json`, `history/host/NUMBER.json` | an [`Entry`] |
 //! | `networks/UUID.json` | a [`network::NetworkEntry`] |
 //! | `reserved/UUID.json` | a [`guest::GuestRecord`] |
+//! | `measured/UUID.json` | the runs of [`measured`] |
 //!
 //! `store` reads and writes them, [`Owner`] decides whose they are. The store does not know why
 //! something was changed.
 
 mod entry;
 pub mod guest;
+pub mod measured;
 pub mod network;
 mod owner;
 mod store;
@@ -82,6 +84,8 @@ enum Records {
     Networks,
     /// Resources of guests.
     Guests,
+    /// Measurements in guests.
+    Measured,
 }
 
 impl Records {
@@ -90,6 +94,7 @@ impl Records {
         let names = path.ancestors().take(2).filter_map(|path| path.file_name());
         let mut known = names.filter_map(|name| match name.to_str()? {
             guest::DIRECTORY => Some(Records::Guests),
+            measured::DIRECTORY => Some(Records::Measured),
             network::DIRECTORY => Some(Records::Networks),
             HOST => Some(Records::Host),
             _ => None,
@@ -103,6 +108,7 @@ impl Records {
             Records::Host => "history of the host",
             Records::Networks => "record of a network",
             Records::Guests => "record of a guest's resources",
+            Records::Measured => "measurements of a guest",
         }
     }
 
@@ -119,6 +125,7 @@ impl Records {
                 "what only it tells of the guest stays behind: huge pages, virtual functions, \
                  images of a conversion"
             }
+            Records::Measured => "later measurements of the guest have nothing to compare with",
         }
     }
 }

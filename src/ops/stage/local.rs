@@ -55,7 +55,10 @@ impl LocalAgent {
                 self.files.borrow_mut().remove(&given["handle"].as_u64().unwrap()).unwrap();
                 json!({})
             }
-            other => panic!("{other}"),
+            other => {
+                let text = format!("The command {other} has not been found");
+                return Err(super::agent::refused(&text));
+            }
         };
         Ok(json!({ "return": answer }).to_string())
     }

@@ -1,0 +1,125 @@
+//! `measure`: how fast a guest is, by the programs that it has.
+
+use super::args::MeasureArgs;
+use super::context::Context;
+use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND};
+use super::table::Table;
+use gpuvm_core::measure::{Line, MeasureReport};
+use gpuvm_ops::measure::{MeasureRequest, Usual, measure, usual};
+use std::fmt::Write as _;
+
+/// Runs the verb.
+pub fn run(args: &MeasureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    cx.refuse_recorded("measure")?;
+    if args.history {
+        return history(args, cx);
+    }
+    let request = MeasureRequest {
+        name: args.name.clone(),
+        suite: args.suite.into(),
+        only: args.programs.iter().map(|&tool| tool.into()).collect(),
+        directories: args.directories.clone(),
+        force: args.force,
+        threshold: args.threshold,
+    };
+    let report = measure(cx, &request, &|what| cx.output.progress(what))?;
+    if cx.output.json {
+        cx.output.json("gpuvm-measure", &report)?;
+    } else {
+        if !report.lines.is_empty() {
+            cx.output.table(&table(&report.lines))?;
+        }
+        cx.output.text(&more(&report))?;
+    }
+    Ok(match () {
+        () if report.is_bad() => EXIT_FOUND,
+        () if report.is_empty() => EXIT_FAILED,
+        () => EXIT_DONE,
+    })
+}
+
+fn history(args: &MeasureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let all = usual(cx, &args.name)?;
+    if cx.output.json {
+        cx.output.json_rows("gpuvm-measure-history", &all)?;
+    } else if all.is_empty() {
+        cx.output.progress(&format!("domain `{}` has not been measured", args.name));
+    } else {
+        let mut table =
+            Table::new(["WHAT", "DEVICE", "MEDIAN", "FROM", "TO", "UNIT", "RUNS", "GPUS"]);
+        for one in &all {
+            let Usual { shape, reading, unit, range: [from, to], runs, .. } = one;
+            let gpus = if shape.gpus == 0 {
+                "-".to_owned()
+            } else {
+                format!("{} x {}", shape.gpus, shape.model)
+            };
+            table.push([
+                reading.what.to_string(),
+                reading.device.clone().unwrap_or_else(|| "-".into()),
+                number(reading.value),
+                number(*from),
+                number(*to),
+                (*unit).to_owned(),
+                runs.to_string(),
+                gpus,
+            ]);
+        }
+        cx.output.table(&table)?;
+    }
+    Ok(EXIT_DONE)
+}
+
+/// A value with about three digits.
+fn number(value: f64) -> String {
+    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+fn table(lines: &[Line]) -> Table {
+    let mut table =
+        Table::new(["WHAT", "DEVICE", "MEASURED", "EXPECTED", "UNIT", "VERDICT", "SOURCE"]);
+    for line in lines {
+        let reading = &line.reading;
+        table.push([
+            reading.what.to_string(),
+            reading.device.clone().unwrap_or_else(|| "-".into()),
+            number(reading.value),
+            line.expected.map_or_else(|| "-".into(), number),
+            line.unit.to_owned(),
+            line.verdict.to_string(),
+            line.source.clone().unwrap_or_else(|| "-".into()),
+        ]);
+    }
+    table
+}
+
+/// The text below the table: faults, possible causes, notes, programs without a result.
+fn more(report: &MeasureReport) -> String {
+    let mut text = String::new();
+    for fault in &report.faults {
+        let _ = writeln!(text, "error: {}: {} ({})", fault.tool, fault.message, fault.code);
+    }
+    let mut said = Vec::new();
+    for line in report.lines.iter().filter(|line| !line.verdict.is_good()) {
+        let what = line.reading.what;
+        if said.contains(&what) {
+            continue;
+        }
+        said.push(what);
+        let _ = writeln!(text, "{what} is {}", line.verdict);
+        for candidate in &line.candidates {
+            let _ = writeln!(text, "  possible cause: {} ({})", candidate.message, candidate.rule);
+            let _ = writeln!(text, "  hint: {}", candidate.hint);
+        }
+        if line.candidates.is_empty() {
+            text += "  no finding of `verify` or `host doctor` explains it\n";
+        }
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    for one in &report.not_measured {
+        let _ = writeln!(text, "not measured: {}: {}", one.tool, one.why);
+    }
+    text
+}

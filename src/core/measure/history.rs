@@ -1,0 +1,53 @@
+//! Earlier measurements of a guest.
+
+use super::expected::Shape;
+use super::what::{Reading, What};
+use serde::{Deserialize, Serialize};
+
+/// The number of runs that are kept.
+pub const KEPT: usize = 50;
+/// How many earlier runs count for the usual value.
+const LAST: usize = 5;
+/// The fewest earlier runs from which a usual value is taken.
+const FEWEST: usize = 2;
+/// Part of the usual value below which a value has regressed.
+const REGRESSED: f64 = 0.95;
+
+/// A run in a guest's history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// When, in seconds since 1970, UTC.
+    pub at_s: u64,
+    /// The GPUs that the guest had.
+    pub shape: Shape,
+    /// The measured values.
+    pub readings: Vec<Reading>,
+}
+
+/// Returns the median of values; `None` of none.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+/// Returns the usual value of a quantity: the median of a guest's last runs with the same GPUs.
+pub(super) fn usual(runs: &[Run], shape: &Shape, reading: &Reading) -> Option<f64> {
+    let same = |one: &&Reading| one.what == reading.what && one.device == reading.device;
+    let alike = runs.iter().rev().filter(|run| run.shape == *shape);
+    let values = alike.filter_map(|run| Some(run.readings.iter().find(same)?.value));
+    let values: Vec<f64> = values.take(LAST).collect();
+    if values.len() < FEWEST { None } else { median(&values) }
+}
+
+/// Returns the limit below (above, for delays) which a value has regressed.
+pub(super) fn limit(what: What, usual: f64) -> f64 {
+    if what.is_delay() { usual / REGRESSED } else { usual * REGRESSED }
+}

@@ -1,0 +1,23 @@
+//! Measurements in a guest by well-known programs that it has: which of them run and how, what
+//! their output says, and which speed is expected. Pure: `gpuvm_ops::measure` runs them.
+//!
+//! Formats were read from the programs' sources (nvbandwidth 0.5 to 0.8, nccl-tests 2.13 to 2.17,
+//! DCGM 3 and 4), and from real runs (fio 3.33, cyclictest 2.40). Reference speeds and their
+//! sources are in gpuvm-hardware(7).
+
+mod expected;
+mod history;
+mod read;
+mod report;
+mod tool;
+mod what;
+
+pub use expected::{BOARDS, Board, Promise, Shape};
+pub use history::{KEPT, Run, median};
+pub use read::{Faulty, GpuState, ReadError, Taken, read, read_gpus};
+pub use report::{Candidate, Line, MeasureReport, NotMeasured, Verdict, judge};
+pub use tool::{Call, Suite, Tool, smi_paths};
+pub use what::{Reading, What, candidates};
+
+#[cfg(test)]
+mod tests;

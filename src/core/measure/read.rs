@@ -1,0 +1,325 @@
+//! Parsers of the programs' output. A layout that is not known is an error, never a wrong number.
+
+use super::tool::{Call, Tool};
+use super::what::{Reading, What};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A result that is wrong whatever the speed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Faulty {
+    /// Its code: `data-wrong` or `test-failed`.
+    pub code: &'static str,
+    /// The program.
+    pub tool: Tool,
+    /// The wrong result.
+    pub message: String,
+}
+
+/// What an output says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Taken {
+    /// Measured values.
+    pub readings: Vec<Reading>,
+    /// Wrong results.
+    pub faults: Vec<Faulty>,
+}
+
+/// Why an output could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ReadError(String);
+
+fn unlike(what: impl Into<String>) -> ReadError {
+    ReadError(what.into())
+}
+
+/// Reads the output of a program.
+pub fn read(call: &Call, output: &str) -> Result<Taken, ReadError> {
+    let taken = match call.tool {
+        Tool::Nvbandwidth => nvbandwidth(output)?,
+        Tool::AllReducePerf => all_reduce(output)?,
+        Tool::Dcgmi => dcgm(output)?,
+        Tool::Fio => fio(call.what, output)?,
+        Tool::Stream => stream(output)?,
+        Tool::Cyclictest => cyclictest(output)?,
+    };
+    let is_sound = |reading: &Reading| reading.value.is_finite() && reading.value >= 0.0;
+    match taken.readings.iter().find(|reading| !is_sound(reading)) {
+        Some(reading) => Err(unlike(format!("{} is {}", reading.what, reading.value))),
+        None => Ok(taken),
+    }
+}
+
+/// Parses JSON that may follow other lines.
+fn json(output: &str) -> Result<Value, ReadError> {
+    let begin = output.find('{').ok_or_else(|| unlike("its output has no JSON"))?;
+    let mut values = serde_json::Deserializer::from_str(&output[begin..]).into_iter::<Value>();
+    match values.next() {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(error)) => Err(unlike(format!("its JSON is damaged: {error}"))),
+        None => Err(unlike("its output has no JSON")),
+    }
+}
+
+/// A number that may be written as text.
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())
+}
+
+fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
+    let root = json(output)?;
+    let root = &root["nvbandwidth"];
+    if let Some(error) = root["error"].as_str() {
+        return Err(unlike(error.trim()));
+    }
+    let cases = root["testcases"].as_array().ok_or_else(|| unlike("its JSON has no testcases"))?;
+    let mut taken = Taken::default();
+    for case in cases {
+        let name = case["name"].as_str().unwrap_or_default();
+        let what = match name {
+            "host_to_device_memcpy_ce" => What::HostToDevice,
+            "device_to_host_memcpy_ce" => What::DeviceToHost,
+            "device_to_device_memcpy_read_ce" => What::DeviceToDevice,
+            _ => continue,
+        };
+        match case["status"].as_str() {
+            Some("Passed") => {}
+            // It cannot run here, such as copies between GPUs that are no peers.
+            Some("Waived" | "Not Found") => continue,
+            status => {
+                let message = case["error"].as_str().or(status).unwrap_or("no status").trim();
+                let message = format!("{name}: {message}");
+                let tool = Tool::Nvbandwidth;
+                taken.faults.push(Faulty { code: "test-failed", tool, message });
+                continue;
+            }
+        }
+        let rows = case["bandwidth_matrix"].as_array();
+        let rows = rows.ok_or_else(|| unlike(format!("{name} has no matrix")))?;
+        for (row, cells) in rows.iter().enumerate() {
+            for (column, cell) in cells.as_array().into_iter().flatten().enumerate() {
+                let Some(value) = number(cell) else { continue };
+                let device = match what {
+                    What::DeviceToDevice => format!("GPU {row} from GPU {column}"),
+                    _ => format!("GPU {column}"),
+                };
+                taken.readings.push(Reading { what, device: Some(device), value });
+            }
+        }
+    }
+    if taken.readings.is_empty() && taken.faults.is_empty() {
+        return Err(unlike("it ran no test"));
+    }
+    Ok(taken)
+}
+
+/// Reads the table of nccl-tests: the last columns are time, algbw, busbw and #wrong, first out of
+/// place, then in place; `#wrong` is `N/A` where nothing was checked.
+fn all_reduce(output: &str) -> Result<Taken, ReadError> {
+    let mut best: Option<f64> = None;
+    let mut wrong = 0.0;
+    for line in output.lines().filter(|line| !line.trim_start().starts_with('#')) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [size, .., out_time, _, out_bus, out_wrong, in_time, _, in_bus, in_wrong] = words[..]
+        else {
+            continue;
+        };
+        if size.parse::<u64>().is_err() || words.len() < 12 {
+            continue;
+        }
+        for (time, bus, bad) in [(out_time, out_bus, out_wrong), (in_time, in_bus, in_wrong)] {
+            let (Ok(_), Ok(bus)) = (time.parse::<f64>(), bus.parse::<f64>()) else {
+                return Err(unlike(format!("a line of its table is `{}`", line.trim())));
+            };
+            best = Some(best.map_or(bus, |best: f64| best.max(bus)));
+            wrong += bad.parse::<f64>().unwrap_or(0.0);
+        }
+    }
+    let value = best.ok_or_else(|| unlike("its output has no table"))?;
+    let mut taken = Taken::default();
+    taken.readings.push(Reading { what: What::AllReduce, device: None, value });
+    if wrong > 0.0 {
+        let message = format!("{wrong} values of the all-reduce are wrong");
+        taken.faults.push(Faulty { code: "data-wrong", tool: Tool::AllReducePerf, message });
+    }
+    Ok(taken)
+}
+
+/// Reads DCGM's diagnostics: `DCGM GPU Diagnostic` up to version 3, `DCGM Diagnostic` from 4 on.
+fn dcgm(output: &str) -> Result<Taken, ReadError> {
+    let root = json(output)?;
+    let found = ["DCGM Diagnostic", "DCGM GPU Diagnostic"].iter().find_map(|key| root.get(*key));
+    let categories = found.and_then(|found| found["test_categories"].as_array());
+    let categories = categories.ok_or_else(|| unlike("its JSON has no test categories"))?;
+    let mut taken = Taken::default();
+    let mut results = 0;
+    for test in categories.iter().filter_map(|one| one["tests"].as_array()).flatten() {
+        for result in test["results"].as_array().into_iter().flatten() {
+            results += 1;
+            let status = result["status"].as_str().unwrap_or_default();
+            if !status.eq_ignore_ascii_case("fail") {
+                continue;
+            }
+            let id = ["gpu_id", "gpu_ids", "entity_id"].iter().find_map(|key| result.get(*key));
+            let gpu = id.map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
+            let warnings = result["warnings"].as_array().into_iter().flatten();
+            let text = |one: &Value| {
+                let text = one["warning"].as_str().or_else(|| one.as_str())?;
+                let code = number(&one["error_id"]).map(|code| format!(" (DCGM {code})"));
+                Some(format!("{}{}", text.trim(), code.unwrap_or_default()))
+            };
+            let whys: Vec<String> = warnings.filter_map(text).collect();
+            let name = test["name"].as_str().unwrap_or("a test");
+            let gpu = gpu.map(|gpu| format!(" of GPU {gpu}")).unwrap_or_default();
+            let why = if whys.is_empty() { "failed".to_owned() } else { whys.join("; ") };
+            let message = format!("{name}{gpu}: {why}");
+            taken.faults.push(Faulty { code: "test-failed", tool: Tool::Dcgmi, message });
+        }
+    }
+    if results == 0 { Err(unlike("it ran no test")) } else { Ok(taken) }
+}
+
+fn fio(what: Option<What>, output: &str) -> Result<Taken, ReadError> {
+    let root = json(output)?;
+    let job = &root["jobs"][0];
+    let read = &job["read"];
+    if let Some(error) = number(&job["error"]).filter(|error| *error != 0.0) {
+        return Err(unlike(format!("its job ended with error {error}")));
+    }
+    let what = what.unwrap_or(What::DiskRead);
+    let value = match what {
+        What::DiskRandomRead => number(&read["iops"]),
+        _ => number(&read["bw_bytes"]).map(|bytes| bytes / 1e9),
+    };
+    let value = value.ok_or_else(|| unlike("its JSON has no rate of reads"))?;
+    Ok(Taken { readings: vec![Reading { what, device: None, value }], faults: Vec::new() })
+}
+
+/// Reads STREAM's line of the triad; the first number is MB/s.
+fn stream(output: &str) -> Result<Taken, ReadError> {
+    let line = output.lines().find_map(|line| line.trim().strip_prefix("Triad:"));
+    let rate = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    let value = rate.ok_or_else(|| unlike("its output has no triad"))? / 1000.0;
+    let mut taken = Taken::default();
+    taken.readings.push(Reading { what: What::Triad, device: None, value });
+    if output.contains("Failed Validation") {
+        let message = "the results of STREAM are wrong".to_owned();
+        taken.faults.push(Faulty { code: "data-wrong", tool: Tool::Stream, message });
+    }
+    Ok(taken)
+}
+
+fn cyclictest(output: &str) -> Result<Taken, ReadError> {
+    let root = json(output)?;
+    let threads = root["thread"].as_object().ok_or_else(|| unlike("its JSON has no threads"))?;
+    let worst = threads.values().filter_map(|thread| number(&thread["max"]));
+    let value = worst.max_by(f64::total_cmp).ok_or_else(|| unlike("its threads have no delay"))?;
+    let what = What::TimerLatency;
+    Ok(Taken { readings: vec![Reading { what, device: None, value }], faults: Vec::new() })
+}
+
+/// What `nvidia-smi -q -x` says of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuState {
+    /// Its name.
+    pub name: String,
+    /// The driver's version.
+    pub driver: String,
+    /// Use of its processors in percent.
+    pub busy_percent: u32,
+    /// Number of processes that compute on it.
+    pub processes: usize,
+    /// Why its clocks are lowered: heat and power only.
+    pub throttled: Vec<String>,
+}
+
+/// Reasons for lowered clocks that a measurement suffers from, in both spellings of the driver
+/// (`clocks_throttle_reasons` up to 530, then `clocks_event_reasons`).
+const THROTTLES: [(&str, &str); 5] = [
+    ("sw_power_cap", "the power limit"),
+    ("hw_slowdown", "a hardware slowdown"),
+    ("hw_thermal_slowdown", "heat"),
+    ("sw_thermal_slowdown", "heat"),
+    ("hw_power_brake_slowdown", "the power brake"),
+];
+
+/// The parts of `nvidia-smi -q -x` that are read.
+#[derive(Deserialize)]
+struct SmiLog {
+    #[serde(default)]
+    driver_version: String,
+    #[serde(default)]
+    gpu: Vec<SmiGpu>,
+}
+
+#[derive(Deserialize)]
+struct SmiGpu {
+    #[serde(default)]
+    product_name: String,
+    #[serde(default, alias = "clocks_throttle_reasons")]
+    clocks_event_reasons: BTreeMap<String, String>,
+    #[serde(default)]
+    utilization: SmiUse,
+    #[serde(default)]
+    processes: SmiProcesses,
+}
+
+#[derive(Default, Deserialize)]
+struct SmiUse {
+    #[serde(default)]
+    gpu_util: String,
+}
+
+#[derive(Default, Deserialize)]
+struct SmiProcesses {
+    #[serde(default)]
+    process_info: Vec<SmiProcess>,
+}
+
+#[derive(Deserialize)]
+struct SmiProcess {
+    /// C: computes. G: graphics, such as a display manager.
+    #[serde(default, rename = "type")]
+    kind: String,
+}
+
+/// Reads the GPUs of `nvidia-smi -q -x`.
+pub fn read_gpus(output: &str) -> Result<Vec<GpuState>, ReadError> {
+    let begin = output.find("<nvidia_smi_log").ok_or_else(|| unlike("its output is no XML"))?;
+    let log: SmiLog = quick_xml::de::from_str(&output[begin..])
+        .map_err(|error| unlike(format!("its XML is damaged: {error}")))?;
+    let driver = log.driver_version.trim();
+    let gpus = log.gpu.iter().map(|gpu| {
+        let used = gpu.utilization.gpu_util.split_whitespace().next();
+        let computing = |one: &&SmiProcess| one.kind.contains('C');
+        GpuState {
+            name: gpu.product_name.trim().to_owned(),
+            driver: driver.to_owned(),
+            busy_percent: used.and_then(|word| word.parse().ok()).unwrap_or(0),
+            processes: gpu.processes.process_info.iter().filter(computing).count(),
+            throttled: throttled(&gpu.clocks_event_reasons),
+        }
+    });
+    Ok(gpus.collect())
+}
+
+/// What lowers the clocks, each once.
+fn throttled(reasons: &BTreeMap<String, String>) -> Vec<String> {
+    let is_active = |name: &str| {
+        let of_name = |kind: &str| reasons.get(&format!("{kind}_{name}"));
+        ["clocks_event_reason", "clocks_throttle_reason"]
+            .iter()
+            .filter_map(|kind| of_name(kind))
+            .any(|state| state.trim() == "Active")
+    };
+    let mut all: Vec<String> = Vec::new();
+    for (name, says) in THROTTLES {
+        if is_active(name) && !all.iter().any(|one| one == says) {
+            all.push(says.to_owned());
+        }
+    }
+    all
+}

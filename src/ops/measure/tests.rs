@@ -1,0 +1,130 @@
+//! A guest whose programs are scripts that print recorded outputs.
+
+use super::*;
+use crate::hypervisor::DomainState;
+use crate::stage::local::LocalAgent;
+use crate::stage::{Stage, guest};
+use gpuvm_core::measure::Verdict;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+const SMI: &str = "cat <<'END'
+<nvidia_smi_log><driver_version>550.54.15</driver_version><gpu id='0'>
+<product_name>NVIDIA H100 80GB HBM3</product_name><utilization><gpu_util>BUSY %</gpu_util></utilization>
+<processes></processes></gpu></nvidia_smi_log>
+END";
+
+const NVBANDWIDTH: &str = "cat <<'END'
+{\"nvbandwidth\":{\"testcases\":[{\"name\":\"host_to_device_memcpy_ce\",\"status\":\"Passed\",
+\"bandwidth_matrix\":[[\"RATE\"]]}]}}
+END";
+
+/// Writes a program that is a script.
+fn program(dir: &Path, name: &str, script: &str) {
+    let path = dir.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn request(dir: &Path, only: &[Tool]) -> MeasureRequest {
+    MeasureRequest {
+        name: "g".into(),
+        suite: Suite::Quick,
+        only: only.to_vec(),
+        directories: vec![dir.to_str().unwrap().to_owned()],
+        force: false,
+        threshold: 1.0,
+    }
+}
+
+fn measured(stage: &Stage, request: &MeasureRequest) -> Result<MeasureReport> {
+    measure(&stage.world, request, &|_| {})
+}
+
+fn code(result: Result<MeasureReport>) -> &'static str {
+    result.unwrap_err().refusal().expect("a refusal").code
+}
+
+/// A directory with programs of a guest with one H100.
+fn programs(rate: &str, busy: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    program(dir.path(), "nvidia-smi", &SMI.replace("BUSY", busy));
+    program(dir.path(), "nvbandwidth", &NVBANDWIDTH.replace("RATE", rate));
+    dir
+}
+
+#[test]
+fn a_value_is_judged_and_remembered() {
+    let stage = guest("connected");
+    let fast = programs("55.1", "0");
+    let bandwidth = [Tool::Nvbandwidth];
+    for _ in 0..2 {
+        let report = measured(&stage, &request(fast.path(), &bandwidth)).unwrap();
+        assert_eq!((report.shape.gpus, report.is_bad(), report.is_empty()), (1, false, false));
+        assert_eq!(report.lines[0].verdict, Verdict::Ok, "{report:?}");
+    }
+    // Above the table, but below its own usual value.
+    let slower = programs("49.5", "0");
+    let report = measured(&stage, &request(slower.path(), &bandwidth)).unwrap();
+    assert_eq!(report.lines[0].verdict, Verdict::Regressed, "{report:?}");
+    assert!(report.is_bad());
+    let slow = programs("12", "0");
+    let report = measured(&stage, &request(slow.path(), &bandwidth)).unwrap();
+    assert_eq!(report.lines[0].verdict, Verdict::Low);
+    let all = usual(&stage.world, "g").unwrap();
+    assert_eq!((all.len(), all[0].runs, all[0].range), (1, 4, [12.0, 55.1]));
+    assert_eq!(all[0].reading.value, f64::midpoint(49.5, 55.1));
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let stage = guest("connected");
+    let dir = programs("55.1", "0");
+    program(dir.path(), "stream", "echo no numbers today");
+    program(dir.path(), "cyclictest", "echo boom >&2; exit 3");
+    program(dir.path(), "dcgmi", "sleep 60");
+    let request = request(dir.path(), &[Tool::Stream, Tool::Cyclictest, Tool::AllReducePerf]);
+    let report = measured(&stage, &request).unwrap();
+    assert!(report.is_empty() && !report.is_bad());
+    let why: Vec<String> =
+        report.not_measured.iter().map(|one| format!("{}: {}", one.tool, one.why)).collect();
+    let expected = [
+        "all_reduce_perf: it needs 2 GPUs with NVIDIA's driver; the guest has 1",
+        "stream: its output has no triad",
+        "cyclictest: it ended with status 3: boom",
+    ];
+    assert_eq!(why, expected);
+    assert_eq!(usual(&stage.world, "g").unwrap(), []);
+}
+
+#[test]
+fn a_busy_gpu_and_a_second_measurement_are_refused() {
+    let stage = guest("connected");
+    let dir = programs("55.1", "80");
+    let mut wanted = request(dir.path(), &[Tool::Nvbandwidth]);
+    assert_eq!(code(measured(&stage, &wanted)), "measure-busy");
+    wanted.force = true;
+    assert!(!measured(&stage, &wanted).unwrap().is_empty());
+    let held = measured::lock(stage.world.state()).unwrap();
+    assert_eq!(code(measured(&stage, &wanted)), "measure-running");
+    drop(held);
+    stage.fake.local.replace(Some(LocalAgent::that_forbids("guest-exec")));
+    assert_eq!(code(measured(&stage, &wanted)), "exec-forbidden");
+    stage.fake.states.borrow_mut().insert("g".into(), DomainState::ShutOff);
+    assert_eq!(code(measured(&stage, &wanted)), "wrong-state");
+}
+
+#[test]
+fn a_program_beyond_its_limit_is_ended_in_the_guest() {
+    let stage = guest("connected");
+    let dir = tempfile::tempdir().unwrap();
+    program(dir.path(), "sleeps", "exec sleep 60");
+    let request = request(dir.path(), &[]);
+    let there = Guest { world: &stage.world, request: &request };
+    let path = format!("{}/sleeps", dir.path().display());
+    let ended = there.run(&path, &[], 1).unwrap();
+    assert_eq!(ended.status, TIMED_OUT[0]);
+    let call = Tool::Stream.calls(Suite::Quick, 0, "").remove(0);
+    let why = taken(&call, &ended).unwrap_err();
+    assert!(why.contains("took longer than 120 s"), "{why}");
+}
