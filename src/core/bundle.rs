@@ -69,7 +69,7 @@ pub struct BundledDisk {
     pub target: String,
     /// Its format: `raw`, `qcow2`.
     pub format: String,
-    /// What it is for.
+    /// Its purpose in the guest.
     pub role: Role,
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Severity {
-    /// It does not start, takes resources of others, or does not do what it says.
+    /// It does not start, takes resources of others, or behaves differently.
     Error,
     /// It works, but not as well as it could.
     Warning,

@@ -39,7 +39,7 @@ pub enum Addresses {
     All(Vec<NicAddress>),
 }
 
-/// What is known of a NIC's address.
+/// The known address of a NIC.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicAddress {

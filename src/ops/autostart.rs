@@ -56,7 +56,7 @@ pub struct Autostarted {
     pub autostart: bool,
     /// Whether it did before.
     pub was: bool,
-    /// What was missing for its start at boot and is made by this change, a line each.
+    /// Parts missing for its start at boot that this change makes, a line each.
     pub made: Vec<String>,
 }
 

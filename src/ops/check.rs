@@ -25,20 +25,20 @@ pub struct Check {
     pub taken: Taken,
 }
 
-/// What was found in a domain.
+/// The findings in a domain.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Checked {
     /// Name of the domain.
     pub domain: String,
-    /// What was found: errors first, then by line.
+    /// The findings: errors first, then by line.
     pub findings: Vec<Finding>,
-    /// What is as good as this host or what was asked for lets it be.
+    /// Deviations that this host or the request does not allow to improve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
     /// Number of rules applied.
     pub rules: usize,
-    /// What was not checked, and why.
+    /// Skipped checks, and why.
     pub not_checked: Vec<String>,
 }
 

@@ -128,7 +128,7 @@ pub struct ApplyRequest {
     pub program: String,
 }
 
-/// What is done with a guest.
+/// The action on a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -143,17 +143,17 @@ pub enum GuestAction {
     Pending,
     /// It is deleted.
     Delete,
-    /// It differs in what cannot be changed.
+    /// It differs in options that cannot be changed.
     Conflict,
 }
 
-/// A guest, and what is done with it.
+/// A guest, and the action on it.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AppliedGuest {
     /// Its name.
     pub name: String,
-    /// What is done.
+    /// The action.
     pub action: GuestAction,
     /// What differs from the description.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -161,7 +161,7 @@ pub struct AppliedGuest {
     /// Indexes of the GPUs that a new guest gets, or one that gets others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<usize>,
-    /// Whether it first gives up what another one needs that has to be changed before it.
+    /// Whether it first releases resources for another guest that must be changed before it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gives_up_first: bool,
     /// Whether it runs, and is restarted for its change.

@@ -28,7 +28,7 @@ use std::path::Path;
 /// Seconds to read a changelog.
 const CHANGELOG_S: u64 = 10;
 
-/// What was found of a host.
+/// The findings about a host.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosed {
@@ -36,7 +36,7 @@ pub struct Diagnosed {
     pub findings: Vec<Finding>,
     /// Defects of the versions that the host has.
     pub known_defects: Vec<KnownDefect>,
-    /// What the kernel's log tells; empty if it was not given.
+    /// Problems in the kernel's log; empty if it was not given.
     pub journal: Vec<Entry>,
     /// Number of rules.
     pub rules: usize,
@@ -50,7 +50,7 @@ pub struct Diagnosed {
     pub skipped: Skipped,
 }
 
-/// What was not checked.
+/// Skipped checks.
 #[derive(Debug, Default)]
 pub struct Skipped {
     /// Rules that were not checked.

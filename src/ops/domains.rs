@@ -67,16 +67,16 @@ pub struct ShownDomain {
     pub view: View,
     /// Whether it starts with the host; none: its driver does not say.
     pub autostart: Option<bool>,
-    /// What is missing at boot for its start with the host, a line each: `gpuvm autostart NAME on`
-    /// makes it.
+    /// Parts missing at boot for its start with the host, a line each: `gpuvm autostart NAME on`
+    /// makes them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacks_at_boot: Vec<String>,
-    /// What others have of it that keeps it from its start with the host, or must, a line each.
+    /// Resources of it held by others that prevent its start with the host, a line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clashes_at_boot: Vec<String>,
     /// Its addresses, while it runs.
     pub addresses: Vec<GuestAddress>,
-    /// What it uses now.
+    /// Its present usage.
     pub usage: Usage,
 }
 

@@ -77,7 +77,7 @@ pub enum ExclusionChange {
     },
 }
 
-/// What was, or would be, done to the list.
+/// The change of the list, made or planned.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Excluded {
@@ -85,9 +85,9 @@ pub struct Excluded {
     pub bdf: Bdf,
     /// The entry as it is afterwards; none: not excluded.
     pub entry: Option<Entry>,
-    /// Whether the list, or what is accepted, changes; false if already set.
+    /// Whether the list, or an override, changes; false if already set.
     pub changed: bool,
-    /// Why no guest gets it nevertheless, in words: its health is over a limit.
+    /// Why it is still not offered, in words: its health is over a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<String>,
 }

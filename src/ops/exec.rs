@@ -76,11 +76,11 @@ pub struct Executed {
     pub domain: String,
     /// Its exit status; 128 and the signal's number where a signal ended it.
     pub status: u8,
-    /// What it printed on standard output, as text.
+    /// Its standard output, as text.
     #[serde(serialize_with = "as_text")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub stdout: Vec<u8>,
-    /// What it printed on standard error, as text.
+    /// Its standard error, as text.
     #[serde(serialize_with = "as_text")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub stderr: Vec<u8>,

@@ -59,7 +59,7 @@ pub struct ShownPartition {
     pub verdict: Verdict,
 }
 
-/// A partition that still has to be deactivated.
+/// A partition that must still be deactivated.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PendingPartition {

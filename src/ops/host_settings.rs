@@ -69,7 +69,7 @@ pub struct Setting {
     /// Its possible values; empty: unknown.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub known: BTreeSet<String>,
-    /// What is written at boot, by our file.
+    /// The value at boot, from our file.
     pub at_boot: Option<String>,
     /// The recommended value for guests; none: it depends, or this host has no such setting.
     pub advised: Option<&'static str>,

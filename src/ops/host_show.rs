@@ -9,7 +9,7 @@ use crate::world::World;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A host, and what is derived from it.
+/// A host, and the facts derived from it.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownHost<'a> {

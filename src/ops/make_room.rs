@@ -116,12 +116,12 @@ pub struct PlannedMove {
     pub to: Vec<usize>,
     /// The host cores of its vCPUs then; empty: any.
     pub pcpus: String,
-    /// Memory that is filled anew, in GiB.
+    /// Memory to be filled again, in GiB.
     pub memory_gib: u64,
-    /// Guests that are off at the same time, since it gets what they have.
+    /// Guests that are off at the same time, since it gets their resources.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub with: Vec<String>,
-    /// What has to be done afterwards.
+    /// The steps to do afterwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -136,7 +136,7 @@ pub struct RoomPlan {
     pub gpus: Vec<usize>,
     /// The moves in their order; none: it has a place already.
     pub moves: Vec<PlannedMove>,
-    /// What they cost.
+    /// Their cost.
     pub cost: MoveCost,
     /// Whether no cheaper moves would do.
     pub is_best: bool,

@@ -31,7 +31,7 @@ pub struct Nccl {
     pub file: String,
     /// The same as values, with the addresses on the host.
     pub system: System,
-    /// What is inferred, missing or left out.
+    /// Inferred, missing or omitted values.
     pub notes: Vec<Note>,
 }
 

@@ -33,7 +33,7 @@ pub struct Recover {
     pub only: &'static [&'static str],
 }
 
-/// An interrupted change, and what is or would be done about it.
+/// An interrupted change, and its recovery, made or planned.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Killed {

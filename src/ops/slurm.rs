@@ -195,7 +195,7 @@ pub fn is_fault(code: &str) -> bool {
     })
 }
 
-/// What was done for a job that begins.
+/// The actions for a job that begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -218,7 +218,7 @@ pub enum Begun {
 pub struct Prolog {
     /// The job.
     pub job: u32,
-    /// What was done.
+    /// The action.
     pub done: Begun,
     /// The guest; none: the job has none.
     #[serde(skip_serializing_if = "Option::is_none")]

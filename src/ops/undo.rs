@@ -117,7 +117,7 @@ pub struct Undoing {
     pub waits: bool,
 }
 
-/// What was undone.
+/// The undone change.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Undone {
@@ -125,7 +125,7 @@ pub struct Undone {
     pub name: String,
     /// The change that was undone.
     pub number: u32,
-    /// What was changed.
+    /// The changed settings.
     pub what: Vec<String>,
     /// Whether the reverted change takes effect at the next start.
     pub waits_for_start: bool,

@@ -18,7 +18,7 @@ const AGENT: Duration = Duration::from_secs(4);
 /// The most file systems that are listed, and the longest name of one.
 const MOST: usize = 32;
 
-/// What a running guest uses.
+/// The usage of a running guest.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
@@ -46,7 +46,7 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Part {
-    /// What is in use.
+    /// The used part.
     pub used_kib: u64,
     /// All of it.
     pub total_kib: u64,

@@ -49,7 +49,7 @@ pub struct Verify {
     pub sample: Duration,
 }
 
-/// What was found of one domain.
+/// The findings about one domain.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verified {
@@ -62,7 +62,7 @@ pub struct Verified {
     pub findings: Vec<Finding>,
     /// Number of rules applied.
     pub rules: usize,
-    /// What was not compared, and why.
+    /// Parts that were not compared, and why.
     pub not_checked: Vec<String>,
 }
 

@@ -67,7 +67,7 @@ pub enum DiskFault {
 pub struct DiskFact {
     /// Index of the disk in the definition, from 0.
     pub nth: usize,
-    /// What is wrong.
+    /// The fault.
     pub fault: DiskFault,
     /// The file, and why: "/raid/a.raw: domain `b` has it as a disk".
     pub why: String,

@@ -154,7 +154,7 @@ pub struct KnownDefect {
     pub evidence: Evidence,
 }
 
-/// What was found of a host.
+/// The findings about a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {

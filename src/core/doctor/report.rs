@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfHost {
-    /// What is wrong.
+    /// The fault.
     pub message: String,
     /// The value expected.
     pub expected: String,
@@ -44,7 +44,7 @@ impl Says for OfHost {
 pub type Finding = finding::Finding<OfHost>;
 
 pub(super) struct Wrong {
-    /// What is wrong.
+    /// The fault.
     pub message: String,
     /// Expected and found value.
     pub values: (String, String),

@@ -234,7 +234,7 @@ pub struct VolumeRef {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Made {
-    /// What it is for.
+    /// Its purpose in the guest.
     pub role: Role,
     /// Its path on the host.
     pub path: String,

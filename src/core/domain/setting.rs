@@ -114,7 +114,7 @@ pub enum Setting {
     },
     /// The guest's packages, cores and threads; none: libvirt's one package for each vCPU.
     Topology {
-        /// What the guest sees.
+        /// The topology that the guest sees.
         topology: Option<GuestTopology>,
         /// Whether to require `topoext`.
         topoext: bool,

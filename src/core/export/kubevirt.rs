@@ -61,7 +61,7 @@ pub struct VirtualMachine {
     pub kind: String,
     /// Its name.
     pub metadata: Metadata,
-    /// What it is.
+    /// Its specification.
     pub spec: VirtualMachineSpec,
 }
 
@@ -80,7 +80,7 @@ pub struct VirtualMachineSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Template {
-    /// What it is.
+    /// Its specification.
     pub spec: InstanceSpec,
 }
 
@@ -288,7 +288,7 @@ pub struct PodDevice {
 pub struct PodDisk {
     /// Its volume.
     pub name: String,
-    /// What the guest sees.
+    /// The device that the guest sees.
     pub disk: PodBus,
 }
 
@@ -370,7 +370,7 @@ pub struct KubeVirtSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KubeVirtConfiguration {
-    /// What it may do.
+    /// Its feature gates.
     pub developer_configuration: DeveloperConfiguration,
     /// What guests may have.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -59,7 +59,7 @@ pub enum LostKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lost {
-    /// What it is.
+    /// The code of the loss.
     pub code: LostKind,
     /// The lost setting, and the platform's behaviour instead: a sentence without full stop.
     pub what: String,

@@ -18,7 +18,7 @@ use serde::Serialize;
 pub struct GuestDifference {
     /// The option of `create`, without dashes.
     pub option: Opt,
-    /// What it has.
+    /// The present value.
     pub is: String,
     /// The requested value.
     pub wanted: String,

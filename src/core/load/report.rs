@@ -45,7 +45,7 @@ pub struct HostLoad {
     /// The frequency governor of the first pcpu.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// What is wrong.
+    /// The findings.
     pub findings: Vec<LoadFinding>,
 }
 

@@ -132,7 +132,7 @@ pub struct Note {
 pub struct Told {
     /// The topology.
     pub system: System,
-    /// What is inferred, missing or left out.
+    /// Inferred, missing or omitted values.
     pub notes: Vec<Note>,
     /// Whether it makes a difference to NCCL: the guest has two GPUs, or a GPU and a NIC.
     pub is_needed: bool,

@@ -137,7 +137,7 @@ pub struct Room {
     /// The moves in their order. Guests of one entry need each other's places: all of them are off
     /// before the first one gets its new place.
     pub legs: Vec<Vec<Move>>,
-    /// What they cost.
+    /// Their cost.
     pub cost: MoveCost,
     /// The place of the new guest then.
     pub placement: Placement,

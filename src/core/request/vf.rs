@@ -56,7 +56,7 @@ pub struct VfSettings {
     /// VLAN of its frames, 1 to 4094; none: no VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// What it may do.
+    /// Its permissions.
     #[serde(flatten)]
     pub guard: Guard,
 }

@@ -27,7 +27,7 @@ pub struct PairRoute {
     pub from: Bdf,
     /// The function whose memory is read or written.
     pub to: Bdf,
-    /// What it does.
+    /// Its kind of access.
     pub op: Op,
     /// The way.
     pub way: Way,

@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct Left {
     /// The setting, and its option.
     pub item: ItemName,
-    /// What it is.
+    /// The present value.
     pub is: String,
     /// The value by the option.
     pub would_be: String,

@@ -74,9 +74,9 @@ pub struct Given<'a> {
 pub struct Change {
     /// The thing.
     pub item: ItemName,
-    /// What it was.
+    /// The previous value.
     pub was: String,
-    /// What it is.
+    /// The new value.
     pub now: String,
 }
 

@@ -41,7 +41,7 @@ pub struct Comparison {
     pub content: bool,
 }
 
-/// What a disk was when a guest was made with it.
+/// The state of a disk when a guest was made with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

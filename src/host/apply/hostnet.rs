@@ -45,7 +45,7 @@ pub enum HostNetStep {
     },
     /// Checks that the host's network is as planned; changes nothing.
     Check(Wanted),
-    /// Waits until somebody confirms that the host can be reached; changes nothing.
+    /// Waits for the confirmation that the host can be reached; changes nothing.
     Await {
         /// The bridge.
         bridge: String,

@@ -31,7 +31,7 @@ const FORMAT: u32 = 1;
 const DIRECTORY: &str = "journal";
 const SUFFIX: &str = "jsonl";
 
-/// What a change is.
+/// The description of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -49,7 +49,8 @@ pub struct Change {
     /// Its machine; none: recorded by an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<machine::Identity>,
-    /// Its random name, which marks what it creates; empty in journals of older versions.
+    /// Its random name, which marks the objects that it creates; empty in journals of older
+    /// versions.
     #[serde(default)]
     pub id: String,
     /// Boot ID of the machine; empty in journals of older versions.

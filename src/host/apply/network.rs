@@ -57,7 +57,7 @@ pub enum NetworkStep {
     Check {
         /// Its name.
         name: String,
-        /// What was planned.
+        /// The planned definition.
         xml: String,
         /// Whether it must be up.
         active: bool,

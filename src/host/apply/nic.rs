@@ -49,18 +49,17 @@ pub enum NicStep {
         /// The network device.
         netdev: String,
     },
-    /// Sets what a PF permits a virtual function.
+    /// Sets the permissions of a virtual function on its PF.
     SetGuard {
         /// The PF's network device.
         netdev: String,
         /// Number of the virtual function, from 0.
         vf: u32,
-        /// What it is to be.
+        /// The planned permissions.
         to: Guard,
-        /// What it is.
+        /// The present permissions.
         was: Guard,
-        /// Whether its guest is gone, so that a function that somebody else uses by now is left
-        /// alone.
+        /// Whether its guest is gone, so that a function that others use now is left alone.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
     },

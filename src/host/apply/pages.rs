@@ -45,7 +45,7 @@ pub struct PagesStep {
     pub to: u64,
     /// The number when this was planned.
     pub was: u64,
-    /// How many of them have to be free when they are there: others may take some first.
+    /// The number of them that must be free once reserved: others may take some first.
     #[serde(default)]
     pub needed: u64,
 }

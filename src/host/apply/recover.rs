@@ -10,14 +10,14 @@ use super::{Aftermath, ApplyError, HostStep, Left, Observer, SnapshotStep, Step,
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind};
 use serde::Serialize;
 
-/// What is done with an interrupted change.
+/// The recovery of an interrupted change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// Only the journal is removed: nothing was begun, or everything was done.
     Forget,
-    /// What was begun is undone.
+    /// Its completed steps are undone.
     Undo,
     /// The rest is carried out: a step was begun that cannot be reverted completely.
     Finish,
@@ -31,8 +31,7 @@ pub struct Recovery {
     pub way: Way,
     /// Steps that are undone or done, in order.
     pub steps: Vec<Step>,
-    /// Steps that left something as it is, because it belongs to somebody else by now; known only
-    /// afterwards.
+    /// Steps that left an object alone because it belongs to others now; known only afterwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub handed_over: Vec<Step>,
 }

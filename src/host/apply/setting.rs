@@ -21,7 +21,7 @@ pub struct SettingStep {
     pub name: String,
     /// What happens to it, by the file's path below the root.
     pub to: BTreeMap<String, String>,
-    /// What it was when the change was planned.
+    /// Its value when the change was planned.
     pub was: BTreeMap<String, String>,
 }
 

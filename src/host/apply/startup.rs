@@ -82,7 +82,7 @@ pub fn files(program: Option<&str>, installed: bool) -> [BootFile; 4] {
 pub struct Stranger {
     /// The file.
     pub path: PathBuf,
-    /// What it is.
+    /// Its kind.
     pub kind: StrangerKind,
 }
 

@@ -28,13 +28,13 @@ pub struct Entry {
     pub uri: String,
     /// The domain's name then; empty: a change of the host.
     pub domain: String,
-    /// What was changed, a line each.
+    /// The changed settings, a line each.
     pub what: Vec<String>,
     /// The definition before.
     pub before: String,
     /// The definition afterwards, as read back from the hypervisor; none: not read.
     pub after: Option<String>,
-    /// What was changed besides the definition, in order.
+    /// Changes besides the definition, in order.
     pub steps: Vec<Step>,
     /// When it was undone, in seconds since 1970, UTC: then definitions and steps are empty. None: it
     /// was not.

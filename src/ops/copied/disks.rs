@@ -61,7 +61,7 @@ pub(crate) struct Old<'a> {
     pub path: &'a Path,
     /// Its format, by the definition.
     pub format: &'a str,
-    /// What it is for.
+    /// Its purpose in the guest.
     pub role: Role,
 }
 

@@ -75,7 +75,7 @@ pub struct ListedDrive {
     pub bytes: Option<u64>,
     /// Model.
     pub model: Option<String>,
-    /// What it is for.
+    /// Its role.
     pub role: DriveRole,
     /// Ways to give it to a guest as it is: `pci`, `disk`.
     pub give: Vec<&'static str>,
@@ -101,7 +101,7 @@ pub struct ListedPartition {
     pub partuuid: Option<String>,
     /// Size.
     pub bytes: u64,
-    /// What it is for.
+    /// Its role.
     pub role: DriveRole,
     /// `partition`, if it can be given to a guest as it is.
     pub give: Vec<&'static str>,

@@ -27,7 +27,7 @@ pub const NAMES_HINT: &str = "`gpuvm drive list` shows drives and partitions wit
 pub enum Reason {
     /// The host uses it.
     Host {
-        /// What is used: the drive, or one of its partitions.
+        /// The used device: the drive, or one of its partitions.
         name: String,
         /// For what.
         #[serde(flatten)]
@@ -37,7 +37,7 @@ pub enum Reason {
     Disk {
         /// The domain.
         domain: String,
-        /// What it has.
+        /// The held device.
         name: String,
     },
     /// A domain has its PCI function.
@@ -52,7 +52,7 @@ pub enum Reason {
     },
     /// A process has it open.
     Process {
-        /// What it has open.
+        /// The open device.
         name: String,
         /// The process.
         #[serde(flatten)]

@@ -26,7 +26,7 @@ pub struct Wiped {
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
-    /// What was on it.
+    /// Its previous content.
     pub content: Vec<String>,
 }
 

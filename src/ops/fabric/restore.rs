@@ -70,7 +70,7 @@ pub struct Unrestored {
     pub hint: String,
 }
 
-/// What was restored, or would be.
+/// The partitions restored, or to restore.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Restored {

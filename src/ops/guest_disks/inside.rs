@@ -18,7 +18,7 @@ const LOOKS: usize = 5;
 /// Options of `lsblk`.
 const LSBLK: [&str; 4] = ["--json", "--bytes", "--output", "NAME,SIZE,TYPE,FSTYPE,MOUNTPOINT"];
 
-/// What was done in the guest, and what is still to be done there.
+/// The steps made in the guest, and those that remain there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InGuest {

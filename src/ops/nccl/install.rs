@@ -14,7 +14,7 @@ use gpuvm_core::nccl::place::{
 };
 use serde::Serialize;
 
-/// What a file of the guest is.
+/// The state of a file of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -37,7 +37,7 @@ pub enum State {
 pub struct Placed {
     /// Its path.
     pub path: &'static str,
-    /// What it was before anything was done.
+    /// Its state before the change.
     pub state: State,
     /// Where a file that was not gpuvm's is kept; none: there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct Placed {
     pub leads_to: Option<String>,
 }
 
-/// What a guest has.
+/// The files of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Installed {

@@ -41,7 +41,7 @@ pub struct RemovedFile {
     pub back: Option<String>,
 }
 
-/// What a guest had.
+/// The previous files of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Uninstalled {

@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::time::Duration;
 
-/// What was found of a guest's NICs.
+/// The findings about a guest's NICs.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnoses {
@@ -36,7 +36,7 @@ pub struct Diagnoses {
     pub nics: Vec<Diagnosed>,
 }
 
-/// What was found of a NIC, with where it leads.
+/// The findings about a NIC, with its connection.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosed {

@@ -36,15 +36,15 @@ pub struct TunedDomain {
     /// Changes on the host and of the running guest, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
-    /// What is left from before, and how to remove it.
+    /// Remains of the previous state, and how to remove them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stays: Vec<String>,
-    /// What was requested and not done, and why.
+    /// Requests that were not met, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undone: Option<String>,
     /// The differences.
     pub changes: Vec<Change>,
-    /// What is a compromise; with --explain every reason.
+    /// The compromises; with --explain every reason.
     pub reasons: Vec<Reason>,
     /// Settings that stay as its owner chose them.
     #[serde(skip_serializing_if = "Vec::is_empty")]

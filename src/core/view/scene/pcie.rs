@@ -46,7 +46,7 @@ pub enum BridgeKind {
 pub struct Bridge {
     /// Its box.
     pub area: Area,
-    /// What it is.
+    /// Its kind.
     pub kind: BridgeKind,
     /// Its title.
     pub label: String,

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// address.
 const DISCARD: u16 = 9;
 
-/// What the host's network is to be.
+/// The planned network of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wanted {

@@ -32,7 +32,7 @@ pub struct Damaged {
     pub path: PathBuf,
     /// What the change is, if its first line is readable.
     pub change: Option<Change>,
-    /// What is wrong.
+    /// The fault.
     pub error: JournalError,
     /// Its file, locked where it could be opened.
     _file: Option<Flock<File>>,

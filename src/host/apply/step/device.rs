@@ -46,8 +46,7 @@ pub enum DeviceStep {
     Reset {
         /// The function.
         bdf: Bdf,
-        /// Whether its guest is gone, so that a function that somebody else uses by now is left
-        /// alone.
+        /// Whether its guest is gone, so that a function that others use now is left alone.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
     },

@@ -39,7 +39,7 @@ pub enum VolumeStep {
     Make {
         /// Its pool.
         pool: String,
-        /// What it is to be.
+        /// The planned volume.
         volume: NewVolume,
         /// The volume whose content it gets; none: it is blank.
         #[serde(default, skip_serializing_if = "Option::is_none")]
