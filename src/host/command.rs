@@ -43,7 +43,7 @@ pub enum CommandError {
     },
 }
 
-/// Runs a command without a terminal, and returns what it printed; no shell is involved.
+/// Runs a command without a terminal or a shell, and returns its output.
 pub fn output(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
     let until = Instant::now() + Duration::from_secs(seconds);
     let out = output_unless(argv, &mut || Instant::now() >= until)?;

@@ -101,7 +101,7 @@ pub struct Origin<'o> {
     pub ca: Option<&'o Path>,
 }
 
-/// What the server says about a file.
+/// The server's response about a file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -195,8 +195,8 @@ impl Part {
         Some(stat.blocks_available().saturating_mul(stat.fragment_size()))
     }
 
-    /// Fetches what is missing of the file. `progress` gets the bytes so far and all of them, as far
-    /// as they are known.
+    /// Fetches the missing part of the file. `progress` gets the bytes so far and the total, as far
+    /// as known.
     pub fn fetch(
         &mut self,
         origin: Origin<'_>,
@@ -211,7 +211,7 @@ impl Part {
             let through = self.bytes().map_err(failed)?;
             idle = if through > from { 0 } else { idle + 1 };
             match (code, said.head.status) {
-                // All of it is there, or it is another file by now.
+                // The file is complete, or it was replaced by another one.
                 (_, 416) if from > 0 && said.head.total == Some(from) => return Ok(()),
                 (22, 416) | (33, _) if from > 0 && restarts < TRIES => {
                     restarts += 1;
@@ -230,7 +230,7 @@ impl Part {
         unreachable!("it ends by a return")
     }
 
-    /// Fetches once, from this byte on; returns curl's exit status and what it said, none where it
+    /// Fetches once, from this byte on; returns curl's exit status and its message, `None` if it
     /// succeeded.
     fn attempt(
         &mut self,
@@ -345,7 +345,7 @@ impl Origin<'_> {
     fn curl(&self) -> Command {
         let mut curl = command("curl");
         let proxies = PROXIES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-        // No settings of a user, who may be another one: it has to be the first option.
+        // No user's settings, since the user may differ: this must be the first option.
         curl.envs(proxies).args(["--disable", "--silent", "--show-error", "--fail"]);
         curl.args(["--globoff", "--location", "--max-redirs", "10", "--suppress-connect-headers"]);
         curl.args(["--proto", "=https", "--proto-redir", "=https", "--connect-timeout", "30"]);
@@ -391,7 +391,7 @@ impl Origin<'_> {
         }
     }
 
-    /// The same without another try; curl's exit status and what it said where it failed.
+    /// The same without a retry; curl's exit status and message if it failed.
     fn text_once(&self, limit: u64) -> Result<Result<Vec<u8>, (i32, Said)>, FetchError> {
         let mut curl = self.curl();
         curl.args(["--dump-header", "/dev/stderr", "--max-time", TEXT_S]);

@@ -97,7 +97,7 @@ impl HeldDir {
             let name = path.file_name().unwrap_or_default();
             let to = link(&held.fd, name, &file)?;
             let next = file.parent().unwrap_or(Path::new("")).join(to);
-            // A link of /proc leads to what is open, which may have no path.
+            // A link of /proc leads to an open file, which may have no path.
             if next.symlink_metadata().is_err() && path.metadata().is_ok() {
                 return Ok((held, path));
             }

@@ -27,7 +27,7 @@ pub enum SignatureError {
     Unreadable(io::Error),
 }
 
-/// What is known of a signed text.
+/// The facts about a signed text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signed {
     /// It is signed by a key of the keyring.

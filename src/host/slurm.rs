@@ -1,6 +1,6 @@
-//! Slurm's own programs: what they say of jobs, and what they are told. Run without a shell; only a
-//! job's comment is its owner's text, and it is asked for alone, so that it cannot look like
-//! another answer.
+//! Slurm's own programs: queries about jobs, and commands for them. Run without a shell. Only a
+//! job's comment is its owner's text; it is queried alone, so that it cannot look like another
+//! answer.
 
 use crate::child::Question;
 use crate::command::{CommandError, output};
@@ -30,7 +30,7 @@ pub enum SlurmError {
     /// It does not answer.
     #[error("Slurm does not answer: {source}")]
     Unanswered { source: CommandError },
-    /// What it prints is not what was asked for.
+    /// Its output does not answer the query.
     #[error("`{program}` printed {line:?}, which is not an answer")]
     Answer { program: &'static str, line: String },
 }

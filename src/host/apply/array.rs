@@ -230,7 +230,7 @@ impl ArrayStep {
             | ArrayStep::Create { .. }
             | ArrayStep::MakeFileSystem { .. }
             | ArrayStep::CheckFileSystem { .. } => Ok(()),
-            // Its files are undone after it, and it may be what has failed.
+            // Its files are undone after it, and it may be the failed step.
             ArrayStep::UpdateInitramfs => {
                 Err(ArrayError::InitramfsOlder { command: initramfs_command() })
             }

@@ -138,8 +138,8 @@ fn refuse_active(domain: &str, hypervisor: &dyn Hypervisor) -> Result<(), StepEr
     Ok(())
 }
 
-/// Refuses a qcow2 image that holds more than what a guest reads of it now, which no comparison
-/// sees and the other disk does not have: snapshots, bitmaps of backups.
+/// Refuses a qcow2 image with content beyond the guest's present view, which no comparison sees and
+/// the other disk lacks: snapshots, bitmaps of backups.
 fn refuse_kept(path: &Path, format: &str) -> Result<(), StepError> {
     if format != "qcow2" {
         return Ok(());

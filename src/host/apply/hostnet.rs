@@ -1,5 +1,5 @@
 //! Steps on the host's own network: a netplan file is applied until the next boot, the result is
-//! checked, somebody confirms it, and only then it becomes permanent. Any failure, an interruption
+//! checked, the user confirms it, and only then it becomes permanent. Any failure, an interruption
 //! or a reboot before that reverts it.
 
 mod check;
@@ -86,7 +86,7 @@ impl fmt::Display for HostNetStep {
 }
 
 impl HostNetStep {
-    /// Refuses a file that is not what it was when the change was planned.
+    /// Refuses a file that was changed since the change was planned.
     pub(super) fn expects(&self) -> Result<(), HostNetError> {
         match self {
             HostNetStep::Try { path, was, .. } | HostNetStep::Write { path, was, .. } => {

@@ -1,5 +1,5 @@
 //! Records which disks gpuvm made, one file for each path in directory `disks` of the state. A file
-//! or volume of that name that somebody has put in a disk's place is not the one that was made.
+//! or volume of that name that others have put in a disk's place is not the one that was made.
 
 use super::error::BindError;
 use super::file::set_private_file;
@@ -183,7 +183,7 @@ pub(super) fn forget(
     }
     let path = state.and_then(|_| place(step, made, hypervisor));
     if let (Some(state), Some(path)) = (state, path) {
-        // What is left of it says nothing of a file that is made there later.
+        // A leftover record proves nothing of a file made there later.
         let _ = set_private_file(&record(state, &path), None);
     }
 }

@@ -191,13 +191,13 @@ pub trait Observer {
     fn done(&mut self) {}
     /// A note on the current step.
     fn note(&mut self, _text: &str) {}
-    /// Something is left as it is, because it belongs to somebody else by now.
+    /// An object is left alone, because it belongs to others now.
     fn handed_over(&mut self, step: &Step, why: &StepError) {
         self.note(&format!("{step}: {why}, so it is left as it is"));
     }
     /// Takes the host's lock while a guest is started or everything is undone, unless it is already
-    /// held: since its release others may have started to take what the guest has, or to build on
-    /// what was made. `undoes`: signals do not end the wait, since one may be the cause.
+    /// held: since its release others may have started to take the guest's resources, or to build
+    /// on the products of steps. `undoes`: signals do not end the wait, since one may be the cause.
     fn guard(&mut self, _undoes: bool) -> Result<Option<HostLock>, LockError> {
         Ok(None)
     }
@@ -230,7 +230,7 @@ pub struct Transaction<'a> {
     change: Option<String>,
     /// Steps that were done, in order.
     done: Vec<Done>,
-    /// What the current step has made so far.
+    /// The current step's product so far.
     made: Option<Identity>,
 }
 
@@ -280,7 +280,7 @@ impl<'a> Transaction<'a> {
 
     /// Does one step, announced in the journal.
     fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
-        // Between the last check and the start nobody may take the guest's resources.
+        // Between the last check and the start the guest's resources must not be taken.
         let _guard = if step.is_start() { self.observer.guard(false)? } else { None };
         match perform::expects(step, self.hypervisor) {
             Err(why) if why.lets_be(step) => {
@@ -333,7 +333,7 @@ impl<'a> Transaction<'a> {
         self.done.iter().any(|done| done.step.is_final())
     }
 
-    /// The signal that was received, for a caller that keeps what was done.
+    /// The signal that was received, for a caller that keeps the completed steps.
     pub fn interrupted(&mut self) -> Option<String> {
         self.observer.interrupted()
     }
@@ -385,9 +385,9 @@ impl<'a> Transaction<'a> {
         self.undo_with(None)
     }
 
-    /// Undoes what was done, the last first, unless a step cannot be undone. `half`: a failed step
-    /// that may have been done, which is not counted. Once all is undone the journal is removed.
-    /// Failures to write it meanwhile are ignored: undoing is idempotent.
+    /// Undoes completed steps, the last first, unless a step cannot be undone. `half`: a failed
+    /// step that may have been done, which is not counted. Once all is undone the journal is
+    /// removed. Failures to write it meanwhile are ignored: undoing is idempotent.
     fn undo_with(&mut self, half: Option<Done>) -> Aftermath {
         if self.is_final() {
             return Aftermath::Unfinished;

@@ -1,6 +1,6 @@
 //! Steps on network cards with SR-IOV: how many virtual functions a physical function (PF) has,
-//! whether drivers of the host take them, and what the PF lets each of them do. All are idempotent,
-//! so doing, undoing and repeating after an interruption are the same operation.
+//! whether drivers of the host take them, and the permissions of each on the PF. All are
+//! idempotent, so doing, undoing and repeating after an interruption are the same operation.
 
 pub mod boot;
 mod count;
@@ -151,7 +151,7 @@ fn free(netdev: &str, vf: u32, hypervisor: &dyn Hypervisor) -> Result<(), NicErr
     })
 }
 
-/// Refuses a network device that guests or the host's network need by now.
+/// Refuses a network device that guests or the host's network now use.
 fn needless(netdev: &str, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
     owner::on_this_machine(hypervisor, false, |owner| {
         let name = owner.root.dir("sys/class/net")?;
@@ -170,8 +170,8 @@ impl NicStep {
         matches!(self, NicStep::SetGuard { back: true, .. })
     }
 
-    /// Refuses a step whose card is not as it was when the change was planned, or whose functions
-    /// somebody has.
+    /// Refuses a step whose card has changed since the change was planned, or whose functions are
+    /// in use.
     pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         match self {
             NicStep::SetCount { pf, count, was } => on_this_machine(hypervisor, |all| {
@@ -199,8 +199,8 @@ impl NicStep {
         }
     }
 
-    /// Undoes it, where it was done or may have been. What went with its PF needs no undoing; what
-    /// somebody has by now is left.
+    /// Undoes it, where it was done or may have been. Functions removed with their PF need no
+    /// undoing; those in use are left alone.
     pub(super) fn undo(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         let undone = match self {
             NicStep::SetCount { pf, was, .. } => {

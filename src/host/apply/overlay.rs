@@ -1,4 +1,4 @@
-//! Images over others: what a guest has written since is in the upper one alone.
+//! Images over others: the guest's writes since are in the upper one alone.
 
 use crate::input::open_regular;
 use gpuvm_core::domain::DomainXml;
@@ -13,7 +13,7 @@ pub fn is_untouched(image: &Path) -> bool {
 }
 
 /// Returns a disk of definition `now` that lies over another file, has content of its own, and is
-/// none of the definition `before`: whoever goes back to that loses what was written.
+/// not in the definition `before`: returning to that definition loses the data written.
 pub(super) fn written_since(now: &str, before: &str) -> Option<PathBuf> {
     let [now, before] = [now, before].map(DomainXml::parse);
     let files = |xml: &DomainXml| xml.disks().filter_map(path_of).collect::<Vec<_>>();

@@ -100,7 +100,7 @@ pub enum PagesError {
         page: MemSize,
         wanted: u64,
         got: u64,
-        /// Memory that the node has left, if the kernel tells.
+        /// Memory that the node has left, if the kernel reports it.
         available: Option<MemSize>,
     },
     /// Pages to be released are in use.

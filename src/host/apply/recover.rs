@@ -23,7 +23,7 @@ pub enum Way {
     Finish,
 }
 
-/// What has to be done for a change whose run was killed.
+/// The recovery of a change whose run was killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Recovery {
@@ -37,7 +37,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Returns what a journal calls for.
+    /// Returns the recovery that a journal requires.
     pub fn of(story: Option<&Story>) -> Recovery {
         let way = match story {
             None => Way::Forget,
@@ -88,7 +88,7 @@ fn begun(story: &Story) -> impl DoubleEndedIterator<Item = (usize, &Step)> {
 }
 
 /// Returns the numbers of the steps to undo or to do, in order. Effects that end with a boot are
-/// gone after another boot, and what exists then belongs to somebody else.
+/// gone after another boot; objects that exist then belong to others.
 fn numbers(story: &Story, way: Way) -> Vec<usize> {
     let lasts = |step: &Step| story.same_boot || !step.ends_with_boot();
     match way {
@@ -107,7 +107,7 @@ fn numbers(story: &Story, way: Way) -> Vec<usize> {
     }
 }
 
-/// The steps of these numbers, with what is known of them.
+/// The steps of these numbers, with the known facts about them.
 fn done(story: &Story, numbers: &[usize]) -> Vec<Done> {
     let one = |&number: &usize| Done {
         number,

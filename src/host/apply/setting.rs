@@ -70,7 +70,7 @@ impl SettingStep {
         self.write(&FsRoot::live()?, &Live, &self.to, None)
     }
 
-    /// Undoes it; what somebody else has set since stays.
+    /// Undoes it; a value that others have set since stays.
     pub(super) fn undo(&self) -> Result<(), SettingError> {
         self.write(&FsRoot::live()?, &Live, &self.was, Some(&self.to))
     }

@@ -12,7 +12,7 @@ use crate::fsroot::{FsError, FsRoot};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The unit that finishes what was interrupted when the power failed.
+/// The unit that completes changes interrupted by a power failure.
 pub const RECOVER: &str = "etc/systemd/system/gpuvm-recover.service";
 /// The drop-in that makes the boot start it, as a symlink would.
 pub const WANTED: &str = "etc/systemd/system/multi-user.target.d/gpuvm-recover.conf";
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(made.map(|(_, made)| made), [false, true, true, true]);
     }
 
-    /// The steps below a directory, written out, and what is of others there.
+    /// The steps below a directory, written out, and the entries of others there.
     fn planned(dir: &Path, program: Option<&str>, installed: bool) -> (Vec<String>, Vec<Stranger>) {
         let (steps, strangers) = steps(dir, program, installed).unwrap();
         let words = steps.iter().map(|step| step.to_string().replace(dir.to_str().unwrap(), ""));

@@ -37,8 +37,8 @@ pub(super) fn make(
 ) -> Result<(), StepError> {
     let place = volume_place(new.pool, &new.volume.name, hypervisor)?;
     let hidden = place.zip(token).filter(|(place, _)| is_ours_to_rename(place));
-    // libvirt finds a renamed file only once it looks at the pool again, which it does not while
-    // somebody copies there.
+    // libvirt finds a renamed file only after a refresh of the pool, which it refuses while a copy
+    // runs there.
     let hidden = match hidden {
         Some(_) if hypervisor.storage().is_busy(new.pool)? => None,
         hidden => hidden,
@@ -52,7 +52,7 @@ pub(super) fn make(
     let hidden = New { volume: &volume, ..new };
     hidden.grows(hypervisor, observer);
     hidden.made_at_once(hypervisor)?;
-    // libvirt has other mounts than this process: what it made cannot be renamed from here.
+    // libvirt has other mounts than this process: its files cannot be renamed from here.
     if unfinished.symlink_metadata().is_err() {
         hypervisor.storage().delete_volume(new.pool, &volume.name)?;
         return Ok(new.made_at_once(hypervisor)?);
@@ -101,7 +101,7 @@ fn delete_unknown(
     }
 }
 
-/// Deletes a volume that was made, unless it is in use as a disk by now.
+/// Deletes a volume that was made, unless it is in use as a disk now.
 pub(super) fn delete_made(
     hypervisor: &dyn Hypervisor,
     pool: &str,

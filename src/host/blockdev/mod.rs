@@ -24,7 +24,7 @@ const BLOCK: &str = "sys/class/block";
 /// One use of a block device by the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockUse {
-    /// What is used, by the kernel's name: the device, a partition of it, the drive that it is a
+    /// The used device, by the kernel's name: the device, a partition of it, the drive that it is a
     /// part of, or a device below it.
     pub name: String,
     /// The kind of use.
@@ -37,9 +37,9 @@ impl fmt::Display for BlockUse {
     }
 }
 
-/// Who uses a block device of this machine, by any path to it: mounts, swap, what is built on it or
-/// on its partitions (md, device mapper, loop devices), the devices it is part of or built on, and
-/// exclusive holds in the kernel. Empty: no known use, or the path is not a block device.
+/// The users of a block device of this machine, by any path to it: mounts, swap, devices built on
+/// it or on its partitions (md, device mapper, loop devices), the devices it is part of or built
+/// on, and exclusive holds in the kernel. Empty: no known use, or the path is not a block device.
 pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
     match kernel_name(path) {
         Some(name) => used_by_name(root, &name, path),

@@ -1,7 +1,7 @@
 //! Access to this machine's Fabric Manager through its client library, each call in a child process
 //! with a deadline, since the library may block forever if its peer hangs. Every request has its
 //! own connection, so that it survives a restart of Fabric Manager. [`gpuvm_core::fabric`] decides
-//! what may be requested.
+//! which requests are allowed.
 
 mod abi;
 pub mod config;

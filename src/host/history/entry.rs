@@ -76,7 +76,8 @@ pub enum Beyond<'a> {
 }
 
 impl Entry {
-    /// What it changed instead of the definition; none: that, as most changes do.
+    /// The object that it changed instead of the definition; `None`: the definition, as most
+    /// changes do.
     pub fn beyond(&self) -> Option<Beyond<'_>> {
         self.steps.iter().find_map(|step| match step {
             Step::Domain(DomainStep::Rename { name, .. }) => Some(Beyond::Renamed(name)),

@@ -112,7 +112,7 @@ impl Records {
         }
     }
 
-    /// What is lost with a file.
+    /// The consequence of losing a file.
     fn loss(self) -> &'static str {
         match self {
             Records::Domain => {

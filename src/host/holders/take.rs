@@ -22,7 +22,7 @@ pub struct Hindrance {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Take {
-    /// Functions that are taken: those asked for and what has to come along, by address.
+    /// Functions that are taken: the requested ones and those that must be included, by address.
     pub functions: Vec<Bdf>,
     /// What forbids it; empty: it may be.
     pub hindrances: Vec<Hindrance>,
@@ -83,7 +83,7 @@ impl Take {
         take
     }
 
-    /// Returns what prevents it; with `force` only what cannot be overridden.
+    /// Returns the hindrances; with `force` only those that cannot be overridden.
     pub fn refusals(&self, force: bool) -> Vec<&Hindrance> {
         self.hindrances.iter().filter(|h| !(force && h.kind.is_some_and(UseKind::yields))).collect()
     }

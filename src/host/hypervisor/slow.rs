@@ -69,7 +69,7 @@ impl Watch {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
     }
 
-    /// What is to be said of the call under way, once.
+    /// The message about the call under way, once.
     fn due(&self, limit: Duration) -> Option<String> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let call =

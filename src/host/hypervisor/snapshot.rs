@@ -1,4 +1,4 @@
-//! Snapshots of domains as libvirt tells of them.
+//! Snapshots of domains as libvirt reports them.
 
 use super::error::{HypervisorError, unsupported};
 use serde::{Deserialize, Serialize};
@@ -151,7 +151,7 @@ pub trait Snapshots {
     fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
         no_snapshots(name, snapshot)
     }
-    /// Deletes a snapshot; the disks keep what they hold.
+    /// Deletes a snapshot; the disks keep their content.
     fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
         no_snapshots(name, snapshot)
     }

@@ -119,7 +119,7 @@ pub struct Conflict {
     pub nth: usize,
     /// The disk's file or device, or one below it.
     pub path: PathBuf,
-    /// The use of it by somebody else.
+    /// The use of it by others.
     pub used: Use,
 }
 
@@ -426,8 +426,8 @@ impl Uses {
     }
 
     /// Returns conflicts on the disks of a domain, by the disk's index in its definition: others
-    /// write what it reads, or use what it writes, and not both allow sharing. `own_uuid` is the
-    /// domain's own UUID, if it is defined.
+    /// write a file that it reads, or use one that it writes, and not both allow sharing.
+    /// `own_uuid` is the domain's own UUID, if it is defined.
     pub fn conflicts(&self, xml: &DomainXml, own_uuid: Option<&str>) -> Vec<Conflict> {
         let mut all = Vec::new();
         for Part { nth, path, writes, shares, .. } in self.parts(xml) {
@@ -525,7 +525,7 @@ impl Uses {
     }
 
     /// An image of the same directory that lies over a file of this machine, and that no definition
-    /// and no pool names: somebody has made it by hand. Unreadable ones are not told.
+    /// and no pool names: it was made by hand. Unreadable ones are not reported.
     pub fn over_beside(&self, path: &Path) -> Option<PathBuf> {
         let dir = path.parent().filter(|dir| self.here && self.silent.why(dir).is_none())?;
         let below = self.identity(path);
@@ -537,7 +537,7 @@ impl Uses {
         input::list(dir).ok()?.into_iter().take(MOST_BESIDE).find(is_over)
     }
 
-    /// Every file that an image lies over, as far as that can be told.
+    /// Every file that an image lies over, as far as known.
     pub fn below(&self, path: &Path) -> BTreeSet<PathBuf> {
         Walk::from(path, &self.volumes, self.seen()).files
     }

@@ -22,7 +22,7 @@ pub struct GuestSource {
     pub devices: Vec<Bdf>,
 }
 
-/// What a reading includes beside the counters that are cheap.
+/// The parts of a reading beside the cheap counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Memory by node, and passed devices. Otherwise these are those of the last reading.
@@ -87,7 +87,7 @@ impl GuestFiles {
             KeptFile::open(root, &path, limit).ok().flatten()
         };
         let nics = source.nics.iter().filter_map(|nic| {
-            // What the host sends on a tap, the guest receives.
+            // Packets that the host sends on a tap, the guest receives.
             let (received, sent) = (counter(nic, "tx_bytes")?, counter(nic, "rx_bytes")?);
             Some(NicFiles { name: nic.clone(), received, sent })
         });
@@ -118,12 +118,12 @@ impl GuestFiles {
         (self.source.pid, self.started)
     }
 
-    /// What it was opened for.
+    /// The source that it was opened for.
     pub fn source(&self) -> &GuestSource {
         &self.source
     }
 
-    /// Replaces memory by node by what was read elsewhere.
+    /// Replaces memory by node with values read elsewhere.
     pub fn set_memory(&mut self, memory: NodeMemory) {
         self.unread.remove("memory");
         self.memory = Some(memory);

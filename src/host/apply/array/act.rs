@@ -85,8 +85,8 @@ fn is_member(device: &str, member: &str) -> bool {
     link.is_some_and(|link| link.exists())
 }
 
-/// Refuses a device that is not proven to be the array of this UUID: array names are assigned anew
-/// at each boot.
+/// Refuses a device that is not proven to be the array of this UUID: array names are reassigned at
+/// each boot.
 pub(super) fn prove(device: &str, uuid: &str) -> Result<(), ArrayError> {
     if uuid.is_empty() {
         return Err(ArrayError::Unproven { device: device.to_owned() });

@@ -7,11 +7,11 @@
 //! apply, and the unit does it. Single functions, and all that are not GPUs, are bound by a unit
 //! before udev loads drivers; NVSwitches never by id, since those of a shared board belong to the
 //! host. The unit names ids and identities, so that it takes no other device that later appears at
-//! an address. What proves the identity of drives and NICs, the initramfs cannot read, so only the unit
-//! binds them. Drives are kept from every driver until then: the udev of the initramfs would assemble
-//! an array or volumes of a guest's drive, which is then in use. A drive of the host may be at that
-//! address by now, so one that the initramfs needs to find the root file system, or that no unit
-//! would compare, is released there.
+//! an address. The initramfs cannot read the identity of drives and NICs, so only the unit binds
+//! them. Drives are kept from every driver until then: the udev of the initramfs would assemble an
+//! array or volumes of a guest's drive, which is then in use. A drive of the host may be at that
+//! address now, so one that the initramfs needs to find the root file system, or that no unit would
+//! compare, is released there.
 
 use crate::apply::boot::{BootFile, listed, listing, unit, unit_word, wants};
 use crate::blockdev::refuse_used_function;
@@ -76,8 +76,9 @@ fn read_word(word: &str) -> Option<(Bdf, Option<DeviceIdentity>)> {
     }
 }
 
-/// Adds functions to those that are listed, with the identities that they report now. What is known
-/// of one that is listed already and is not seen to be another is kept: its driver may not have it.
+/// Adds functions to those that are listed, with the identities that they report now. The recorded
+/// identity of a listed function is kept unless it is seen to be another one: its driver may not
+/// have it.
 ///
 /// # Errors
 ///
@@ -178,7 +179,7 @@ fn files(topology: &Topology, functions: &Listed, program: &str, by_id: bool) ->
     ]
 }
 
-/// What a script of the initramfs answers first (initramfs-tools(7)).
+/// The first answer of a script of the initramfs (initramfs-tools(7)).
 const PREREQS: &str = "case $1 in prereqs) exit 0 ;; esac\n";
 
 /// Returns the script of the initramfs that reserves these functions for vfio-pci, and the `held`
@@ -444,7 +445,7 @@ mod tests {
             assert!(done.status.success(), "{done:?}");
         }
 
-        /// What a function is reserved for.
+        /// The purpose for which a function is reserved.
         fn reserved(&self, bdf: Bdf) -> String {
             let at = self.dir.join("sys/bus/pci/devices").join(bdf.to_string());
             std::fs::read_to_string(at.join("driver_override")).unwrap().trim().to_owned()

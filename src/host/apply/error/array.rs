@@ -16,7 +16,7 @@ pub enum ArrayError {
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    /// A file is not what it was when the change was planned.
+    /// A file was changed since the change was planned.
     #[error("{} was changed by someone else in the meantime", path.display())]
     #[strum(to_string = "file-changed")]
     Changed { path: PathBuf },
@@ -27,7 +27,7 @@ pub enum ArrayError {
     #[error("{found}; this was not so when it was planned")]
     #[strum(to_string = "drive-changed")]
     Become { found: String },
-    /// Another array has the name by now.
+    /// Another array has the name now.
     #[error("{device} is now a different array: {seen}")]
     OtherArray {
         device: String,

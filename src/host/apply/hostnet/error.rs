@@ -18,7 +18,7 @@ pub enum HostNetError {
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
-    /// A file is not what it was when the change was planned.
+    /// A file was changed since the change was planned.
     #[error("{} was changed by someone else in the meantime", path.display())]
     #[strum(to_string = "file-changed")]
     Changed { path: PathBuf },

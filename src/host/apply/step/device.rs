@@ -108,7 +108,7 @@ impl Noun for DeviceStep {
 
     fn undo(&self, hypervisor: &dyn Hypervisor, _: &Proof<'_>) -> Result<(), StepError> {
         match self {
-            // Not by force: processes that have it open by now appeared since.
+            // Not by force: processes that have it open now appeared since.
             DeviceStep::Bind { bdf, was, .. } | DeviceStep::Release { bdf, was, .. } => {
                 match bind::on_this_machine(hypervisor, false, |binder| binder.set(*bdf, was)) {
                     // A function that is gone needs no undo.

@@ -23,7 +23,7 @@ pub enum Sets {
         runs: &'static [Run],
         /// Fabric Manager's list.
         shared: &'static Shared,
-        /// The default model if the host does not tell.
+        /// The default model if the host does not report it.
         usual: FabricModel,
     },
 }

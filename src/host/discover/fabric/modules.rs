@@ -39,7 +39,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is known of a host's module ids.
+/// The known module ids of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Modules {
     /// Module id by address, with its source.

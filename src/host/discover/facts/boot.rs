@@ -111,8 +111,8 @@ fn option(line: &str, path: &str, drivers: &mut BootDrivers) {
     }
 }
 
-/// Returns the initramfs of a kernel, and what it has an older copy of: a file with ids, our script,
-/// or the directory of scripts, from which one was taken.
+/// Returns the initramfs of a kernel, and the file of which it has an older copy: a file with ids,
+/// our script, or the directory of scripts, from which one was taken.
 fn stale(root: &FsRoot, release: &str, drivers: &BootDrivers) -> Option<(String, String)> {
     let images = [
         format!("boot/initrd.img-{release}"),

@@ -1,6 +1,6 @@
-//! The facts that `host doctor` looks at beside the topology: power and reset of GPUs, what the
-//! console keeps, what binds drivers at boot, units, kernel settings. What is missing stays unknown;
-//! what cannot be read is unknown, too, with the reason. Judges nothing.
+//! The facts that `host doctor` examines beside the topology: power and reset of GPUs, devices kept
+//! by the console, bindings at boot, units, kernel settings. Missing and unreadable facts stay
+//! unknown, the latter with the reason. Judges nothing.
 
 mod acs;
 pub mod boot;

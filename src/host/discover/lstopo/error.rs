@@ -38,7 +38,7 @@ pub enum LstopoError {
     /// hwloc refuses it.
     #[error("hwloc does not accept the record: {reason}")]
     Hwloc { reason: String },
-    /// An id above what a host can have.
+    /// An id above a host's limit.
     #[error("{kind} set of {owner} is unbounded or above {max}", max = MAX_ID)]
     Set { kind: &'static str, owner: &'static str },
     /// The objects contradict each other.

@@ -22,7 +22,7 @@ struct Devices {
     hostdev: Hostdev,
 }
 
-/// What a passed-through device can have.
+/// The options of a passed-through device.
 #[derive(Debug, Default, Deserialize)]
 struct Hostdev {
     #[serde(default, rename = "enum")]
@@ -82,8 +82,8 @@ fn capabilities(connection: &Connect, virt: &str) -> Result<Capabilities, Refuse
     read.map_err(|error| Refused { why: error.to_string(), is_denied: false })
 }
 
-/// Why guests of a kind cannot have this machine type; none: they can, or nobody may ask. Where
-/// there is no KVM, emulation is asked, which has the same.
+/// Why guests of a kind cannot have this machine type; `None` if they can, or the query is not
+/// permitted. Without KVM, the query is about emulation, which has the same types.
 pub(super) fn refuses_machine(connection: &Connect, machine: &str, virt: &str) -> Option<String> {
     let ask = |virt| connection.domain_capabilities(None, None, Some(machine), Some(virt), 0);
     let error = ask(virt).or_else(|_| ask("qemu")).err()?;

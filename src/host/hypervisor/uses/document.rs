@@ -82,7 +82,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
     all
 }
 
-/// What the disks themselves name, each with its number in the definition.
+/// The files that the disks themselves name, each with its number in the definition.
 pub(super) fn disks(xml: &DomainXml) -> Vec<(usize, Named)> {
     let devices = xml.root().children("devices");
     let all = devices.flat_map(|devices| devices.children("disk")).enumerate();
@@ -101,7 +101,7 @@ fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
     let mut open = vec![(disk, How::Disk, format)];
     while let Some((part, how, format)) = open.pop() {
         let (raw, writes) = (format.as_deref() == Some("raw"), how != How::Over && !is_read);
-        // libvirt takes what has no format for raw.
+        // libvirt takes a disk without a format for raw.
         let layered = !raw && format.is_some() && part.child("backingStore").is_none();
         let named = |file: Option<String>, volume| Named {
             file: file.map(PathBuf::from),
