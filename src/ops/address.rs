@@ -280,7 +280,7 @@ mod tests {
         let macs = ["a".to_owned()];
         let wait = Wait { name: "g", macs: &macs, wait: Duration::from_secs(60), each: false };
         let other = "22222222-2222-4333-8444-555555555555";
-        // It is off; it was transient and is gone; another one has its name by now; it has crashed.
+        // It is off; it was transient and is gone; another one has its name now; it has crashed.
         let ends: [fn(&Fake, &str); 4] = [
             |fake, _| fake.put("g", crate::stage::UUID, false),
             |fake, _| assert!(fake.domains.borrow_mut().remove("g").is_some()),
@@ -316,7 +316,7 @@ mod tests {
         assert!(matches!(wait.run(&fake, go_on).unwrap().0, Waited::Found(_)));
     }
 
-    /// An address that a source tells.
+    /// An address with its source.
     fn told(mac: &str, ip: &str, source: AddressSource) -> GuestAddress {
         GuestAddress { mac: mac.into(), ip: ip.parse().unwrap(), source }
     }

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 const MOST_BACKING: usize = 32;
 
-/// What is known of images besides their own bytes.
+/// The known facts about images besides their own bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trusted<'a> {
     /// Names of images that the admin accepts below others: paths, or QEMU's own words.
@@ -68,7 +68,8 @@ pub enum BackingError {
 
 impl Coded for BackingError {}
 
-/// Returns the error of an image that names what a guest must not get by its word alone.
+/// Returns the error of an image that names files which a guest must not get on the image's word
+/// alone.
 pub(crate) fn untrusted(path: &Path, refused: Refused) -> Error {
     let Refused { name, why, accept } = refused;
     let at = path.display().to_string();
@@ -260,7 +261,7 @@ pub(crate) fn facts(xml: &DomainXml, state: &Path) -> Vec<DiskFact> {
             continue;
         };
         let path = Path::new(&*file);
-        // What cannot be opened is reported by other rules.
+        // Files that cannot be opened are reported by other rules.
         if opened(path).is_err() {
             continue;
         }

@@ -44,7 +44,7 @@ pub enum ExportError {
              exported"
     )]
     Tpm { name: String },
-    /// Its definition has what is taken from no bundle.
+    /// Its definition has devices that are not accepted from a bundle.
     #[error("domain `{name}` has {what}, which a bundle cannot contain")]
     Element {
         name: String,
@@ -85,7 +85,7 @@ pub struct ExportedGuest {
 struct Contents {
     manifest: Manifest,
     copies: Vec<BundledCopy>,
-    /// What the copies take of their file system, in bytes.
+    /// The space that the copies occupy on their file system, in bytes.
     allocated: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Records a host for later use with `--host`: what is recorded, and what is left out.
+//! Records a host for later use with `--host`: the recorded and the omitted parts.
 
 use crate::discover::crosscheck::crosscheck;
 use crate::discover::topo::{Topo, TopoError};

@@ -108,7 +108,7 @@ fn read(source: &Source, world: &World) -> Result<(DomainXml, bool)> {
     Ok((domain, running))
 }
 
-/// What other domains hold; if unknown it is not checked.
+/// The occupancy of other domains; if unknown it is not checked.
 fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Occupancy> {
     if !of.domain_xml.is_empty() {
         return taken(world, of);

@@ -92,7 +92,7 @@ fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> Result<Option<Bi
     Ok(binding(root, bdf)?)
 }
 
-/// What a function is bound to on this machine.
+/// The driver of a function on this machine.
 pub fn bound_to(topology: &Topology, bdf: Bdf) -> Result<Option<Binding>> {
     now(Some(&FsRoot::live()?), topology, bdf)
 }
@@ -166,7 +166,7 @@ fn refuse_managed(name: &str, devices: &[Bdf], topology: &Topology, root: &FsRoo
     Err(error.hint(partition::MANAGER_OFF))
 }
 
-/// Refuses devices that somebody else uses. An address on a NIC only gives a warning: the planner
+/// Refuses devices that others use. An address on a NIC only gives a warning: the planner
 /// considered the NIC free.
 fn refuse_used(
     name: &str,
@@ -309,7 +309,7 @@ fn refuse_barred(name: &str, devices: &[Bdf], topology: &Topology) -> Result<()>
 }
 
 /// Returns the steps that release a guest's devices once it is gone. Those in use by another
-/// running guest by now are reported and left alone.
+/// running guest now are reported and left alone.
 pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let ours = xml.unmanaged();
     refuse_unbound(&xml.name(), &ours, "delete", world)?;

@@ -40,7 +40,7 @@ pub struct Compared {
     pub summary: DomainSummary,
     /// What differs.
     pub differences: Vec<GuestDifference>,
-    /// Whether it is known what it was told while it was made.
+    /// Whether its creation options are known.
     pub is_told: bool,
 }
 
@@ -161,13 +161,13 @@ fn disks(wanted: &CreateRequest, (xml, topology): (&DomainXml, &Topology), found
     }
 }
 
-/// What the disks of a definition are on, but for media that can be changed.
+/// The files and devices of a definition's disks, except for removable media.
 fn disk_paths(xml: &DomainXml) -> Vec<String> {
     let devices = xml.root().children("devices");
     devices.flat_map(|devices| devices.children("disk")).filter_map(path_of).collect()
 }
 
-/// What a disk is on; none: no medium, or one that can be changed.
+/// The file or device of a disk; `None` if it has no medium, or a removable one.
 pub(crate) fn path_of(disk: Element<'_>) -> Option<String> {
     let is_fixed = disk.attr("device").is_none_or(|device| device == "disk" || device == "lun");
     source_of(disk).filter(|_| is_fixed)
@@ -266,7 +266,7 @@ pub const AT_FIRST: [Opt; 20] = [
     Opt::NoSeed,
 ];
 
-/// Compares what the guest was told when it was made; `has_data`: it has a data disk.
+/// Compares the guest's creation options; `has_data`: it has a data disk.
 fn told_at_first((was, has_data): (&Told, bool), now: &Told, found: &mut Found) {
     let text = |values: &[String]| match values {
         [] => "default".to_owned(),
@@ -287,7 +287,7 @@ fn told_at_first((was, has_data): (&Told, bool), now: &Told, found: &mut Found) 
     }
 }
 
-/// What the values of an option mean: the same for the same size or path, empty for its default.
+/// The meaning of an option's values: the same for the same size or path, empty for its default.
 fn meant(option: Opt, values: &[String]) -> Vec<String> {
     let default = match option {
         Opt::ImagePool => images::POOL,

@@ -106,7 +106,7 @@ pub struct Created {
     pub signal: Option<String>,
 }
 
-/// What a wait for an address has found.
+/// The result of a wait for an address.
 #[derive(Debug, Default)]
 struct Found {
     /// The address.
@@ -203,7 +203,7 @@ pub(crate) fn make(
         };
         let (mac, ip) = found.of(macs);
         let seed = match waits.seed_s.filter(|_| found.signal.is_none()) {
-            // What is left after the wait for its address.
+            // The time left after the wait for its address.
             Some(seconds) => {
                 let rest = Duration::from_secs(seconds).saturating_sub(began.elapsed());
                 running.transaction.go_on()?;

@@ -198,7 +198,7 @@ fn snapshots(hypervisor: &dyn Hypervisor, name: &str) -> Result<Vec<String>> {
     Ok(snapshots.map(said).collect())
 }
 
-/// Returns the warnings of its snapshots, and of what stays for every boot; `is_ours`: its
+/// Returns the warnings of its snapshots, and of settings kept for every boot; `is_ours`: its
 /// resources are not another hypervisor's.
 fn beside(
     xml: &DomainXml,

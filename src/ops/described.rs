@@ -60,7 +60,7 @@ const WAIT_S: u64 = 120;
 #[strum(serialize_all = "kebab-case", prefix = "apply-")]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum DescribedError {
-    /// A guest differs in what cannot be changed.
+    /// A guest differs in fixed options.
     #[error("domain `{name}` differs in what cannot be changed: {what}")]
     Conflict { name: String, what: String },
     /// A guest that would be deleted has another name in the file.
@@ -181,7 +181,7 @@ impl AppliedGuest {
     }
 }
 
-/// What a file would change.
+/// The changes that a file would make.
 #[derive(Debug)]
 pub struct Drift {
     /// The guests of the file in its order, then those that are deleted.
@@ -279,7 +279,7 @@ fn changing(
         .collect()
 }
 
-/// What is done with a guest that exists.
+/// The action on an existing guest.
 fn existing(
     guest: &DescribedGuest,
     compared: Compared,
@@ -423,9 +423,9 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
     session.run(plan).map(|done| done.made)
 }
 
-/// Looks whether what is to be changed and made can be, before the first of it is done: as far as
-/// that does not depend on what is done before, for which there is a plan. Other GPUs of a guest
-/// that runs are not looked at: it is stopped for that, and started again.
+/// Checks whether the planned changes and new guests are possible, before the first of them: as far
+/// as that does not depend on earlier ones, for which there is a plan. Other GPUs of a running
+/// guest are not checked: it is stopped for that, and started again.
 pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
     if drift.guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
         return Ok(());
@@ -492,7 +492,7 @@ fn or_shared(error: Error, name: &DomainName) -> Error {
     }
 }
 
-/// The plan of a new guest; none: it has no place now, but one after what is deleted and changed
+/// The plan of a new guest; `None`: it has no place now, but one after the deletions and changes
 /// before it.
 fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     let error = match planned {
@@ -505,7 +505,7 @@ fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     if is_of_room && !is_first { Ok(None) } else { Err(error) }
 }
 
-/// What a guest requests of the planner.
+/// A guest's request to the planner.
 fn request_of(world: &World, create: &CreateRequest, topology: &Topology) -> Result<Request> {
     let request = create.guest.request.clone();
     let mut request = with_template(world, &create.guest, request, topology)?;
@@ -517,7 +517,7 @@ fn request_of(world: &World, create: &CreateRequest, topology: &Topology) -> Res
 }
 
 /// The error that a new guest has no place beside the others of the file; `olds`: those that
-/// change, with what is held without them.
+/// change, with the occupancy without them.
 fn no_place(
     refused: &NoJoint,
     guests: &[Wanted<'_>],
@@ -557,7 +557,7 @@ fn no_place(
     Error::from(no_place).around(refusal)
 }
 
-/// Refuses a file with guests that differ in what cannot be changed.
+/// Refuses a file with guests that differ in fixed options.
 fn refuse_conflicts(drift: &Drift) -> Result<()> {
     let conflict = drift.guests.iter().find(|guest| guest.action == GuestAction::Conflict);
     let Some(AppliedGuest { name, differences, .. }) = conflict else { return Ok(()) };
@@ -710,8 +710,8 @@ fn made_otherwise(name: &str, differences: &[GuestDifference]) -> Error {
     ))
 }
 
-/// Makes the missing guests, at their places; where one is another guest's by now, all that are
-/// left get others.
+/// Makes the missing guests, at their places; if one was taken by another guest, all remaining ones
+/// get others.
 fn make_all(
     session: &mut Session<'_>,
     world: &World,
@@ -808,7 +808,7 @@ fn resized(
     })
 }
 
-/// Whether a guest has to be off for a change, unless it gets the functions while it runs.
+/// Whether a guest must be off for a change, unless it gets the functions while it runs.
 fn takes_off(wanted: &SetRequest) -> bool {
     wanted.gpus.is_some() || wanted.gpu_set.is_some() || !wanted.functions.is_kept()
 }

@@ -32,7 +32,7 @@ const FREE: [&str; 2] = ["/dev/shm", "/dev/hugepages"];
 const MEDIA: &str = "/usr/share";
 
 /// Returns the uses of a domain's disks. `own_uuid`: its own UUID, if it is defined; `new`: it is
-/// to be created, so nobody may be writing its disks now.
+/// to be created, so its disks must be unused now.
 pub fn facts(
     xml: &DomainXml,
     own_uuid: Option<&str>,
@@ -93,7 +93,7 @@ pub fn missing(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<DiskF
     Ok(Uses::read(hypervisor)?.absent(xml).into_iter().map(fact).collect())
 }
 
-/// What [`missing`] cannot tell of the domains of this hypervisor; none: it can.
+/// The reason why [`missing`] does not know the domains of this hypervisor; `None` if it does.
 pub fn unseen(hypervisor: &dyn Hypervisor) -> Option<&'static str> {
     let elsewhere = !hypervisor.machine().is_here();
     elsewhere.then_some("whether the disks exist (the connection is to another machine)")

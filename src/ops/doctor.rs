@@ -81,7 +81,7 @@ pub enum DoctorError {
     /// A rule of `host doctor` says so.
     #[error("{lines}")]
     SurelyFails {
-        /// What it says, a line each, with the rule.
+        /// Its text, a line each, with the rule.
         lines: String,
     },
 }
@@ -307,7 +307,7 @@ pub fn before(
     Ok(())
 }
 
-/// What a finding says, with its rule.
+/// The text of a finding, with its rule.
 fn sentence(finding: &Finding) -> String {
     format!("{} ({})", finding.says.message, finding.rule)
 }

@@ -36,7 +36,7 @@ pub enum DropSeedError {
 
 impl Coded for DropSeedError {}
 
-/// How long an agent may take to answer, so that a hung one blocks nobody.
+/// The time limit for an agent's answer, so that a hung one does not block others.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The file that cloud-init writes when it is done, and not before; /run is empty after each boot.
 const RESULT: &str = "/run/cloud-init/result.json";
@@ -48,7 +48,7 @@ pub enum FirstBoot {
     Done,
     /// The time limit was reached; the agent's last message.
     Over(String),
-    /// The agent is not allowed to tell.
+    /// The agent is not allowed to answer.
     Untold(String),
     /// The guest has ended.
     Ended,
@@ -192,7 +192,7 @@ impl Seed {
 
     /// All steps, if the guest releases it.
     fn steps(&self) -> Result<Vec<Step>> {
-        // A volume that stays is removed with the domain, once nobody else needs it.
+        // A volume that stays is removed with the domain, once it is unused.
         let steps = [self.detach(), self.redefine(!self.stays())?, self.delete()];
         Ok(steps.into_iter().flatten().collect())
     }

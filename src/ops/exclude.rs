@@ -71,8 +71,8 @@ pub enum ExclusionChange {
     Include {
         /// The device.
         device: GpuName,
-        /// Whether guests get it although its health is over a limit; otherwise what was accepted
-        /// before is taken back.
+        /// Whether guests get it although its health is over a limit; otherwise the override is
+        /// removed.
         despite_health: bool,
     },
 }

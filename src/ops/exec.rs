@@ -1,7 +1,7 @@
 //! Runs a program in a guest by its agent: without an address, a key or a network.
 //!
-//! What the guest prints is bounded in the guest, by `head`: libvirt refuses a message of more than
-//! 4 MiB, and gives up an agent whose answer has more than 10 MiB.
+//! The guest's output is bounded in the guest, by `head`: libvirt refuses a message of more than 4
+//! MiB, and gives up an agent whose answer has more than 10 MiB.
 
 use crate::agent::{BASE64, is_forbidden};
 use crate::domain::DomainXml;

@@ -84,7 +84,7 @@ pub struct FleetHost {
     pub domain_xml: Vec<PathBuf>,
 }
 
-/// What a host answered.
+/// A host's answer.
 #[derive(Debug)]
 pub struct Heard<T> {
     /// The host.
@@ -136,7 +136,7 @@ impl HostPlace {
     }
 }
 
-/// What one host answered, and which machine it is.
+/// One host's answer, and the identity of its machine.
 struct Told<T> {
     answer: Result<T>,
     is_reached: bool,
@@ -307,7 +307,7 @@ impl FleetHost {
     }
 }
 
-/// A URI with which ssh prompts nobody: several hosts would prompt at once.
+/// A URI with which ssh never prompts: several hosts would prompt at once.
 fn without_questions(uri: &str) -> String {
     let asks = Uri::parse(uri)
         .is_some_and(|uri| uri.transport == Some("ssh") && uri.parameter("no_tty").is_none());
@@ -370,7 +370,7 @@ fn one<T: Send + 'static>(
         let (own, asked, reporter) = (host.clone(), Arc::clone(question), Arc::clone(&quiet));
         // It is abandoned on a timeout, and ends with the program.
         std::thread::spawn(move || {
-            // After a timeout nobody receives this.
+            // After a timeout there is no receiver.
             let _ = tell.send(told(&own, (&reporter, layout), &asked));
         });
         heard.recv_timeout(limit).unwrap_or_else(|_| {

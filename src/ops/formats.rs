@@ -1,4 +1,4 @@
-//! What the files of a domain's disks are, beside what its definition says of them.
+//! The real content of the files of a domain's disks, beside its definition's claims.
 
 use crate::apply::disk_format_made;
 use crate::discover::direct::refuses_direct;

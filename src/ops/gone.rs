@@ -23,7 +23,7 @@ pub struct Left {
     pub uuid: String,
     /// The leftovers, a line each, with the command that removes them if `recover --gone` does not.
     pub what: Vec<String>,
-    /// The steps that release what is proven to be its own.
+    /// The steps that release resources proven to be its own.
     pub steps: Vec<Step>,
 }
 

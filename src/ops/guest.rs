@@ -97,13 +97,13 @@ pub fn resolve_on(
         Some(planned) => as_planned(planned, placement, wanted.virt, (&topology, &open, &request))?,
         None => placement,
     };
-    // What was chosen is remembered, so that it is not chosen anew of a guest that is there.
+    // Chosen values are remembered, so that they are kept for an existing guest.
     if request.pins == PinPolicy::Auto {
         request.pins = placement.pins();
     }
     let placement = run_by(wanted.virt, placement);
     if let Some(planned) = planned {
-        // What is remembered is what was asked for, and not the place that this led to.
+        // The request is remembered, not the place that it led to.
         request = Request { template: request.template, ..planned.request.clone() };
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
@@ -232,7 +232,7 @@ pub fn still(state: DomainState, name: &str) -> Option<(&'static str, String)> {
     }
 }
 
-/// Says in which state a domain is that has to be off first, and what stops it.
+/// Reports the state of a domain that must be off first, and the command that stops it.
 pub fn stop_first(row: &DomainSummary) -> (&'static str, String) {
     let name = word(&row.name);
     let stop = format!("`gpuvm stop {name}` first");
@@ -254,8 +254,8 @@ pub fn restart_hint(name: &str) -> String {
 }
 
 /// Whether a guest that is waited for has ended: it is off or has crashed, it was transient and is
-/// gone, or another one has its name by now. `uuid` is the one's that was seen first. A hypervisor
-/// that does not answer does not say so.
+/// gone, or another one has its name now. `uuid` is that of the one seen first. A hypervisor
+/// without an answer gives no result.
 pub fn has_ended(hypervisor: &dyn Hypervisor, name: &str, uuid: &mut Option<String>) -> bool {
     let Ok(rows) = hypervisor.domains() else { return false };
     let Some(row) = rows.into_iter().find(|row| row.name == name) else { return true };

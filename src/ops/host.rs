@@ -44,7 +44,7 @@ pub fn undo(world: &World, discard: bool) -> Result<Change<Entry>> {
             _ if discard => {}
             Step::Host(HostStep::EditText(edit)) => steps.push(text_back(edit, entry)?),
             Step::Host(HostStep::Set(mut setting)) => {
-                // A value that somebody else has set since stays.
+                // A value that others have set since stays.
                 setting
                     .was
                     .retain(|path, was| value(&root, path).ok().flatten().as_ref() == Some(was));

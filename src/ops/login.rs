@@ -140,7 +140,7 @@ fn answers(at: SocketAddr) -> bool {
 }
 
 /// Finds the address of a guest at which packets of this machine arrive at the guest itself, and
-/// whether that is proven. On another machine nobody here sees it: its lease is taken unproven.
+/// whether that is proven. On another machine this cannot be verified: its lease is taken unproven.
 fn proven(
     world: &World,
     wanted: &LoginWanted,

@@ -56,7 +56,7 @@ pub struct Proof<'a> {
 enum Known {
     /// It is where it was.
     Same,
-    /// It is not there, or nobody can tell: why.
+    /// It does not exist, or that is unknown: why.
     Other(String),
     /// It is gone.
     Gone,
@@ -162,7 +162,7 @@ impl<'a> Proof<'a> {
             User::Volume(name) => !volume_of(name).is_some_and(|over| is_of_those(&over.path)),
             User::Domain { .. } | User::Loop(_) => true,
         });
-        // What others have is said before what no definition names.
+        // Disks that others have are reported before those that no definition names.
         needed.sort_by_key(|one| !matches!(one.by, User::Domain { .. }));
         if !needed.is_empty() {
             return stays(said(&needed));
@@ -201,7 +201,7 @@ impl<'a> Proof<'a> {
         let path = Path::new(&made.path);
         let volume = made.volume.as_ref();
         let stays = |why: String| {
-            // No command removes what others need, nor the base of a snapshot that stays.
+            // No command removes a disk that others need, nor the base of a snapshot that stays.
             let all = self.uses.of_disk(path, volume);
             let is_own =
                 |one: &&Use| matches!(&one.by, User::Domain { uuid, .. } if uuid == self.uuid);
@@ -295,8 +295,8 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// Whether something else is in the place of the disk that was made: a file or a volume of that
-    /// name that somebody has put there.
+    /// Whether another object is in the place of the disk that was made: a file or a volume of that
+    /// name that was put there.
     fn is_another(&self, made: &Made) -> bool {
         let path = Path::new(&made.path);
         if self.elsewhere.is_some() {
@@ -351,8 +351,8 @@ pub fn said(all: &[Use]) -> String {
     }
 }
 
-/// What stays of a copy of another domain beyond the disks in the metadata: its own disks, which
-/// are not recorded as created for it.
+/// The objects of a copy of another domain that stay, beyond the disks in the metadata: its own
+/// disks, which are not recorded as created for it.
 pub fn of_copy(xml: &DomainXml, uuid: &str, uses: &Uses) -> Vec<String> {
     if !xml.is_copy() {
         return Vec::new();
@@ -419,7 +419,7 @@ pub fn other_names(path: &Path) -> u64 {
     meta.map_or(0, |meta| meta.nlink().saturating_sub(1))
 }
 
-/// What is said of a file with other names, before one is deleted.
+/// The message about a file with other names, before one is deleted.
 pub fn keep_data(path: &str, names: u64) -> Option<String> {
     let kept = match names {
         0 => return None,

@@ -1,4 +1,4 @@
-//! `make-room`: moves guests until a new one has a place. Those that run are stopped, planned anew
+//! `make-room`: moves guests until a new one has a place. Running ones are stopped, planned
 //! elsewhere and started again; each move is a change of its own, which an interrupted run undoes,
 //! or finishes once the guest may run at its new place: it runs somewhere exactly once. Only guests
 //! that may be moved are: those made with --movable, and those that are named.
@@ -143,7 +143,7 @@ pub struct RoomPlan {
     /// The same moves, as they are made.
     #[serde(skip)]
     legs: Vec<Vec<Target>>,
-    /// What is kept from the guests that move.
+    /// Resources kept from the guests that move.
     #[serde(skip)]
     new: Held,
 }
@@ -181,7 +181,7 @@ impl RoomPlan {
         self.moves.is_empty()
     }
 
-    /// The moves in words, a line each, and what is to be known of each.
+    /// The moves in words, a line each, and the notes on each.
     pub fn lines(&self) -> Vec<String> {
         let noted = |one: &PlannedMove| {
             let notes = one.notes.iter().map(|note| format!("  {note}"));
@@ -221,7 +221,7 @@ impl PlannedMove {
     }
 }
 
-/// Makes room: asks, and moves one guest after the other. Returns what was planned.
+/// Makes room: asks, and moves one guest after the other. Returns the planned moves.
 pub fn make_room(
     session: &mut Session<'_>,
     world: &World,
@@ -241,7 +241,7 @@ pub fn make_room(
     moves(session, world, wanted, room)
 }
 
-/// Makes moves that were planned, as far as they are still what they were.
+/// Makes planned moves, as far as they are unchanged.
 fn moves(
     session: &mut Session<'_>,
     world: &World,

@@ -1,5 +1,5 @@
-//! What the NICs of a domain are connected to, and whether it is there: libvirt defines a domain
-//! whose network, bridge or network device is missing, and fails at its start.
+//! The sources of a domain's NICs, and whether they exist: libvirt defines a domain whose network,
+//! bridge or network device is missing, and fails at its start.
 
 use crate::domain::{DomainXml, Element};
 use crate::error::Result;
@@ -84,7 +84,7 @@ pub(crate) fn missing(
     Ok(all.filter_map(|(nth, nic)| Some((nth, no_source(nic, &known, &is_there)?))).collect())
 }
 
-/// What a NIC's `<source>` names by an attribute.
+/// The name in an attribute of a NIC's `<source>`.
 fn named(nic: Element<'_>, attribute: &str) -> Option<String> {
     Some(nic.child("source")?.attr(attribute)?.into_owned())
 }

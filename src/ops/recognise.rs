@@ -95,7 +95,7 @@ pub(crate) fn record(
     Ok(())
 }
 
-/// Compares a guest's devices with what is at their addresses now.
+/// Compares a guest's devices with those at their addresses now.
 pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>> {
     let (known, finder) = (xml.known_devices(), Finder::new(root));
     let mut all = Vec::new();
@@ -198,9 +198,9 @@ pub(crate) fn refuse_moved(xml: &DomainXml, root: &FsRoot) -> Result<()> {
     Err(IdentityError::Other { name, lines }.hint(hint))
 }
 
-/// Refuses to start a guest with other devices than those that are recorded, and with a drive that
-/// does not report its identity. What is proven is remembered for this boot, since vfio-pci reports
-/// none of it. Returns drives of a guest of ours of which nothing is recorded.
+/// Refuses to start a guest with devices that differ from the recorded ones, and with a drive that
+/// does not report its identity. A proven identity is remembered for this boot, since vfio-pci
+/// reports none. Returns drives of a guest of ours without a record.
 pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Presence>> {
     let name = xml.name();
     let all = presences(root, xml)?;
@@ -234,7 +234,7 @@ pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Presen
     Ok(unknown.collect())
 }
 
-/// The same for a start on this machine, with a warning for what is not recorded.
+/// The same for a start on this machine, with a warning for unrecorded devices.
 pub(crate) fn refuse_others_here(xml: &DomainXml, world: &World) -> Result<()> {
     let name = xml.name();
     for one in refuse_others(xml, &FsRoot::live()?)? {

@@ -90,8 +90,8 @@ fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
 /// none if the connection does not use ssh, or its parts are not safe on a command line.
 pub fn way(uri: &Uri<'_>) -> Option<Vec<String>> {
     let host = uri.host.as_deref().filter(|_| uri.may_ask() && uri.transport != Some("ext"))?;
-    // What begins with `-` would be an option to ssh, and what a shell reads otherwise is no name.
-    // A user of a directory service has a backslash or a plus sign in it.
+    // A name that begins with `-` would be an option to ssh, and shell metacharacters are not part
+    // of names. A user of a directory service has a backslash or a plus sign in it.
     let fit = |text: &str, more: &str| {
         let is_fit = |c: char| c.is_ascii_alphanumeric() || "._-:%@".contains(c);
         !text.starts_with('-') && text.chars().all(|c| is_fit(c) || more.contains(c))

@@ -128,7 +128,7 @@ fn moved(step: &Step) -> Option<PathBuf> {
     }
 }
 
-/// The steps that give a domain, and what is its own, another name, and the paths that follow it;
+/// The steps that rename a domain and its own objects, and the paths that follow its name;
 /// `history`: the changes that follow it, too.
 pub(crate) fn renaming(
     (world, hypervisor): (&World, &dyn Hypervisor),
@@ -194,8 +194,8 @@ fn renamed(path: &Path, name: &str, rest: &str, to: &str) -> Option<(PathBuf, Pa
     Some((path.to_owned(), path.with_file_name(format!("{to}{rest}"))))
 }
 
-/// The path of a log that gets another name: one that is free, since the log of a guest that is gone
-/// may be left, and is nobody's to remove.
+/// The new path of a renamed log: a free one, since the log of a deleted guest may be left, which
+/// must not be removed.
 fn renamed_log(path: &Path, name: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
     let (from, _) = renamed(path, name, SERIAL_LOG, to)?;
     let named = |number: u32| match number {

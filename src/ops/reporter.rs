@@ -20,11 +20,11 @@ pub enum Question {
     },
     /// Whether the change may be made, answered with yes.
     Agree {
-        /// What is done, one line each; none: the steps show it.
+        /// The actions, one line each; `None`: the steps show them.
         lines: Option<Vec<String>>,
         /// The question.
         question: &'static str,
-        /// The phrase for the refusal, if nobody can be asked or the answer is no: `taking devices
+        /// The phrase for the refusal, if there is no terminal or the answer is no: `taking devices
         /// from the host`.
         what: String,
     },
@@ -48,8 +48,8 @@ pub enum Question {
         /// The guest.
         name: String,
     },
-    /// Whether to cut the power of a guest that does not shut down, answered with yes. If nobody
-    /// can be asked, the answer is no.
+    /// Whether to cut the power of a guest that does not shut down, answered with yes. Without a
+    /// terminal the answer is no.
     CutPower {
         /// The reason.
         why: String,
@@ -82,7 +82,7 @@ impl Deed {
 }
 
 impl Question {
-    /// Refuses to go on after any answer but yes; `losses`: what the change would lose.
+    /// Refuses to go on after any answer but yes; `losses`: the data that the change would lose.
     pub fn settle(&self, answer: Answer, losses: &[String]) -> Result<()> {
         let nobody = answer == Answer::Nobody;
         let no_one = "was not confirmed, and there is no terminal to ask at";
@@ -150,7 +150,7 @@ pub enum Answer {
     Yes,
     /// Any other input.
     No,
-    /// There is nobody to ask.
+    /// There is no terminal to ask at.
     Nobody,
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn run_if(
 }
 
 /// Whether only the start was refused, since another had started the guest once it was off: it runs
-/// anew, as wanted.
+/// again, as wanted.
 fn was_started(error: &Error, hypervisor: &dyn Hypervisor, name: &str) -> bool {
     let Error::Apply(applied @ ApplyError::Failed { step, source, .. }) = error else {
         return false;

@@ -1,6 +1,6 @@
 //! The common procedure of every change: refuse if others are unfinished, plan, ask, plan again
 //! with the host's lock, write the journal, perform, keep for `undo`, and read back. The plan alone
-//! decides what is done.
+//! decides the actions.
 
 mod agreed;
 
@@ -75,7 +75,7 @@ pub struct Running<'r, 't> {
     pub transaction: &'r mut Transaction<'t>,
     /// The hypervisor they were done on.
     pub hypervisor: &'r dyn Hypervisor,
-    /// Whether a signal only ends the wait, and what was done stays.
+    /// Whether a signal only ends the wait, and completed steps stay.
     keeps: Keeps,
 }
 
@@ -273,7 +273,7 @@ impl<'w> Session<'w> {
             drop(lock);
             return Ok(None);
         };
-        // From here on everybody sees what the domains hold.
+        // From here on others see the domains' resources.
         let lock = lock.filter(|_| change.hold == Hold::Answered);
         let (transaction_of, kept) = (&mut transaction, keeps.clone());
         let mut running =
@@ -349,7 +349,7 @@ impl<'w> Session<'w> {
         Ok(self.world.reporter().preview(&change.steps())?)
     }
 
-    /// Asks about a change, if there is something to ask. Returns what was agreed to.
+    /// Asks about a change, if there is something to ask. Returns the agreement.
     fn asked<T>(&mut self, change: &Change<T>) -> Result<Agreed> {
         let steps = change.steps();
         if let Some(question) = &change.question {

@@ -1,6 +1,6 @@
-//! `set`: another size of a guest that is there. The domain is edited as `tune` edits it, planned
-//! anew with what it keeps: its devices, disks, NICs, UUID and name. A running guest gets its size
-//! at its next start, NICs and vCPUs at once where that is asked for. Refused with the nearest
+//! `set`: another size of an existing guest. The domain is edited as `tune` edits it, and planned
+//! with the parts that it keeps: its devices, disks, NICs, UUID and name. A running guest gets its
+//! size at its next start, NICs and vCPUs at once where that is requested. Refused with the nearest
 //! sizes that have a place.
 
 pub(crate) mod functions;
@@ -62,7 +62,7 @@ pub enum SetError {
         words::count(*least, "vCPU")
     )]
     StartedWith { name: String, least: u32 },
-    /// QEMU does not tell when an emulated guest has released vCPUs.
+    /// QEMU does not report when an emulated guest has released vCPUs.
     #[error("running domain `{name}` is emulated, and QEMU takes no vCPUs from emulated guests")]
     Emulated { name: String },
     /// Only GPUs that are all others than its own are of this number.
@@ -84,7 +84,7 @@ const LITTLE_GIB: u64 = 8;
 /// The most GPUs of a board.
 const MOST_GPUS: u32 = 16;
 
-/// Another size of a guest; what is not named stays.
+/// Another size of a guest; unnamed settings stay.
 #[derive(Debug, Clone, Default)]
 pub struct SetRequest {
     /// The domain.
@@ -124,7 +124,7 @@ pub struct SetRequest {
     pub reserve_pages: bool,
     /// Whether it may be moved to make room for others; none: as it is.
     pub movable: Option<bool>,
-    /// What other domains hold: of a recorded host, or of a file, which is only printed.
+    /// The occupancy of other domains: of a recorded host, or of a file, which is only printed.
     pub taken: Taken,
     /// Whether its functions are passed through by iommufd.
     pub iommufd: Item<Never>,
@@ -246,7 +246,7 @@ pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
     for ((subject, tuned), extra) in subjects.all.iter().zip(&mut tuned).zip(&mut extras) {
         if let Ok(tuned) = tuned {
             if wanted.live {
-                // What else differs from the definition waits for the next start.
+                // Other differences from the definition wait for the next start.
                 extra.last.clear();
                 extra.waits = Some(Vec::new());
             }

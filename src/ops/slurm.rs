@@ -132,7 +132,7 @@ pub fn job_refused(error: SlurmJobError) -> Error {
     error.hint(hint)
 }
 
-/// A refusal of what a job requests, with what helps.
+/// A refusal of a job's request, with its remedy.
 pub fn request_refused(error: JobError) -> Error {
     let hint = match &error {
         JobError::Key { .. } | JobError::Value { .. } => {
@@ -284,8 +284,8 @@ pub fn running(jobs: &[NodeJob], id: u32) -> Option<&NodeJob> {
     jobs.iter().find(|job| job.id == id).filter(|job| job.is_running())
 }
 
-/// The GPUs of a job: how many, or those that Slurm chose by device files (`chosen`: what it sets
-/// SLURM_JOB_GPUS to), and the model where the host has several. None: it requests none.
+/// The GPUs of a job: how many, or those that Slurm chose by device files (`chosen`: the value of
+/// SLURM_JOB_GPUS), and the model where the host has several. `None`: it requests none.
 pub fn gpus(
     world: &World,
     job: &NodeJob,
@@ -379,7 +379,7 @@ pub fn reconcile(
     if !session.is_preview() {
         settle(session, world)?;
     }
-    // Before Slurm is asked: the job of a guest that is there has begun by now.
+    // Before Slurm is asked: the job of an existing guest has begun.
     let (own, others) =
         guests(world, |_| true)?.into_iter().partition(|g| g.job.cluster == cluster);
     done.others = others;
@@ -428,7 +428,7 @@ fn settle(session: &mut Session<'_>, world: &World) -> Result<()> {
     let changes = left.iter().filter_map(|orphan| Some(&orphan.story.as_ref()?.change));
     let ours = changes.filter(|change| VERBS.contains(&change.verb.as_str()));
     let end: Vec<String> = ours.map(|change| change.subject.clone()).collect();
-    // What is left is opened by whoever recovers it.
+    // The remains are opened by the recovery.
     drop(left);
     if end.is_empty() {
         return Ok(());
@@ -453,7 +453,7 @@ fn guests(world: &World, is_wanted: impl Fn(&SlurmJob) -> bool) -> Result<Vec<Jo
     Ok(found)
 }
 
-/// The job that a domain was made for; none: for none, or somebody else has defined it.
+/// The job that a domain was made for; `None`: for none, or the domain was defined by others.
 fn made_for(
     row: &DomainSummary,
     hypervisor: &dyn Hypervisor,

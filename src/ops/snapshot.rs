@@ -165,8 +165,8 @@ impl Subject {
         }
     }
 
-    /// The disks that the guest writes, each with its file; refuses what no snapshot can have, and
-    /// what others use.
+    /// The disks that the guest writes, each with its file; refuses disks that cannot have
+    /// snapshots, and those that others use.
     fn disks(&self, hypervisor: &dyn Hypervisor) -> Result<Vec<(String, String)>> {
         let name = &self.row.name;
         if let Some(drive) = drives::kept(&self.xml, hypervisor)?.into_iter().next() {
@@ -481,12 +481,12 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     Ok(Change { warnings: lost, question, ..all })
 }
 
-/// Plans to delete a snapshot; the disks keep what they hold.
+/// Plans to delete a snapshot; the disks keep their content.
 pub fn delete(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapshot>> {
     let hypervisor = &*world.hypervisor()?;
     let subject = Subject::read(hypervisor, &wanted.name)?;
     let snapshot = subject.snapshot(wanted)?;
-    // It is taken out of the images that it was made in, and others may have one of these by now.
+    // It is removed from the images that it was made in, and others may have one of these now.
     subject.refuse_shared(&snapshot.disks, hypervisor)?;
     let there = snapshot.disks.iter().filter(|(_, path)| Path::new(path).exists());
     let there: Vec<_> = there.cloned().collect();

@@ -24,7 +24,7 @@ pub struct Taken {
     pub assume: Option<Stack>,
 }
 
-/// What the domains hold.
+/// The occupancy of the domains.
 pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
     if of.assume.is_some() && !world.is_recorded() {
         return Err(usage(
@@ -88,9 +88,9 @@ pub fn taken_for_off<'d>(
     ready_for_off(world, occupancy, (topology, guests), of.assume_empty)
 }
 
-/// What is taken, with what keeps partitions from being activated for those of these guests that
-/// are off. Fabric Manager is not asked for guests without GPUs of the board. `assume_empty`:
-/// nothing that a domain has keeps one.
+/// The occupancy, with the reasons why partitions cannot be activated for those of these guests
+/// that are off. Fabric Manager is not asked for guests without GPUs of the board. `assume_empty`:
+/// resources of domains are not a reason.
 pub fn ready_for_off<'d>(
     world: &World,
     occupancy: Occupancy,

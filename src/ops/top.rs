@@ -1,5 +1,5 @@
-//! `top`: what running guests use, sampled again and again. [`gpuvm_core::load`] makes rates and
-//! findings of it; this module says which guests, and how often what is read.
+//! `top`: the usage of running guests, sampled repeatedly. [`gpuvm_core::load`] makes rates and
+//! findings of it; this module chooses the guests and the intervals.
 
 mod tracked;
 
@@ -45,7 +45,7 @@ pub enum TopError {
 
 impl Coded for TopError {}
 
-/// What is to be sampled.
+/// The guests to be sampled.
 #[derive(Debug, Clone, Default)]
 pub struct TopRequest {
     /// The guests; empty: all that run.
@@ -69,7 +69,7 @@ impl Due {
     }
 }
 
-/// When what was done last.
+/// The times of the last readings.
 #[derive(Debug, Default)]
 struct Dues {
     list: Due,

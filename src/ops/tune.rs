@@ -59,7 +59,8 @@ pub struct Tuning {
     pub tuned: Vec<Result<Tuned, TuneError>>,
     /// The changes beside each definition; empty if only the definitions were examined.
     pub extras: Vec<Extra>,
-    /// What stays of each as its owner chose it; empty where it was not looked for.
+    /// The settings of each that stay as its owner chose them; empty where they were not
+    /// determined.
     pub left: Vec<Vec<Left>>,
 }
 

@@ -1,4 +1,4 @@
-//! `undo`: reverts the last change of a domain, if nobody has edited the domain since.
+//! `undo`: reverts the last change of a domain, if the domain has not been edited since.
 
 mod other;
 mod written;
@@ -71,7 +71,7 @@ pub enum UndoError {
     #[error("domain `{name}` has {kept} on disks of {change}, which would be deleted with them")]
     Kept {
         name: String,
-        /// What it has: "2 snapshots".
+        /// Its objects: "2 snapshots".
         kept: String,
         change: String,
     },
@@ -290,8 +290,8 @@ fn unwritten_go(
     Ok(images)
 }
 
-/// Whether a change is only in the definition of the next start of a running domain: what it gave is
-/// missing in the running one, and what it took is there.
+/// Whether a change is only in the definition of the next start of a running domain: the functions
+/// that it added are missing in the running one, and those that it removed are present.
 fn is_only_for_start(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> Result<bool> {
     let Some(after) = &entry.after else { return Ok(false) };
     let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
@@ -304,7 +304,7 @@ fn is_only_for_start(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> 
     Ok(given.len() + taken.len() > 0 && given.is_subset(&lacks) && taken.is_disjoint(&lost))
 }
 
-/// What is said of an image that stays; where somebody else has it, no command that deletes it.
+/// The message about an image that stays; where others have it, without a command that deletes it.
 fn left(image: &NewImage, uses: &Uses, own_uuid: &str) -> String {
     let NewImage { path, volume } = image;
     let known = volume.as_ref().and_then(|volume| uses.volume(volume)).map(|known| &known.path);
@@ -341,7 +341,7 @@ fn refuse_edited(entry: &Entry, now: &str, name: &str) -> Result<()> {
     )))
 }
 
-/// What is said of edits that undoing a change loses; none: there are none.
+/// The message about edits that undoing a change loses; `None` if there are none.
 fn lost_edits(entry: &Entry, now: &str, name: &str) -> Option<String> {
     entry.after.as_deref().filter(|after| *after != now)?;
     let change = named(entry);
@@ -349,7 +349,7 @@ fn lost_edits(entry: &Entry, now: &str, name: &str) -> Option<String> {
     Some(format!("edits of domain `{name}` since {change} are lost; {diff}"))
 }
 
-/// Refuses what would go back to an image that nobody compares, or to one that is gone.
+/// Refuses to return to an image that is not compared, or to one that is gone.
 fn refuse_lost(entry: &Entry, name: &str) -> Result<()> {
     if let Some(copy) = entry.copies().find(|copy| !copy.comparable) {
         let DiskCopy { pool, name: volume, .. } = copy;
@@ -389,7 +389,7 @@ fn refuse_kept(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> Result
     Err(UndoError::Kept { name, kept: kept.what, change }.hint(hint))
 }
 
-/// What is said of images that a forced undo leaves over the disks that the domain goes back to: it
+/// The message about images that a forced undo leaves over the disks that the domain returns to: it
 /// must not write these before the images are whole without them.
 fn left_over(hypervisor: &dyn Hypervisor, entry: &Entry) -> Result<Vec<String>> {
     let is_over = |copy: &DiskCopy| {
@@ -416,7 +416,8 @@ fn left_over(hypervisor: &dyn Hypervisor, entry: &Entry) -> Result<Vec<String>> 
     Ok(over.into_iter().filter_map(said).collect())
 }
 
-/// Refuses to take vCPUs from a running emulated guest: QEMU does not tell when it has let go of one.
+/// Refuses to take vCPUs from a running emulated guest: QEMU does not report when it has released
+/// one.
 fn refuse_kept_vcpus(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
         let Step::Live(LiveStep::PlugVcpus { name, vcpus, was, .. }) = step else { continue };
@@ -432,7 +433,7 @@ fn refuse_kept_vcpus(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> 
 fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
     let binds = |step: &Step| match step {
         Step::Device(DeviceStep::Bind { .. }) => true,
-        // It was told to the card before a running guest got it, and is so until that loses it.
+        // It was set on the card before a running guest got it, and stays until the guest loses it.
         Step::Host(HostStep::Nic(NicStep::SetGuard { .. })) => {
             !entry.steps.iter().any(Step::is_plugging)
         }
@@ -473,7 +474,7 @@ fn unmake(
     Ok(Change { parts, warnings, question, again, ..change })
 }
 
-/// What deletes a guest with what it may have written: no other verb than the one asked for.
+/// The command that deletes a guest with its data: no other verb than the requested one.
 fn delete_hint(name: &str) -> String {
     format!("`gpuvm undo {name} --force` deletes it with what was written", name = word(name))
 }
@@ -527,8 +528,8 @@ fn refuse_taken(
     }
 }
 
-/// Refuses to go back to a file that somebody has put where a disk was that gpuvm had made: the
-/// guest would write on it.
+/// Refuses to return to a file that was put in the place of a disk that gpuvm had made: the guest
+/// would write to it.
 fn refuse_other_files(world: &World, (before, now): (&str, &str), name: &str) -> Result<()> {
     if !world.is_here()? {
         return Ok(());
@@ -584,7 +585,7 @@ fn refuse_gone(world: &World, (before, now): (&str, &str), name: &str) -> Result
     Err(classed(Class::NotFound, message, hint))
 }
 
-/// Refuses to give functions back that another domain has by now, or that the host uses, as `set`
+/// Refuses to give functions back that another domain has now, or that the host uses, as `set`
 /// does.
 fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) -> Result<()> {
     let has = |text: &str| -> Result<Vec<Bdf>> { Ok(DomainXml::parse(text)?.held(false)?.devices) };

@@ -133,7 +133,7 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     Ok(Compared { all, partitions: host.partitions, loads })
 }
 
-/// Adds what a sample of running guests finds. Where they cannot be sampled, that is said.
+/// Adds the findings of a sample of running guests. If they cannot be sampled, that is reported.
 fn sample(world: &World, interval: Duration, all: &mut [Verified]) -> Vec<GuestLoad> {
     let running = all.iter().filter(|one| one.running).map(|one| one.domain.clone());
     let names: Vec<String> = running.collect();
@@ -201,7 +201,7 @@ struct Machine {
     versions: Versions,
     /// The state of its NVLink partitions; none: Fabric Manager manages none.
     partitions: Option<Partitions>,
-    /// What cannot be compared on this machine.
+    /// The parts that cannot be compared on this machine.
     untold: Vec<String>,
 }
 

@@ -29,7 +29,7 @@ struct Fake {
     calls: Cell<usize>,
     fails: Vec<usize>,
     log: RefCell<Vec<String>>,
-    /// Whether somebody starts a domain just before it is undefined.
+    /// Whether others start a domain just before it is undefined.
     meddled: bool,
     networks: network::FakeNetworks,
 }

@@ -1,4 +1,4 @@
-//! Uses read from a test tree, and what they prevent.
+//! Uses read from a test tree, and their hindrances.
 
 use super::*;
 use crate::fsroot::FsRoot;

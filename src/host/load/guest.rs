@@ -87,7 +87,7 @@ impl GuestFiles {
             KeptFile::open(root, &path, limit).ok().flatten()
         };
         let nics = source.nics.iter().filter_map(|nic| {
-            // Packets that the host sends on a tap, the guest receives.
+            // The guest receives packets that the host sends on a tap.
             let (received, sent) = (counter(nic, "tx_bytes")?, counter(nic, "rx_bytes")?);
             Some(NicFiles { name: nic.clone(), received, sent })
         });

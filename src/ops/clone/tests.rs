@@ -1,5 +1,5 @@
-//! Clones on a hypervisor in memory, with the GPUs of a DGX-2: planned anew, refused, undone, and
-//! killed at every call.
+//! Clones on a hypervisor in memory, with the GPUs of a DGX-2: planned, refused, undone, and killed
+//! at every call.
 
 use super::*;
 use crate::apply::{Step, VolumeStep};
@@ -348,7 +348,7 @@ fn both_guests_have_an_image_over_the_base_that_nobody_writes() {
         (chain(&stage, "c"), stage.fake.definition("a")),
         (vec!["c.os".into(), "a.os".into()], before)
     );
-    // What it has written does not.
+    // One that it has written does not.
     write_on(&at(&stage, "a.os-2"));
     run(&stage, &over("d")).unwrap();
     assert_eq!(chain(&stage, "a"), ["a.os-3", "a.os-2", "a.os"]);
@@ -403,7 +403,7 @@ fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
     assert_eq!(stage.fake.names(POOL), ["a.os", "a.os-2"]);
     undo_of(&stage, "a", true).unwrap();
     assert_eq!(stage.fake.definition("a"), before);
-    // What it left is in the way until somebody deletes it.
+    // Its remains are in the way until they are deleted.
     assert_eq!(refusal(&stage, &over("b")).0, "clone-disk");
     std::fs::remove_file(at(&stage, "a.os-2")).unwrap();
     run(&stage, &over("b")).unwrap();
@@ -555,7 +555,7 @@ fn a_clone_over_a_disk_killed_at_any_call_is_gone_or_whole() {
         assert!(stage.fake.runs("b").is_none(), "call {at_call}");
         assert_eq!(stage.journals(), 0);
         if writes && moved {
-            // What it wrote is kept.
+            // Its data is kept.
             assert_eq!(chain(&stage, "a"), ["a.os-2", "a.os"], "call {at_call}");
             assert_eq!(stage.fake.names(POOL), ["a.os", "a.os-2"], "call {at_call}");
             remove(&stage, "a");

@@ -16,7 +16,7 @@ struct Nic {
     /// Whether that is a network of libvirt.
     is_network: bool,
     settings: NicSettings,
-    /// Whether what the guest sees was named, so that `set` changes it.
+    /// Whether the device that the guest sees was named, so that `set` changes it.
     names_model: bool,
 }
 
@@ -85,7 +85,7 @@ fn both(
         source: wish.network.clone(),
         is_network: true,
         settings: NicSettings {
-            // What the guest sees where nothing is said.
+            // The device that the guest sees by default.
             model: wish.settings.model.or(Some(NicModel::Virtio)),
             ..wish.settings.clone()
         },
@@ -127,7 +127,7 @@ fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Found) {
         let Some(at) = at else { continue };
         let Nic { source, settings: is, .. } = all.remove(at);
         let of = &wanted.settings;
-        // What is not said is as the plan or the template has it.
+        // Unnamed settings are those of the plan or the template.
         let as_it_is = NicSettings {
             mac: of.mac.clone().or(is.mac.clone()),
             queues: of.queues.or(is.queues),
@@ -157,8 +157,8 @@ fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Found) {
     }
 }
 
-/// Whether `set` gives a NIC these settings: it takes none away, and changes what the guest sees
-/// only if that is named.
+/// Whether `set` gives a NIC these settings: it removes none, and changes the device that the guest
+/// sees only if that is named.
 fn is_set(is: &NicSettings, wanted: &NicSettings, names_model: bool) -> bool {
     let keeps = [
         is.mtu.is_none() || wanted.mtu.is_some(),

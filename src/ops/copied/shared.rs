@@ -1,5 +1,5 @@
-//! What a clone has that its source has, too, and that is not copied: what only one of them can have
-//! while it runs, and what both would write to.
+//! Parts that a clone shares with its source and that are not copied: those that only one of them
+//! can have while it runs, and those that both would write to.
 
 use crate::domain::{DomainXml, Element};
 

@@ -120,7 +120,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
     }
     let mut told = told(wanted);
-    // What was the newest is known by its name from then on.
+    // The newest image is known by its name from then on.
     told.extend(image.map(|image| ("image".to_owned(), vec![image])));
     let words = (wanted.applied.clone(), told, wanted.job.clone());
     if let Some(note) = hypervisor
@@ -171,7 +171,7 @@ pub(super) fn opened(world: &World, wanted: &CreateRequest) -> Result<Option<Rc<
     opened.map(Some).map_err(|error| without_hypervisor(world, wanted, error))
 }
 
-/// The error of a machine whose libvirt does not answer, with what else stops the guest.
+/// The error of a machine whose libvirt does not answer, with further reasons against the guest.
 fn without_hypervisor(world: &World, wanted: &CreateRequest, error: Error) -> Error {
     let is_absent = matches!(&error, Error::Hypervisor(error) if error.is_absent());
     if !is_absent || !is_plain(&world.settings.connect) {
@@ -424,7 +424,7 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
     Ok(())
 }
 
-/// Returns the record of what is made for a guest, which outlives its definition.
+/// Returns the record of the objects made for a guest, which outlives its definition.
 fn kept(
     xml: &DomainXml,
     name: &str,

@@ -64,7 +64,7 @@ pub(super) fn refuse_twice(
     Ok(())
 }
 
-/// What one disk is to another one; none: they have nothing to do with each other.
+/// The relation of one disk to another one; `None` if they are unrelated.
 fn said(disk: &Path, other: &Path, uses: &Uses) -> Option<&'static str> {
     let lies =
         |above: &Path, below: &Path| uses.below(above).iter().any(|file| uses.is_same(file, below));

@@ -61,7 +61,7 @@ impl Coded for ArrayVerbError {}
 #[strum(serialize_all = "kebab-case", prefix = "drive-")]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum DriveError {
-    /// What is named is a partition, not a drive.
+    /// The named device is a partition, not a drive.
     #[error("{text} is a partition, not a drive")]
     IsPartition { text: String },
     /// The function has several drives.

@@ -87,7 +87,7 @@ impl Reason {
 pub struct State {
     /// The host, with the names of its drives.
     pub topology: Topology,
-    /// What the domains hold.
+    /// The occupancy of the domains.
     pub held: Occupancy,
     /// Domains and the kernel's name of a block device that each has as a disk.
     disks: BTreeSet<(String, String)>,

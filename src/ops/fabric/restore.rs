@@ -95,7 +95,7 @@ impl Restored {
     }
 }
 
-/// Tells Fabric Manager which partitions are active, or reports what it would be told.
+/// Passes the active partitions to Fabric Manager, or reports them without doing so.
 pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     let root = FsRoot::live()?;
     let topology = if wanted.boot {
@@ -135,7 +135,8 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
         by_libvirt(world, &root, &topology, &list)?
     };
     let running = match &mode {
-        // What is missing in the list is lost: a connection may not show all guests of the machine.
+        // Partitions missing in the list are lost: a connection may not show all guests of the
+        // machine.
         Mode::Restart => with_processes(running, &root, &topology, &list)?,
         Mode::Normal(_) => running,
     };
@@ -321,7 +322,7 @@ fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<(u32, Modules)>> {
     Ok(sets.flatten().collect())
 }
 
-/// Sets the list once, verifies it, and records what is active now.
+/// Sets the list once, verifies it, and records the active partitions.
 fn set(
     manager: &Manager,
     ids: &[u32],

@@ -24,7 +24,7 @@ pub struct PlannedPlace {
     path: PathBuf,
     /// The guest's name.
     pub name: DomainName,
-    /// What was asked for.
+    /// The request.
     pub request: Request,
     /// The template that was named for it.
     pub template: Option<PathBuf>,
@@ -99,7 +99,7 @@ impl PlannedPlace {
                     device.kind() == kind && is_vf == vf
                 })
             });
-            // What comes after these is there because the IOMMU cannot keep it apart.
+            // Functions after these are included because the IOMMU cannot isolate them.
             devices.take(number).collect::<Vec<_>>()
         };
         let wish = |asked: &DeviceWish, kind, vf| match asked {

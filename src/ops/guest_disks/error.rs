@@ -42,7 +42,7 @@ pub enum GuestDiskError {
     /// The size of the disk is not the domain's to change.
     #[error("disk `{target}` cannot be resized: {why}")]
     Fixed { target: String, why: String },
-    /// The size of the disk cannot be told.
+    /// The size of the disk is unknown.
     #[error("the size of disk `{target}` is unknown")]
     NoSize { target: String },
     /// The data of the disk is not proven to be the domain's own.

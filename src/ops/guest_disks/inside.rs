@@ -30,7 +30,7 @@ pub struct InGuest {
     pub why: Option<String>,
 }
 
-/// What is to be done on a grown disk.
+/// The steps on a grown disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Plan {
     /// These commands, program first.
@@ -74,7 +74,7 @@ pub(super) fn grow(
     grown(hypervisor, name, live, (bytes, others)).unwrap_or_else(|why| by_hand(&why))
 }
 
-/// What was done; or why nothing was.
+/// The steps made; or why none were.
 fn grown(
     hypervisor: &dyn Hypervisor,
     name: &str,

@@ -109,8 +109,8 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     Ok(Change { parts: vec![Part::Domain(change)], warnings, question, again, ..all })
 }
 
-/// What is said of a disk that stays. Where the running guest has it still (`runs_with`), or somebody
-/// else (`other`) has it, no command is named that would be pasted while it is written.
+/// The message about a disk that stays. Where the running guest still has it (`runs_with`), or
+/// others do (`other`), no command is named that would be pasted while it is written.
 fn stays(made: &Made, runs_with: bool, other: Option<&Use>) -> String {
     let path = &made.path;
     match other {

@@ -148,8 +148,8 @@ fn refuse_changed(
     Ok(())
 }
 
-/// Refuses to go on where somebody has got what the moves are for. `rest`: the guests that are still
-/// to be moved.
+/// Refuses to go on if others have taken the space that the moves are for. `rest`: the guests that
+/// are still to be moved.
 pub(super) fn refuse_taken(
     (world, wanted): (&World, &RoomRequest),
     rest: &[Target],
@@ -214,7 +214,7 @@ fn parts(
         parts.push(Part::Reports);
     }
     parts.extend([Part::Steps(downs), Part::Steps(ends)]);
-    // What one of them has and another one gets stays bound.
+    // Functions that one of them has and another one gets stay bound.
     let stays: Vec<Bdf> = moving.iter().flat_map(|one| one.moves.comes.clone()).collect();
     let had: Vec<Bdf> = moving.iter().flat_map(|one| one.moves.gone.clone()).collect();
     let mut bound: Vec<Bound> = Vec::new();
@@ -239,8 +239,9 @@ fn again(step: Step) -> Step {
     }
 }
 
-/// The change of a guest's definition, with what is bound for it and given back. `stays`: functions
-/// that guests of this change get, `had`: those that they lose, `bound`: what was bound for them.
+/// The change of a guest's definition, with the functions bound for it and given back. `stays`:
+/// functions that guests of this change get, `had`: those that they lose, `bound`: those that were
+/// bound for them.
 fn definition(
     world: &World,
     (subjects, others): (&Subjects, &Occupancy),

@@ -32,7 +32,7 @@ use gpuvm_core::placement::model_of;
 use gpuvm_core::placement::room::{Limits, Move, Mover, NoRoom, Room, room};
 use gpuvm_core::tune::{Tuned, planned_request, together};
 
-/// What is read of the host for a search.
+/// The host's state for a search.
 pub(super) struct Ground {
     /// The host.
     pub topology: Topology,
@@ -98,7 +98,7 @@ impl Ground {
         let find = |wanted: &RoomRequest| self.find((world, wanted), &may_move, Limits::default());
         let shared = RoomRequest { accept_shared_fabric: true, ..wanted.clone() };
         let (found, option) = match find(wanted) {
-            // What others reach is taken by an option, unless they are strangers.
+            // NVLinks that others reach are accepted by an option, unless they are strangers.
             Err(_) if !wanted.accept_shared_fabric => (find(&shared), " --accept-shared-fabric"),
             found => (found, ""),
         };
@@ -167,7 +167,7 @@ pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
     Err(Error::from(refused).around(error))
 }
 
-/// The command by which a guest without a place would get one, and what it moves; none: it would
+/// The command by which a guest without a place would get one, and its moves; `None` if it would
 /// not. Guests that are not marked as movable are named in it.
 pub fn offer(world: &World, wanted: &RoomRequest) -> Option<RoomOffer> {
     if world.is_recorded() || wanted.guest.taken != Taken::default() {
@@ -398,7 +398,7 @@ impl Search<'_> {
             }
             planned.legs.push(targets);
         }
-        // What the new guest gets is kept for it throughout.
+        // The new guest's resources are kept for it throughout.
         if let Err(error) = plan(self.topology, &now, self.request) {
             let last = found.legs.last().and_then(|leg| leg.last());
             let last = last.map(|one| numbers[one.guest]).unwrap_or_default();
@@ -407,7 +407,7 @@ impl Search<'_> {
         Ok(Ok(planned))
     }
 
-    /// What a guest holds at its new place.
+    /// A guest's resources at its new place.
     fn kept(&self, held: Held, subject: &Subject) -> Held {
         let mut own = self.held.domains.iter().filter(|held| held.domain == subject.name);
         let autostart = own.any(|held| held.autostart);

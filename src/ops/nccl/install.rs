@@ -150,7 +150,7 @@ struct Wanted {
     /// Its content before; none: it did not exist.
     was: Option<String>,
     text: String,
-    /// Whether the old file has to be renamed to its backup name.
+    /// Whether the old file must be renamed to its backup name.
     is_new_name: bool,
 }
 
@@ -207,7 +207,7 @@ impl Plan {
         Ok(Plan { files, overruled, found, written: false })
     }
 
-    /// Writes what is missing, and reads it back.
+    /// Writes missing files, and reads them back.
     fn write(&mut self, guest: &Inside<'_>) -> Result<()> {
         for file in &self.files {
             match file.placed.state {
@@ -247,7 +247,7 @@ impl Plan {
         is_told.then(|| format!("`gpuvm nccl {name} --install` writes it"))
     }
 
-    /// Whether nothing has to be done.
+    /// Whether there is nothing to do.
     fn is_same(&self) -> bool {
         self.found && self.files.iter().all(|file| file.placed.state == State::Same)
     }

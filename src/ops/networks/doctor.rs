@@ -44,7 +44,7 @@ pub struct Diagnosed {
     pub network: Option<String>,
     /// Its kind, in words.
     pub kind: Option<String>,
-    /// What was found.
+    /// The findings.
     #[serde(flatten)]
     pub diagnosis: Diagnosis,
 }
@@ -82,7 +82,7 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
     Ok(Diagnoses { domain: name.to_owned(), running, broken, nics })
 }
 
-/// What is known about the guest.
+/// The known facts about the guest.
 struct Seen<'a> {
     running: bool,
     /// Whether it has the channel of an agent.
@@ -117,7 +117,7 @@ impl<'a> Inner<'a> {
     /// Its report on one NIC; none: it has none.
     fn view(&self, mac: &str) -> Option<Inside> {
         let name = self.nics.as_ref()?.iter().find(|(_, found)| found == mac).map(|(name, _)| name);
-        // The guest's answer is printed and used in a path, so it has to be a plain name.
+        // The guest's answer is printed and used in a path, so it must be a plain name.
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let Some(name) = name.filter(|name| !name.starts_with('.') && name.chars().all(fits))
         else {

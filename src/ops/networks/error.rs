@@ -31,7 +31,7 @@ pub enum NetworkError {
     /// A setting of the NIC does not fit the network.
     #[error("{words} cannot be set on network `{network}` ({kind})")]
     NicSetting {
-        /// The setting, and what is wrong.
+        /// The setting, and its fault.
         words: String,
         network: String,
         kind: String,

@@ -18,7 +18,7 @@ pub struct GuestNic {
     pub mac: String,
 }
 
-/// The interfaces of every domain, each with what it is connected to.
+/// The interfaces of every domain, each with its source.
 #[derive(Debug)]
 pub struct Guests(Vec<(GuestNic, Hook)>);
 

@@ -196,8 +196,8 @@ impl Place {
         }
     }
 
-    /// Performs the deactivations among these steps. Returns what is active then, by Fabric Manager
-    /// and by the file.
+    /// Performs the deactivations among these steps. Returns the active partitions then, by Fabric
+    /// Manager and by the file.
     fn after(&self, steps: &[Step]) -> (Vec<u32>, Vec<u32>) {
         let guests = |_: &[Bdf]| Ok::<(), crate::apply::bind::BindError>(());
         let (manager, file, wait) = (&*self.fm as &dyn Partitions, &self.file(), Duration::ZERO);

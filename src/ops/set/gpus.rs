@@ -100,9 +100,9 @@ pub(crate) fn allowed(
     Ok(())
 }
 
-/// Whether others can reach its NVLinks by what it holds itself, whoever else is there: it was
-/// accepted for that, and for others, too. What a neighbour was given later was accepted for the
-/// neighbour alone.
+/// Whether others can reach its NVLinks by its own functions, whoever else is there: it was
+/// accepted for that, and for others, too. Functions that a neighbour was given later were accepted
+/// for the neighbour alone.
 fn shares_itself(subject: &Subject, subjects: &Subjects) -> Result<bool> {
     let had = subject.xml.held(false)?.devices;
     Ok(shared_nvlink(subjects.topology(), &Occupancy::default(), &had).is_some())

@@ -19,7 +19,7 @@ use crate::world::World;
 use gpuvm_core::tune::items::NewNics;
 use gpuvm_core::tune::{Item, Tuned};
 
-/// What is requested that does not change while a guest runs; none: all of it can.
+/// The requested settings that do not change while a guest runs; `None`: all of them can.
 pub(super) fn not_live(wanted: &SetRequest) -> Option<&'static str> {
     let sizes = [
         ("GPUs", wanted.gpus.is_some() || wanted.gpu_set.is_some()),
@@ -30,7 +30,7 @@ pub(super) fn not_live(wanted: &SetRequest) -> Option<&'static str> {
     sizes.into_iter().find(|(_, is_asked)| *is_asked).map(|(what, _)| what)
 }
 
-/// Refuses what cannot change at once: a guest that is off or stands still, and its size.
+/// Refuses settings that cannot change at once: a guest that is off or paused, and its size.
 pub(super) fn refuse_not_live(world: &World, wanted: &SetRequest) -> Result<()> {
     let name = wanted.name.clone();
     let later = || format!("`{}` changes its next start", wanted.line(false));
@@ -183,7 +183,7 @@ fn quoted(name: &str) -> String {
     format!("'{escaped}'")
 }
 
-/// Refuses what was asked of NICs that stay and that the running guest has otherwise.
+/// Refuses settings of NICs that stay and that differ in the running guest.
 fn refuse_changed(
     (live, after): (&DomainXml, &DomainXml),
     wishes: &[NicWish],

@@ -148,7 +148,7 @@ fn instead_of(path: &Path) -> String {
     )
 }
 
-/// Refuses a disk whose content is not what it is, or what its name says.
+/// Refuses a disk whose content differs from its format, or from its name.
 fn refuse_unlike(
     path: &Path,
     text: &str,

@@ -24,8 +24,8 @@ pub(crate) fn refuse_missing(dir: &Path) -> Result<()> {
     Err(StorageError::NoDirectory { dir }.hint(hint))
 }
 
-/// Refuses steps that would create an existing volume, file or directory: left over, or somebody
-/// else's.
+/// Refuses steps that would create an existing volume, file or directory: left over, or owned by
+/// others.
 pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
         match step {

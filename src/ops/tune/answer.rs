@@ -13,7 +13,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftAlone {
-    /// What it is, and would be.
+    /// Its present and its planned state.
     #[serde(flatten)]
     pub left: Left,
     /// The command that changes it.
@@ -104,7 +104,7 @@ impl TunedDomain {
         TunedDomain { beside, waits, waits_for_start, stays, undone, ..self }
     }
 
-    /// The same with what stays as its owner chose it.
+    /// The same with the settings that stay as its owner chose them.
     pub fn with_left(self, subject: &Subject, left: &[Left]) -> TunedDomain {
         let one = |left: &Left| {
             let (name, item) = (word(&subject.called), left.item);
@@ -155,7 +155,7 @@ fn named(subject: &Subject, mut reason: Reason) -> Reason {
     reason
 }
 
-/// The findings that are told and that no reason has told. Of a file their commands name the file.
+/// The findings to be reported that no reason has reported. Of a file their commands name the file.
 fn findings(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
     let is_told = |finding: &&Finding| {
         let is_taken = subject.running && finding.rule == HUGE_PAGES_SHORT;

@@ -88,7 +88,7 @@ pub(crate) fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<
     let is_same = topology(&tuned.after, host).is_ok_and(|after| after.system == before.system);
     let name = word(&subject.name);
     let command = if subject.is_file {
-        // What a file describes runs elsewhere, or not at all.
+        // The guest that a file describes runs elsewhere, or not at all.
         subject.naming(&format!("as `gpuvm nccl {name}` prints it then"))
     } else {
         format!("`gpuvm nccl {name} --install`")

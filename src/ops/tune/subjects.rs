@@ -374,7 +374,7 @@ impl Subjects {
         }
     }
 
-    /// The inputs of changes beside what is held at another time.
+    /// The inputs of changes beside the occupancy at another time.
     pub(crate) fn beside<'a>(
         &'a self,
         others: &'a Occupancy,
@@ -386,7 +386,7 @@ impl Subjects {
         Given { topology, others, items, allow_remote, disks, abilities, versions }
     }
 
-    /// Tunes the domains, and returns the settings with what was found for them.
+    /// Tunes the domains, and returns the settings with the findings for them.
     pub fn try_all(&self, wanted: &Tune) -> (Items, Vec<Result<Tuned, TuneError>>) {
         let mut items = wanted.items.clone();
         items.networks = self.networks.clone();

@@ -220,8 +220,7 @@ fn what_is_not_free_is_refused_before_anything_is_begun() {
 #[test]
 fn in_use_is_success_where_the_list_says_active() {
     for code in [-7, -17] {
-        // Active although it was not before: somebody activated it in between, or the answer was
-        // lost.
+        // Active although it was not before: it was activated in between, or the answer was lost.
         let place = Place::new(&[]);
         let end = place.activate(&Fake { codes: vec![(1, code, true)], ..Fake::default() });
         end.result.unwrap();

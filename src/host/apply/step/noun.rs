@@ -63,7 +63,7 @@ pub(in crate::apply) trait Noun: fmt::Display {
         false
     }
 
-    /// Besides final steps.
+    /// Besides the steps that are final.
     fn takes_away(&self) -> bool {
         false
     }
@@ -73,7 +73,7 @@ pub(in crate::apply) trait Noun: fmt::Display {
         false
     }
 
-    /// Besides steps on the host.
+    /// Besides the steps on the host.
     fn is_of_machine(&self) -> bool {
         false
     }

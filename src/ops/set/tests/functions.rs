@@ -116,7 +116,7 @@ fn an_address_that_is_no_nic_is_refused_with_where_nics_are_shown() {
         assert!(error.whole().contains(said), "{}", error.whole());
         assert_eq!(error.refusal().unwrap().hint, "`gpuvm nic list` shows the NICs");
     }
-    // What changes is told of NICs alone, though the guest has a GPU, too.
+    // Changes are reported of NICs alone, though the guest has a GPU, too.
     let tuned = look(&stage.world, &exactly("0000:e1:00.0").tuning(None, None)).unwrap();
     let changes = tuned.pairs().flat_map(|(_, tuned)| tuned.changes.clone());
     let said: Vec<String> =
@@ -257,7 +257,7 @@ fn what_virtual_functions_may_do_is_recorded_and_goes_with_them() {
     let xml = || DomainXml::parse(&stage.fake.definition("a")).unwrap();
     let guarded = xml().guarded().unwrap();
     assert_eq!((guarded[0].bdf, guarded[0].to), (vfs[0], guard));
-    // Another one comes, the first keeps what it may do.
+    // Another one is added, the first keeps its permissions.
     assert!(run(&stage, &named(&vfs, vec![])).unwrap().made);
     assert_eq!(xml().guarded().unwrap(), guarded);
     assert!(stage.fake.definition("a").contains("<tag id='5'/>"));
