@@ -24,7 +24,7 @@ pub struct CapacityArgs {
     /// What each guest gets with its GPUs.
     #[command(flatten)]
     pub shape: ShapeArgs,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
     /// Write Prometheus metrics to FILE

@@ -57,7 +57,7 @@ pub struct DeviceListArgs {
     /// List every PCI function except bridges
     #[arg(long)]
     pub all: bool,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
 }

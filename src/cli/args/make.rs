@@ -103,7 +103,7 @@ pub struct ExportArgs {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t, hide_default_value = true)]
     #[arg(hide_possible_values = true, help_heading = BEHAVIOUR)]
     pub format: ExportFormat,
-    /// With --format kubevirt: print what the cluster needs
+    /// With --format kubevirt: print the cluster's settings
     ///
     /// The part of its KubeVirt that permits the guest's devices, for `kubectl patch`, in place of
     /// the VirtualMachine. JSON has both.
@@ -169,8 +169,8 @@ pub struct CreateArgs {
     pub movable: bool,
     /// Allow overwriting drives that contain data
     ///
-    /// The guest may overwrite what is on the drives that it is given. Without this option gpuvm
-    /// asks, and refuses if there is no terminal.
+    /// The guest may overwrite all data on its drives. Without this option gpuvm asks, and refuses
+    /// if there is no terminal.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_data_loss: bool,
     /// Do nothing if the guest exists as requested
@@ -187,8 +187,8 @@ pub struct CreateArgs {
     pub no_wait: bool,
     /// Time limit for the guest's address
     ///
-    /// Ctrl-C while it waits leaves the guest running, and ends with 130; before, it removes what was
-    /// made.
+    /// Ctrl-C while it waits leaves the guest running, and ends with 130; before, it removes the
+    /// new guest.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub wait: u64,

@@ -4,7 +4,7 @@ use super::heading::{BEHAVIOUR, PICTURE};
 use clap::{Args, ValueHint};
 use std::path::{Path, PathBuf};
 
-/// Where a picture goes, and what is in it.
+/// The file of a picture, and its content.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ViewArgs {
     /// Write a page with a picture to FILE; `-`: stdout
