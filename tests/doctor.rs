@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// What is laid over the host: path and text; a text that begins with `->` is a link's target.
+/// Files laid over the host: path and text; a text that begins with `->` is a link's target.
 type Overlay = &'static [(&'static str, &'static str)];
 
 const DROP_IN: &str = "etc/systemd/system/libvirtd.service.d/hardened.conf";
@@ -225,7 +225,7 @@ fn each_rule_finds_its_sign_and_no_other_does() {
             assert!(!finding[key].as_str().unwrap().is_empty(), "{rule}: {key}");
         }
         assert!(!finding["fix"].as_array().unwrap().is_empty(), "{rule}");
-        // A record of that host tells the same, but for programs that run.
+        // A record of that host gives the same result, except for programs that run.
         let _ = fs::remove_file(&record);
         let words = ["host", "capture", record.to_str().unwrap(), "--host"];
         let (code, _, err) = run(gpuvm(&words).arg(&root));
@@ -831,7 +831,7 @@ fn fix_prints_the_commands_and_runs_none() {
     assert_eq!(fs::read_to_string(&policy).unwrap(), "default [powersave]\n");
     assert!(out.contains("\necho 2 >/sys/kernel/mm/ksm/run\n"), "{out}");
     assert!(out.contains("# error: GPU 0000:34:00.0"), "{out}");
-    // What it prints is a script, whatever it was found by.
+    // Its output is a script, by whatever name it was found.
     let file = own.path().join("script");
     fs::write(&file, &out).unwrap();
     let (code, _, err) = run(std::process::Command::new("sh").arg("-n").arg(&file));

@@ -61,7 +61,7 @@ pub unsafe extern "C" fn nvmlDeviceGetModuleId(handle: usize, module: *mut c_uin
     0
 }
 
-/// What is at the end of a link.
+/// The end of a link.
 enum End {
     /// A GPU at this address.
     Gpu(String),

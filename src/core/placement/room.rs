@@ -3,9 +3,9 @@
 //!
 //! Sets of guests are examined by their cost, the smallest first, so that the first one that helps
 //! costs the least of all. A set of guests whose GPUs cannot lie beside each other on the board is
-//! passed over without a plan; every other one is planned together with the new guest
-//! (`joint`). Where a search would take too long, guests are taken out by their cost until there
-//! is room, and those that need not move are put back: [`Room::is_best`] tells.
+//! passed over without a plan; every other one is planned together with the new guest (`joint`).
+//! Where a search would take too long, guests are taken out by their cost until there is room, and
+//! those that need not move are put back; see [`Room::is_best`].
 
 use super::again::{count, request_of};
 use super::groups;

@@ -275,7 +275,7 @@ impl<'a> Taken<'a> {
     }
 
     /// Memory of all domains on the node at this place of [`Topology::nodes`]. Memory bound to
-    /// several nodes, or to none, counts in proportion to what is left on them.
+    /// several nodes, or to none, counts in proportion to the free memory of these.
     pub(super) fn memory(&self, node: usize) -> MemSize {
         sum(&self.memory[node])
     }

@@ -89,7 +89,7 @@ pub struct OtherFunctions {
     pub nics: Option<DeviceWish>,
     /// Virtual functions; none: they stay.
     pub vfs: Option<DeviceWish>,
-    /// Settings of virtual functions, as [`Extras::vf_settings`]; what they leave out stays.
+    /// Settings of virtual functions, as [`Extras::vf_settings`]; omitted ones stay.
     pub vf_settings: Vec<VfSettings>,
     /// NVMe drives; none: they stay.
     pub nvmes: Option<DeviceWish>,
