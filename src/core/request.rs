@@ -549,7 +549,7 @@ pub struct Request {
     #[serde(skip)]
     pub template: Template,
     /// Pages that each cell's memory is a multiple of, where these are larger than those that back
-    /// it; `tune` is asked for it, a new guest never.
+    /// it; set by `tune` only, never for a new guest.
     #[serde(skip)]
     pub rounding: Option<PageSize>,
 }

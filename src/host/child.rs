@@ -25,7 +25,7 @@ const LARGEST: usize = 1 << 20;
 /// Interval at which `stop` is asked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Returns why not to wait for the answer any longer; none to go on waiting.
+/// Returns why not to wait for the answer any longer; `None` to keep waiting.
 pub type Stop<'s> = &'s mut dyn FnMut() -> Option<String>;
 
 /// Why there is no answer.

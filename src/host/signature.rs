@@ -94,7 +94,7 @@ pub fn check(
     Ok(Signed::By { key: key.to_owned(), text })
 }
 
-/// What gpgv said in the end, without its own name.
+/// The last message of gpgv, without its own name.
 fn message(error: &CommandError) -> String {
     let CommandError::Failed { message, .. } = error else { return error.to_string() };
     let last = message.rsplit("gpgv: ").next().unwrap_or(message);

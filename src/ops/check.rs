@@ -122,8 +122,8 @@ fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Oc
     Ok(Occupancy::default())
 }
 
-/// Returns findings on a domain's disks, those that others use, that do not exist, or are of another
-/// format; and on what its NICs are connected to; and what could not be looked at.
+/// Returns findings on a domain's disks, those that others use, that do not exist, or are of
+/// another format; and on the sources of its NICs; and the parts that could not be examined.
 fn of_disks(domain: &DomainXml, world: &World) -> Result<(Vec<Finding>, Option<String>)> {
     let hypervisor = world.hypervisor()?;
     let own = match domain.uuid() {

@@ -91,7 +91,7 @@ pub fn compare(
     Ok(Some(Compared { summary, differences: found.0, is_told: was.is_some() }))
 }
 
-/// The guest that was asked for by name, if it exists exactly so; an error if it is another one.
+/// The guest that was requested by name, if it exists exactly so; an error if it is another one.
 pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSummary>> {
     let NameRequest::Exact(name) = &wanted.guest.name else {
         let message = "--if-absent needs the name of the guest";

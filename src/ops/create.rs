@@ -125,7 +125,7 @@ impl Found {
     }
 }
 
-/// Why a wait goes on no longer.
+/// Why a wait ends.
 enum Stopped {
     /// A signal.
     Signal(String),

@@ -619,7 +619,7 @@ fn carry_out(
             let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
             world.progress(&format!("domain `{}` is changed: {}", found.name, what.join("; ")));
         } else {
-            // Another has changed it since it was looked at.
+            // Another has changed it since it was examined.
             *found = AppliedGuest::new(&found.name, GuestAction::Keep);
         }
     }

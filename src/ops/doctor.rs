@@ -271,9 +271,9 @@ pub(crate) fn absent(world: &World) -> Connection {
     Connection::Absent { why: error.message, is_library }
 }
 
-/// Applies the rules to devices of this machine that a guest is to get: refuses if one says that it
-/// surely fails, and warns of the others; `said`: rules whose warning the caller gives itself. Does
-/// nothing on recorded and other machines.
+/// Applies the rules to devices of this machine that a guest is to get: refuses if one reports a
+/// certain failure, and warns of the others; `said`: rules whose warning the caller gives itself.
+/// Does nothing on recorded and other machines.
 pub fn before(
     world: &World,
     topology: &Topology,

@@ -37,7 +37,8 @@ pub struct ListedDomain {
     /// Uptime in seconds; none: not running, not on this machine, or not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uptime_s: Option<u64>,
-    /// Whether it starts with the host; none: its driver does not say, or more was not asked for.
+    /// Whether it starts with the host; none: its driver does not report it, or more was not
+    /// requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autostart: Option<bool>,
     /// Result of `verify`; none: not requested, or unknown.

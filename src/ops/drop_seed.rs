@@ -101,7 +101,8 @@ pub fn wait_for<E>(
 }
 
 /// Asks a guest's agent whether cloud-init is done: whether it can open the last file that
-/// cloud-init writes. Nothing runs in the guest for it, and nothing else from the guest is trusted.
+/// cloud-init writes. The query runs no program in the guest, and no other answer of the guest is
+/// trusted.
 fn is_done(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
     let ask = |command: serde_json::Value| hypervisor.ask_agent(name, &command.to_string(), ANSWER);
     let file = serde_json::json!({ "path": RESULT, "mode": "r" });

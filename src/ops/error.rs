@@ -105,7 +105,7 @@ impl Refusal {
         Refusal { message: message.into(), hint: hint.into(), code }
     }
 
-    /// What stands around a cause, whose code it has.
+    /// A message around a cause, whose code it has.
     pub fn around(message: impl Into<String>, hint: impl Into<String>) -> Refusal {
         Refusal::new(Class::Refused, message, hint)
     }

@@ -154,7 +154,7 @@ fn lost(wanted: &GuestRequest, disks: &StorageRequest) -> Vec<Lost> {
     lost
 }
 
-/// How disks would be made on this host, as far as it was asked for.
+/// How disks would be made on this host, as far as requested.
 fn of_this_host(disks: &StorageRequest, has_gpus: bool) -> Vec<String> {
     let usual = StorageRequest::default();
     let dir = |dir: &Option<PathBuf>, of: &str| {

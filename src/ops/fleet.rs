@@ -76,7 +76,7 @@ pub struct FleetHost {
     pub name: String,
     /// The URI of its libvirt; none: its record is all there is.
     pub connect: Option<String>,
-    /// The record of its layout; none: it is asked for it.
+    /// The record of its layout; `None`: the host is queried.
     pub record: Option<PathBuf>,
     /// Whether another host of the file has the same record, however each writes its path.
     pub is_shared: bool,
@@ -400,7 +400,7 @@ fn told<T>(
     let answer = question(&world, host).and_then(|answer| match world.unseen() {
         // What its guests hold would count as free.
         Some(_) if host.connect.is_some() => {
-            // Nor is it said that it does.
+            // Nor are its warnings reported.
             quiet.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
             world.hypervisor().map(|_| answer)
         }

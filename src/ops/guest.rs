@@ -71,7 +71,7 @@ pub fn resolve_on(
         request = planned.exact(&topology)?;
     }
     request = with_template(world, wanted, request, &topology)?;
-    // No hint on the place is of use while this stands.
+    // No hint on the place is useful while this error persists.
     render::refuse_room(wanted, &request, &topology)?;
     render::refuse_machine(world, wanted, &request, &topology)?;
     let mut occupancy =
@@ -221,7 +221,7 @@ pub fn refuse_name_taken(
     Err(HypervisorError { kind, doing, message }.hint(hint))
 }
 
-/// Of a guest whose vCPUs stand still: the word for its state, and the command that lets it go on.
+/// Of a guest whose vCPUs are paused: the word for its state, and the command that resumes it.
 pub fn still(state: DomainState, name: &str) -> Option<(&'static str, String)> {
     match state {
         DomainState::Paused => Some(("is paused", format!("`gpuvm resume {}`", word(name)))),

@@ -48,7 +48,8 @@ rm -rf "$1""#;
 const PIECE: usize = 32 << 10;
 /// The shortest and the longest time between two looks at a shell that prints nothing.
 const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(250)];
-/// How often it is asked whether the shell has ended, and told that this program is there.
+/// The interval of the checks whether the shell has ended, which also show it that this program is
+/// alive.
 const OFTEN: Duration = Duration::from_secs(1);
 /// The most bytes before the guest's output file is emptied.
 const KEPT: u64 = 4 << 20;

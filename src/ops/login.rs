@@ -154,7 +154,7 @@ fn proven(
     let GuestAddress { ip, mac, .. } = &found;
     let doctor = format!("`gpuvm network doctor {}` looks into it", word(name));
     let refused = |message, hint| Err(classed(Class::Refused, message, hint));
-    // A definition that cannot be read hinders no login: what answers is looked at below.
+    // A definition that cannot be read prevents no login: the answering machine is checked below.
     let owner = |mac: &str| mac_owner(hypervisor, mac, Some(uuid)).unwrap_or_default();
     if let Some(other) = owner(mac).filter(|other| other.state.is_active()) {
         let message =

@@ -1,7 +1,7 @@
 //! Which disks in a domain's metadata are removed with it: those that are proven to be its own and
-//! that nothing else needs. Metadata is copied with a definition and can be written by anybody, so
-//! it proves nothing by itself: the record has to contain the UUID of this domain, and the disk has
-//! to be one of its disks still.
+//! that are not needed otherwise. Metadata is copied with a definition and can be written by
+//! anybody, so it proves nothing by itself: the record must contain the UUID of this domain, and
+//! the disk must be one of its disks still.
 
 use crate::apply::{self, FileStep, Step, VolumeStep};
 use crate::domain::DomainXml;
@@ -148,7 +148,7 @@ impl<'a> Proof<'a> {
         };
         let mut needed = self.uses.of_disk(path, volume);
         needed.retain(needs);
-        // A volume that is a disk of a domain is said by that domain.
+        // A volume that is a disk of a domain is reported with that domain.
         let of_domain = |one: &Use| match &one.by {
             User::Domain { uuid, .. } => Some(uuid.clone()),
             User::Volume(_) | User::Loop(_) => None,

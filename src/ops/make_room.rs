@@ -275,7 +275,7 @@ fn moves(
     }
 }
 
-/// Says that a guest is moved, and what of it is not as it should be.
+/// Reports that a guest is moved, and its deviations.
 fn ended(world: &World, target: &Target, room: &RoomPlan) -> Result<()> {
     let name = &target.name;
     world.progress(&format!("domain `{name}` is moved"));

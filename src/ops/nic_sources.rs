@@ -21,7 +21,7 @@ pub(crate) enum NoSource {
     Bridge(String),
     /// The network device of a macvtap does not exist.
     Device(String),
-    /// A macvtap cannot stand on the loopback device.
+    /// A macvtap is not possible on the loopback device.
     Loopback(String),
 }
 

@@ -29,7 +29,7 @@ pub struct Recover {
     pub end: Vec<String>,
     /// Whether leftovers of guests that no longer exist are released.
     pub gone: bool,
-    /// The verbs whose changes are recovered, and nothing else; empty: all.
+    /// The only verbs whose changes are recovered; empty: all.
     pub only: &'static [&'static str],
 }
 

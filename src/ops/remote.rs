@@ -104,7 +104,7 @@ pub fn way(uri: &Uri<'_>) -> Option<Vec<String>> {
         argv.extend(["-l".to_owned(), Some(user).filter(|user| fit(user, "\\+"))?.to_string()]);
     }
     if let Some(key) = uri.parameter("keyfile") {
-        // ssh itself reads `~/` as the home of who runs it.
+        // ssh itself reads `~/` as the home of its user.
         let is_fit = |key: &String| key.starts_with('/') || key.starts_with("~/");
         argv.extend(["-i".to_owned(), Some(key).filter(is_fit)?]);
     }

@@ -171,7 +171,7 @@ pub trait Reporter: Send + Sync {
     fn progress(&self, text: &str);
     /// Reports progress that only whoever asks for more details wants.
     fn detail(&self, _text: &str) {}
-    /// Reports a problem despite which the operation goes on.
+    /// Reports a problem that does not stop the operation.
     fn warning(&self, text: &str);
     /// Reports the bytes done of a long step, and their total.
     fn bytes(&self, _through: u64, _of: u64) {}

@@ -49,9 +49,8 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
     Ok(occupancy)
 }
 
-/// The same for a guest that does not exist yet, with what keeps NVLink partitions from being
-/// activated for it.
-/// `has_gpus`: whether it gets any; Fabric Manager is not asked for others.
+/// The same for a guest that does not exist yet, with the reasons why NVLink partitions cannot be
+/// activated for it. `has_gpus`: whether it gets any; Fabric Manager is not asked for others.
 pub fn taken_for_new(
     world: &World,
     of: &Taken,

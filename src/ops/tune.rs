@@ -68,7 +68,7 @@ pub struct Tuning {
 pub fn look(world: &World, wanted: &Tune) -> Result<Tuning> {
     let subjects = subjects::read(world, wanted)?;
     let tuned = subjects.tune(world, wanted)?;
-    // Each setting that stays is tuned for once more, which takes too long for all of a host.
+    // Each setting that stays is tuned for again, which takes too long for all of a host.
     let named = !wanted.all_domains;
     let left = if named { subjects.left_alone(wanted, &tuned) } else { Vec::new() };
     Ok(Tuning { subjects, tuned, extras: Vec::new(), left })

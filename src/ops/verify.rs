@@ -90,7 +90,7 @@ impl Verified {
     }
 }
 
-/// A domain's name for messages; an empty one stands for no domain.
+/// A domain's name for messages; an empty one means no domain.
 pub fn called(domain: &str) -> &str {
     if domain.is_empty() { "this host" } else { domain }
 }

@@ -239,8 +239,8 @@ impl World {
         Ok(self.is_here()? && !self.is_test())
     }
 
-    /// What root has recorded of the guests of this machine, which this run does not read; none: it
-    /// reads all records. To be said before anything is said not to be recorded.
+    /// Root's records of the guests of this machine, which this run does not read; `None`: it reads
+    /// all records. To be reported before anything is reported as not recorded.
     pub fn unread_records(&self) -> Option<String> {
         let other = other_state().filter(|_| self.settings.state.is_none())?;
         // Without an answer it is not known whose guests are meant.

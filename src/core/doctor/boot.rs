@@ -1,4 +1,4 @@
-//! Rules on who has a GPU: the driver that wins at boot, and what holds it now.
+//! Rules on the driver of a GPU: the one that wins at boot, and the present one.
 
 use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};

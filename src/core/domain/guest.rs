@@ -318,8 +318,8 @@ pub struct Record {
     pub assumed: Option<Stack>,
 }
 
-/// Free root ports of a new guest if it is not said how many: one, as libvirt leaves where it chooses
-/// places itself, so that a disk, a NIC or a drive can be plugged. A port costs the guest a bus number
+/// Free root ports of a new guest by default: one, as libvirt leaves where it chooses places
+/// itself, so that a disk, a NIC or a drive can be plugged. A port costs the guest a bus number
 /// and, for x86 firmware, a window of I/O ports, of which there are few.
 pub const SPARE_PORTS: u32 = 1;
 /// The most free root ports that a guest can be made with.

@@ -108,8 +108,8 @@ pub enum Setting {
     },
     /// The I/O threads that schedulers are for.
     IothreadSchedulers {
-        /// Each `<iothreadsched>` of which something is said, by its place among them, from 0; with
-        /// no thread it goes.
+        /// Each `<iothreadsched>` with a changed setting, by its place among them, from 0; with no
+        /// thread it is removed.
         threads: Vec<(usize, IothreadSet)>,
     },
     /// The guest's packages, cores and threads; none: libvirt's one package for each vCPU.
@@ -136,19 +136,19 @@ pub enum Setting {
     },
     /// Memory is filled when it is used.
     NoFill,
-    /// A disk that was made for the guest stands in our metadata, where the guest has such.
+    /// A disk that was made for the guest is listed in our metadata, if the guest has any.
     Made {
         /// The disk.
         disk: Made,
     },
     /// Disks.
     Disks {
-        /// Each disk of which something is said.
+        /// Each disk with a changed setting.
         disks: Vec<DiskTuning>,
     },
     /// NICs.
     Nics {
-        /// Each NIC of which something is said.
+        /// Each NIC with a changed setting.
         nics: Vec<NicTuning>,
     },
     /// The channel of the guest's agent.
@@ -191,7 +191,7 @@ pub enum Setting {
     /// and an Intel IOMMU without (its `intel_iommu.c`, `vtd_machine_done_notify_one`). Without DMA
     /// translation, else a guest that uses it maps all memory of its GPUs.
     RemapInterrupts {
-        /// Whether nothing is said of DMA translation, which libvirt does not know then.
+        /// Whether DMA translation is unspecified, in which case libvirt does not know it.
         translates_dma: bool,
     },
     /// Whether functions are passed through by iommufd: the domain says it, and none of these devices
@@ -248,7 +248,7 @@ pub enum Setting {
         /// The functions.
         guarded: Vec<Guarded>,
     },
-    /// What our metadata says was asked for, where there is any.
+    /// The request in our metadata, if there is any.
     Request {
         /// The wish.
         request: Box<Request>,

@@ -116,7 +116,7 @@ pub struct PodDomain {
     /// Their number, if they have pcpus of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_threads: Option<IoThreads>,
-    /// Its machine type, if one is asked for.
+    /// Its machine type, if one is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<PodMachine>,
     /// UEFI.

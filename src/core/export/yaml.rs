@@ -27,7 +27,7 @@ fn block(text: &mut String, value: &Value, column: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (number, (key, value)) in fields.iter().enumerate() {
-                // The first field of an item stands behind its dash.
+                // The first field of an item follows its dash.
                 let indent = if number == 0 && !text.ends_with('\n') { 0 } else { column };
                 let _ = write!(text, "{:indent$}{}:", "", key_text(key));
                 below(text, value, column);

@@ -75,8 +75,8 @@ impl Readiness {
         }
     }
 
-    /// Returns all that is to be said of it, each cause once: not of partitions that only share
-    /// GPUs with an unused one.
+    /// Returns all messages about it, each cause once: not about partitions that only share GPUs
+    /// with an unused one.
     pub fn causes(&self) -> Vec<Obstacle> {
         let shares = |why: &&PartitionRefusal| matches!(why, PartitionRefusal::Overlap { .. });
         let own = self.refused.iter().filter(|why| !shares(why)).cloned();

@@ -78,8 +78,8 @@ pub fn differences(wanted: &Request, record: &Request, now: &Guest, topology: &T
     found
 }
 
-/// Compares the size with which a guest runs, and the functions that it has meanwhile. What differs
-/// at its next start, too, is said once.
+/// Compares the size with which a guest runs, and the functions that it has meanwhile. Differences
+/// at its next start, too, are reported once.
 pub fn running(
     wanted: &Request,
     record: &Request,

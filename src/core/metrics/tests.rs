@@ -24,7 +24,7 @@ fn text(topology: &Topology, held: &Occupancy) -> String {
     })
 }
 
-/// The value of each sample, by what stands before it; every sample is there once.
+/// The value of each sample, by the text before it; every sample occurs once.
 fn samples(text: &str) -> BTreeMap<&str, &str> {
     let mut all = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

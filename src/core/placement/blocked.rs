@@ -8,7 +8,7 @@ use crate::words::{count, nouns};
 const SHOWN: usize = 8;
 
 impl Blocked {
-    /// Returns what prevents the size, who holds it, indented, and what would free it, a line each.
+    /// Returns the reasons against the size, the holders, indented, and the remedy, a line each.
     pub fn lines(&self) -> Vec<String> {
         let Blocked { gpus, what, holders, even_empty, advice, room, bounded } = self;
         let number = count(*gpus, "GPU");

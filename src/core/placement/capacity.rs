@@ -239,7 +239,7 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     let mut fit = Fit { guests: 0, shares: false, open: false };
     while fit.guests < most {
         let Ok(placement) = plan(topology, &held, request) else { return fit };
-        // Any number floats; one is said to fit where `create` makes one.
+        // Any number floats; one is reported to fit where `create` makes one.
         if fit.guests > 0 && request.pins == PinPolicy::Auto && placement.pins() == PinPolicy::None
         {
             return fit;

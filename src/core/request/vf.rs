@@ -62,7 +62,7 @@ pub struct VfSettings {
 }
 
 impl VfSettings {
-    /// Returns them with those that `said` has in place of its own.
+    /// Returns them with the settings of `said` in place of its own.
     pub fn over(&self, said: &VfSettings) -> VfSettings {
         let Guard { trust, spoof } = said.guard;
         VfSettings {

@@ -109,8 +109,8 @@ pub struct Machine {
     /// Whether the guests of the host trust each other, as set by its admin; none: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    /// Why what its admin has said is not read, so that its guests are treated as strangers; none:
-    /// it is.
+    /// Why its admin's declaration is not used, so that its guests are treated as strangers;
+    /// none: it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_unread: Option<String>,
     /// What of the health of GPUs could not be read, and why; not recorded.

@@ -19,9 +19,9 @@ pub struct Left {
     pub gain: &'static str,
 }
 
-/// The settings of a guest that gpuvm did not make which were not named, stay, and would be otherwise
-/// if they were; guests of ours follow the request of their creation. Of settings that the guest's
-/// system or an argument of QEMU decides nothing is said.
+/// The settings of a guest that gpuvm did not make which were not named, stay, and would change if
+/// they were; guests of ours follow the request of their creation. Settings decided by the guest's
+/// system or by an argument of QEMU are not mentioned.
 pub fn left_alone(current: &DomainXml, given: &Given<'_>, tuned: &Tuned) -> Vec<Left> {
     if current.record().ok().flatten().is_some() {
         return Vec::new();

@@ -269,8 +269,8 @@ fn in_place(
             return None;
         }
     }
-    // The planner is asked for these cores and one more, of which it has the emulator on the last:
-    // which of them has which part is the guest's choice.
+    // The planner is given these cores and one more, of which it has the emulator on the last: the
+    // guest chooses the role of each.
     let named = emulator.and_then(|pin| pin.iter().find(|pcpu| on_node(*pcpu)));
     let last = own.iter().last()?;
     let free_of = topology.pcpus().minus(&own);

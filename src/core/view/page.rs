@@ -1,5 +1,6 @@
-//! The page: the picture and around it all that a reviewer or an admin asks of it, in one file that
-//! needs nothing else. Everything is there without scripts; the script only highlights and filters.
+//! The page: the picture and around it all facts that a reviewer or an admin needs, in one
+//! self-contained file. All content is present without scripts; the script only highlights and
+//! filters.
 
 mod answers;
 mod diff;
@@ -45,7 +46,7 @@ pub struct Page<'a> {
     pub changed: &'a [Changed],
     /// Missing or degraded parts, and skipped checks.
     pub notes: &'a [String],
-    /// Commands to go on with.
+    /// The next commands.
     pub commands: &'a [String],
     /// The document that `--json` prints.
     pub json: &'a str,
@@ -286,7 +287,7 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// A cell of a column, whose head stands before it where rows are cards.
+    /// A cell of a column, whose head precedes it where rows are cards.
     fn cell(&mut self, head: &str, class: &str, text: impl std::fmt::Display) {
         self.begin_cell(head, class);
         self.out.text(text);

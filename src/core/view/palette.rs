@@ -1,5 +1,5 @@
-//! The colours of a picture. Each stands beside a letter or a pattern; text on it has a contrast of
-//! at least 4.5 to 1.
+//! The colours of a picture. Each is beside a letter or a pattern; text on it has a contrast of at
+//! least 4.5 to 1.
 
 use super::guests::HUES;
 

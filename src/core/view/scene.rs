@@ -137,7 +137,7 @@ pub struct NodeBox {
 pub struct MemoryBar {
     /// The bar.
     pub area: Area,
-    /// What stands above it.
+    /// The text above it.
     pub label: String,
     /// How much its whole length is.
     pub whole: String,

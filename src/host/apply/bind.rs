@@ -263,7 +263,7 @@ impl Binder<'_> {
         Ok(now)
     }
 
-    /// Returns who holds a function, as far as visible. `driver_override` is not read for it.
+    /// Returns the holder of a function, as far as visible. `driver_override` is not read for it.
     fn holders(&self, bdf: Bdf) -> Vec<String> {
         let Ok(topology) = crate::discover::discover(self.root) else { return Vec::new() };
         let seen = crate::holders::read(self.root, &topology, &[bdf]).unwrap_or_default();

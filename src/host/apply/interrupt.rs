@@ -108,7 +108,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads signals until told to end.
+/// Reads signals until it is asked to end.
 fn watch(watched: &SignalFd, shared: &Mutex<Shared>) {
     loop {
         let mut ready = [PollFd::new(watched.as_fd(), PollFlags::POLLIN)];

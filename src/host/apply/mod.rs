@@ -173,7 +173,7 @@ impl ApplyError {
         }
     }
 
-    /// Whether a journal stays behind that [`recover()`] goes on with.
+    /// Whether a journal remains, with which [`recover()`] continues.
     pub fn needs_recovery(&self) -> bool {
         matches!(self.aftermath(), Some(Aftermath::Unfinished)) || !self.left().is_empty()
     }

@@ -9,7 +9,7 @@
 //! under a guest about to start with them. Surplus pages, which the kernel adds by itself, are not
 //! counted.
 //!
-//! If the kernel does not reach a number because memory is fragmented, it is tried once more after
+//! If the kernel does not reach a number because memory is fragmented, it is tried again after
 //! compaction; then it is an error with the number reached, and the step is undone. The write is
 //! made by a process of its own, as for drivers (`bind`), so that it completes even if the run is
 //! killed.

@@ -1,7 +1,8 @@
-//! What starts with the machine for guests that do: a unit that finishes interrupted changes, and
-//! the order of libvirt's daemons after what their guests need. The files that bind functions, make
-//! virtual functions and reserve pages say themselves that they come before these daemons. What
-//! stands in the place of one of these files and is not proven ours is neither written nor removed.
+//! Files and units that start with the machine for guests that do: a unit that finishes interrupted
+//! changes, and the order of libvirt's daemons after the resources of their guests. The files that
+//! bind functions, make virtual functions and reserve pages declare themselves that they come
+//! before these daemons. A file in the place of one of these that is not proven ours is neither
+//! written nor removed.
 
 use crate::apply::boot::{BootFile, unit_word, wants};
 use crate::apply::error::BindError;
@@ -77,7 +78,7 @@ pub fn files(program: Option<&str>, installed: bool) -> [BootFile; 4] {
     ]
 }
 
-/// What stands in the place of a file of ours, and stays.
+/// A file or directory in the place of a file of ours, which stays.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stranger {
     /// The file.

@@ -427,7 +427,7 @@ fn a_guest_that_is_started_while_it_is_undefined_is_kept() {
 
 #[test]
 fn what_is_undone_is_undone_under_the_lock() {
-    /// Counts how often the lock is asked for.
+    /// Counts the requests for the lock.
     #[derive(Default)]
     struct Guarded(Watch, usize);
     impl Observer for Guarded {

@@ -100,7 +100,7 @@ impl TextStep {
         self.edit().expects()
     }
 
-    /// Performs the step; compares once more right before.
+    /// Performs the step; compares again right before.
     pub(super) fn perform(&self) -> Result<(), ArrayError> {
         self.edit().expects()?;
         self.edit().write()

@@ -73,7 +73,7 @@ pub(super) fn drop_unfinished(
 ) -> Result<(), StepError> {
     let Some(place) = volume_place(pool, volume, hypervisor)? else { return Ok(()) };
     let storage = hypervisor.storage();
-    // libvirt knows a volume of its directory only once it has looked at that again.
+    // libvirt knows a volume of its directory only after a refresh.
     let volumes = storage.volumes(pool)?;
     let hidden = file_name(&unfinished(&place, token));
     if volumes.iter().any(|volume| volume.name == hidden) {

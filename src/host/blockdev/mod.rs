@@ -1,4 +1,4 @@
-//! Uses of block devices, by any path: who uses one ([`used_by`]), and whether it is held
+//! Uses of block devices, by any path: the users of one ([`used_by`]), and whether it is held
 //! exclusively now ([`is_held`]). The common guard of drives, partitions, and device paths given to
 //! guests. Opens devices for reading only; knows no domains.
 

@@ -156,7 +156,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Waits once more; returns whether it did.
+    /// Waits again; returns whether it did.
     fn waits(&mut self, root: &FsRoot) -> bool {
         let Some(left) = self.0.checked_sub(1) else { return false };
         self.0 = left;
@@ -261,7 +261,7 @@ impl<'r> Finder<'r> {
         Finder { root, by_ids: OnceCell::new() }
     }
 
-    /// Finds a recorded device. Other functions are looked at only if it is not proven to be at its
+    /// Finds a recorded device. Other functions are examined only if it is not proven to be at its
     /// address.
     ///
     /// # Errors

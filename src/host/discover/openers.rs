@@ -125,8 +125,8 @@ impl Dir<'_> {
     }
 }
 
-/// Describes who uses a file of this machine now: a process that has it open for writing, or a QEMU
-/// on another machine, through a shared file system. `reads`: it will only be read, which is
+/// Describes the users of a file of this machine now: a process that has it open for writing, or a
+/// QEMU on another machine, through a shared file system. `reads`: it will only be read, which is
 /// compatible with other readers.
 pub fn in_use(path: &Path, reads: bool) -> Option<String> {
     let meta = path.metadata().ok().filter(Metadata::is_file)?;

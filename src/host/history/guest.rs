@@ -105,8 +105,8 @@ impl GuestRecord {
         }
     }
 
-    /// Returns the step that writes it, replacing its old content; none: nothing is reserved, made
-    /// or told.
+    /// Returns the step that writes it, replacing its old content; `None`: there is nothing to
+    /// record.
     pub fn remember(&self, state: Option<&Path>, was: Option<String>) -> Option<Step> {
         let is_empty = self.reserved.is_empty()
             && self.guarded.is_empty()

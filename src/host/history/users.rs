@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Time limit for one home directory, which may be on a network.
 const LIMIT: Duration = Duration::from_secs(3);
-/// The most users whose directories are looked at.
+/// The most users whose directories are examined.
 const MOST: usize = 64;
 
 /// A user's records of a domain.

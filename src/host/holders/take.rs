@@ -9,7 +9,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hindrance {
-    /// The function that was asked for.
+    /// The requested function.
     pub bdf: Bdf,
     /// The reason, to be read after its address: "is used by ..".
     pub why: String,

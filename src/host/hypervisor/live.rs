@@ -67,7 +67,7 @@ pub trait Live {
     fn start(&self, name: &str) -> Result<(), HypervisorError>;
     /// Asks a guest to shut down; does not wait until it has.
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError>;
-    /// Stops the vCPUs of a running guest, or lets those of a paused one go on.
+    /// Stops the vCPUs of a running guest, or resumes those of a paused one.
     fn pause(&self, name: &str, _paused: bool) -> Result<(), HypervisorError> {
         unsupported(format_args!("pause domain `{name}`"), "cannot pause guests")
     }
@@ -88,13 +88,13 @@ pub trait Live {
     fn used(&self, _name: &str) -> Result<Used, HypervisorError> {
         Ok(Used::default())
     }
-    /// How large a disk of a domain is, by its name in the guest; none where that is not told, as
+    /// The size of a disk of a domain, by its name in the guest; `None` if it is not reported, as
     /// of a drive without medium.
     fn disk_size(&self, _name: &str, _target: &str) -> Result<Option<DiskSize>, HypervisorError> {
         Ok(None)
     }
     /// Bytes that a running guest has read from and written to a disk, by its name in the guest, as
-    /// QEMU counts them; none where that is not told.
+    /// QEMU counts them; `None` if they are not reported.
     fn disk_bytes(
         &self,
         _name: &str,

@@ -36,7 +36,7 @@ pub struct Snapshot {
     pub made_s: u64,
     /// Where its state is.
     pub kind: SnapshotKind,
-    /// What its maker said of it.
+    /// The description by its maker.
     pub description: Option<String>,
     /// The disks whose content it has, by their names in the guest, each with its file.
     pub disks: Vec<(String, String)>,

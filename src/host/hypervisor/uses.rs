@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 const LOOP_COLUMNS: &str = "NAME,BACK-MAJ:MIN,BACK-INO";
 /// Its time limit in seconds.
 const LOOP_S: u64 = 10;
-/// The most files of a directory that are looked at.
+/// The most files of a directory that are examined.
 const MOST_BESIDE: usize = 10_000;
 
 /// The user of a file.

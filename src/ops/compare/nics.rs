@@ -34,7 +34,8 @@ pub(crate) fn wished_nics(wanted: &CreateRequest, topology: &Topology) -> Option
     Some(nics)
 }
 
-/// Compares the networks that a guest runs on. What differs at its next start, too, is said once.
+/// Compares the networks that a guest runs on. Differences at its next start, too, are reported
+/// once.
 pub(super) fn running(
     wanted: &CreateRequest,
     (live, topology): (&DomainXml, &Topology),
@@ -131,7 +132,7 @@ fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Found) {
         let as_it_is = NicSettings {
             mac: of.mac.clone().or(is.mac.clone()),
             queues: of.queues.or(is.queues),
-            // A virtual function shows no model, and libvirt chooses one where none is said.
+            // A virtual function shows no model, and libvirt chooses one by default.
             model: if is.model.is_none() || of.model.is_none() { is.model } else { of.model },
             inbound: of.inbound,
             outbound: of.outbound,

@@ -103,7 +103,7 @@ pub(crate) fn copies(
     let compares =
         |step: &Step| matches!(step, Step::Check(CheckStep::Compare(_) | CheckStep::Source { .. }));
     copies.steps.sort_by_key(compares);
-    // The copy of one alone has looked at it.
+    // The copy of one alone has examined it.
     if copies.disks.len() == 1 {
         copies.steps.retain(|step| !matches!(step, Step::Check(CheckStep::Source { .. })));
     }
@@ -183,7 +183,7 @@ pub(super) fn own_name(
     names.find(is_free).expect("numbers do not end")
 }
 
-/// The file name of a copy that nothing else has.
+/// The unused file name of a copy.
 fn usual_name(file: &str, target: &str, wanted: &CloneRequest) -> String {
     let (name, to) = (&*wanted.name, wanted.to.as_str());
     let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());

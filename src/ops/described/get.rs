@@ -169,8 +169,8 @@ fn networks(xml: &DomainXml, vcpus: u32, fields: &mut Vec<Field>) {
     list(fields, Opt::Network, nics.filter_map(told).collect());
 }
 
-/// Adds its disks, but for those that `create` makes by itself: those that it boots from, or that it
-/// has besides, whoever made them. Returns those that no option makes.
+/// Adds its disks, except for those that `create` makes by itself: those that it boots from, and
+/// further ones, whoever made them. Returns those that no option makes.
 fn disks(xml: &DomainXml, fields: &mut Vec<Field>) -> Vec<String> {
     let made = xml.made();
     let is_named = |disk: &Element<'_>| {

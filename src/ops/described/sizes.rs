@@ -1,5 +1,5 @@
-//! Other sizes of guests of a file, planned together with its new guests: who gets less makes room
-//! for who gets more, and no GPU is promised twice.
+//! Other sizes of guests of a file, planned together with its new guests: guests that shrink make
+//! room for guests that grow, and no GPU is promised twice.
 
 use super::{ApplyRequest, DescribedError, no_place};
 use crate::domain::view::gpu_indexes;

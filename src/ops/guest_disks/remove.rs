@@ -145,7 +145,7 @@ fn refuse_half(
     Ok(())
 }
 
-/// Refuses to ask a guest to let go of a disk that stands still.
+/// Refuses to ask a paused guest to release a disk.
 fn refuse_still(subject: &Subject, target: &str) -> Result<()> {
     let Some((state, first)) = still(subject.state, &subject.name) else { return Ok(()) };
     let line = line(&subject.name, target);

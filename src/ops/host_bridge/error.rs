@@ -25,7 +25,7 @@ pub enum HostBridgeError {
     /// The process that makes the change was killed.
     #[error("the process that makes the change was killed ({status})")]
     GuardKilled { status: String },
-    /// The terminal has closed while the change goes on.
+    /// The terminal was closed during the change.
     #[error("the terminal is gone")]
     NoTerminal,
     /// The bridge does not wait to be confirmed.

@@ -39,7 +39,7 @@ pub fn leave_terminal() {
 /// How a change under a guard is made.
 #[derive(Debug, Clone)]
 pub struct Guarded {
-    /// Whether consent is asked for.
+    /// Whether consent is requested.
     pub asks: bool,
     /// Whether its steps are only shown.
     pub dry_run: bool,

@@ -40,7 +40,7 @@ pub struct Added {
     pub bytes: u64,
     /// Their SHA-256.
     pub sha256: Sha256,
-    /// Who had said that sum before.
+    /// The earlier statement of that sum.
     pub verified: Word,
     /// The URL that it was fetched from.
     #[serde(skip_serializing_if = "Option::is_none")]

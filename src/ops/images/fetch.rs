@@ -28,8 +28,7 @@ const LISTS: [&str; 4] = ["SHA512SUMS", "SHA256SUMS", "CHECKSUM", "{file}.CHECKS
 pub struct KnownImage {
     /// Its name.
     pub name: ImageName,
-    /// Its URL. `*` in a part of its path stands for the newest there, such as the number of a
-    /// release.
+    /// Its URL. `*` in a part of its path means the newest there, such as the number of a release.
     pub url: String,
     /// Lists of checksums beside it, the first that has it counts; empty: the usual ones.
     pub sums: Vec<String>,

@@ -115,7 +115,7 @@ pub(super) fn repin(
     Ok(change)
 }
 
-/// Refuses another guest of the name, and one that may not be moved any more, or not as it was said.
+/// Refuses another guest of the name, and one that may not be moved any more, or not as stated.
 fn refuse_changed(
     subject: &Subject,
     target: &Target,
@@ -148,8 +148,8 @@ fn refuse_changed(
     Ok(())
 }
 
-/// Refuses to go on if others have taken the space that the moves are for. `rest`: the guests that
-/// are still to be moved.
+/// Refuses to continue if others have taken the space that the moves are for. `rest`: the guests
+/// that are still to be moved.
 pub(super) fn refuse_taken(
     (world, wanted): (&World, &RoomRequest),
     rest: &[Target],

@@ -24,7 +24,7 @@ pub(super) struct Live<'a> {
     pub held: &'a Occupancy,
     /// The request that needs a place.
     pub request: &'a Request,
-    /// How it is asked for.
+    /// The request.
     pub wanted: &'a RoomRequest,
     /// The guests that may be moved.
     pub subjects: &'a Subjects,

@@ -105,7 +105,7 @@ pub(super) fn refuse_shared(
     Ok(())
 }
 
-/// Refuses a place from which its NICs and drives are farther than was asked for when it was made.
+/// Refuses a place from which its NICs and drives are farther than requested when it was made.
 pub(super) fn refuse_far(subject: &Subject, tuned: &Tuned) -> Result<()> {
     let Some(record) = subject.xml.record().ok().flatten() else { return Ok(()) };
     let extras = record.request.extras;

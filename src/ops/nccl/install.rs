@@ -74,7 +74,7 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Whether the guest is as it should be.
+    /// Whether the guest needs no further change.
     pub fn is_settled(&self) -> bool {
         let is_done = self.found && self.files.iter().all(|file| file.state == State::Same);
         is_done || (!self.needed && self.files.is_empty())

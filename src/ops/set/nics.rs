@@ -202,7 +202,7 @@ fn refuse_changed(
     Ok(())
 }
 
-/// What of a request a running NIC has otherwise, besides its bandwidth.
+/// The settings of a request that differ in a running NIC, besides its bandwidth.
 fn other(nic: Element<'_>, wish: &NicWish) -> Option<&'static str> {
     let attr = |child: &str, name: &str| Some(nic.child(child)?.attr(name)?.into_owned());
     let vlan = || Some(nic.child("vlan")?.child("tag")?.attr("id")?.into_owned());

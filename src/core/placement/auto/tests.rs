@@ -90,7 +90,7 @@ fn what_is_advised_is_what_is_missing() {
     }
     let unmounted = placed(&host(0, 40 << 9, false), &asked(40));
     assert!(said(&unmounted).contains("mount -t hugetlbfs -o pagesize=2M"), "{}", said(&unmounted));
-    // Without pools in the record, nothing is said about them.
+    // Without pools in the record, they are not mentioned.
     let bare = HostSpec::even(2, 8, 64, 2).build();
     let found = placed(&bare, &asked(40));
     assert!(said(&found).contains("the record names no pools"), "{}", said(&found));

@@ -468,7 +468,7 @@ fn nodes_that_are_l3_caches_have_one_core_for_helpers_together() {
     assert_ne!(helpers[0], helpers[2]);
     let plain = plan_on(&slices(2), &[], &four).unwrap();
     assert_eq!((plain.vcpu_pins.len(), plain.emulator_pin.len()), (4 * 6, 4 * 2));
-    // As many vCPUs as asked for, where only these fit.
+    // As many vCPUs as requested, where only these fit.
     let all = Request { vcpus: Some(28), ..Request::for_gpus(0) };
     assert_eq!(plan_on(&slices(4), &[], &all).unwrap().vcpu_pins.len(), 28);
 }

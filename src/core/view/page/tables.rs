@@ -135,7 +135,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// What identifies devices, if it was asked for.
+    /// The identifiers of devices, if requested.
     fn serials(&self) -> BTreeMap<Bdf, String> {
         let topology = self.page.subject.topology;
         let mut all: BTreeMap<Bdf, Vec<String>> = BTreeMap::new();

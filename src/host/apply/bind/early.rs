@@ -56,7 +56,7 @@ fn offer(binder: &Binder<'_>, bdf: Bdf, recorded: &DeviceIdentity) -> Result<(),
     }
     let now = identity::read(binder.root, bdf)?;
     if let Some(module) = now.as_ref().and_then(Present::guid_module) {
-        // Without it the function is not proven, which is said.
+        // Without it the function is not proven, which is reported.
         let _ = binder.kernel.load(module);
     }
     Ok(())

@@ -155,7 +155,7 @@ impl Orphan {
         &self.journal.path
     }
 
-    /// The journal, to go on writing it.
+    /// The journal, to continue writing it.
     pub fn into_journal(self) -> Journal {
         self.journal
     }

@@ -18,8 +18,8 @@ use virt::domain::{Domain, DomainState as State};
 use virt::error::{Error, ErrorNumber};
 use virt::sys;
 
-/// Definitions that are asked for at a time: one less than the questions of one client at which a
-/// daemon writes a warning to its log (`max_client_requests`).
+/// Definitions that are requested at a time: one less than the number of requests of one client at
+/// which a daemon writes a warning to its log (`max_client_requests`).
 const AT_ONCE: usize = 4;
 /// The duration from which a define took longer than libvirt alone needs.
 const LONG_DEFINE: Duration = Duration::from_secs(2);

@@ -91,10 +91,11 @@ pub(super) fn refuses_machine(connection: &Connect, machine: &str, virt: &str) -
     is_it.then(|| error.message().trim().replace('\n', "; "))
 }
 
-/// Asks which guests it can run; none: who asks is not told. Emulation works without KVM.
+/// Asks which guests it can run; `None`: the caller has no permission to ask. Emulation works
+/// without KVM.
 pub(super) fn supported(connection: &Connect) -> Option<Supported> {
     let kvm = capabilities(connection, "kvm");
-    // Who may only look is not told.
+    // A read-only connection gets no answer.
     if kvm.as_ref().is_err_and(|refused| refused.is_denied) {
         return None;
     }

@@ -265,7 +265,7 @@ fn what_virtual_functions_may_do_is_recorded_and_goes_with_them() {
     assert_eq!(xml().guarded().unwrap(), []);
     undone(&stage);
     assert_eq!(xml().guarded().unwrap(), guarded);
-    // A card without a network device is not told anything.
+    // A card without a network device gets no settings.
     let (mut parts, vfs) = (stage.world.topology().unwrap().parts().clone(), vfs);
     parts.devices.iter_mut().for_each(|device| device.net = None);
     let bare = stage_on(Topology::new(parts).unwrap(), Request::for_gpus(0), (false, 0));
