@@ -134,7 +134,7 @@ fn a_card_goes_whole_where_the_iommu_would_part_it() {
     host.function("pci0000:00/0000:00:01.0/0000:01:00.1", "0403 10de:1aef", 2, &[]);
     let (code, out, err) = host.run(&["plan", "--gpus", "1", "--explain"]);
     assert_eq!(code, 0, "{err}");
-    let text = "0000:01:00.1 comes along: it is a function of the same card";
+    let text = "0000:01:00.1 is included: a function of the same card";
     assert!(out.contains(text), "{out}");
     // Another device in the audio function's group stays with the host, so the card does, too.
     host.function("pci0000:00/0000:00:1f.3", "0401 8086:7a50", 2, &[]);

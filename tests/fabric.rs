@@ -1282,7 +1282,7 @@ fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
         let (ended, calls, err) = create();
         assert_eq!((ended, calls.len()), (1, 1), "{code}: {err}");
         assert!(err.contains(&format!("IN_USE ({code})")), "{err}");
-        assert!(err.contains("what was done before is undone"), "{err}");
+        assert!(err.contains("earlier steps are undone"), "{err}");
         nothing_is_left(&machine, &uri, &code.to_string());
         // It is active all the same: that counts.
         afresh(&machine, &format!("fail_nth {number} {code} done"));
@@ -1328,7 +1328,7 @@ fn a_signal_ends_the_wait_of_a_create_and_recover_goes_on_where_nothing_is_known
     };
     let (code, err) = interrupted("");
     assert!(code != Some(0) && err.contains("before Fabric Manager answered, and lists"), "{err}");
-    assert!(err.contains("interrupted by SIGINT; what was done before is undone\n"), "{err}");
+    assert!(err.contains("interrupted by SIGINT; earlier steps are undone\n"), "{err}");
     nothing_is_left(&machine, &uri, "SIGINT");
     // Nor does it answer afterwards: that is said, and the journal stays.
     let (code, err) = interrupted("hang fmGetSupportedFabricPartitions");

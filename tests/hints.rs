@@ -657,11 +657,11 @@ fn what_the_kernel_names_no_node_of_is_unknown_in_every_verb() {
     let host = Topology::new(parts).unwrap();
     std::fs::write(&path, gpuvm::topology::file::to_json(&host)).unwrap();
     for (line, said) in [
-        ("host matrix", "or unknown: the kernel names no node of GPU0, GPU1, mlx5_0"),
+        ("host matrix", "or unknown: the kernel reports no node for GPU0, GPU1, mlx5_0"),
         ("plan --gpus 1", "0000:18:00.0, node unknown"),
-        ("plan --gpus 1", "the kernel names no node of 0000:18:00.0"),
+        ("plan --gpus 1", "the kernel reports no node for 0000:18:00.0"),
         ("plan --gpus 1 --nic 1", "is on the node of a GPU of the guest is unknown"),
-        ("plan --gpus 1 --nic 1 --nic-near node", "the kernel names no node of"),
+        ("plan --gpus 1 --nic 1 --nic-near node", "the kernel reports no node for"),
     ] {
         let mut args: Vec<&str> = line.split(' ').collect();
         args.extend(["--host", path.to_str().unwrap()]);

@@ -152,7 +152,7 @@ fn a_silent_gateway_and_a_wait_in_vain_take_it_back() {
             "gateway 10.77.0.77 does not answer on br0",
             "nobody confirmed within 10 s that this host can be reached",
             "it is reverted as requested",
-            "interrupted by SIGTERM; what was done before is undone",
+            "interrupted by SIGTERM; earlier steps are undone",
             "no change was interrupted",
             "whole",
         ],

@@ -567,14 +567,14 @@ fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
             "hang 2",
             "interrupted by SIGINT before Fabric Manager answered, and lists NVLink partition 3 \
              (modules 1, 3) as inactive",
-            "interrupted by SIGINT; what was done before is undone",
+            "interrupted by SIGINT; earlier steps are undone",
             0,
         ),
         (
             "hang 2\nhang 3\nhang 4",
             "interrupted by SIGINT before Fabric Manager answered, so it is not known whether \
              NVLink partition 3 (modules 1, 3) is active",
-            "interrupted by SIGINT; what was done before is undone only in part",
+            "interrupted by SIGINT; earlier steps are undone only in part",
             1,
         ),
     ] {

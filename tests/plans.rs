@@ -289,7 +289,7 @@ fn bad_input_says_what_to_do() {
         ("--gpus 3 --vcpus 100 --memory 9T", 1, "3 GPUs", "--vcpus 96 --memory"),
         ("--cells 7", 1, "", "without --cells"),
         ("--vcpus 97", 1, "more than the 96 hyperthreads", "--vcpus 96"),
-        ("--gpus 1 --cells 3", 1, "3 cells of a pinned guest on 1", "--cells 1"),
+        ("--gpus 1 --cells 3", 1, "a pinned guest on 1 host node has one cell", "--cells 1"),
         ("--memory 4T", 1, "4 TiB of memory are more than", "--memory"),
         ("--cells two", 2, "neither auto nor per-node", ""),
         ("--gpu 3 --gpu 34:00.0", 2, "with indexes and with PCI addresses", "in one way"),

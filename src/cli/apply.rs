@@ -88,7 +88,7 @@ fn line(guest: &AppliedGuest, dry_run: bool) -> String {
         (GuestAction::Pending, _) => "pending",
         (GuestAction::Delete, true) => "would be deleted",
         (GuestAction::Delete, false) => "deleted",
-        (GuestAction::Conflict, _) => "differs in what cannot be changed",
+        (GuestAction::Conflict, _) => "differs in fixed options",
     };
     let mut more: Vec<String> = guest.differences.iter().map(ToString::to_string).collect();
     if !guest.gpus.is_empty() {

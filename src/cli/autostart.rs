@@ -34,7 +34,7 @@ pub fn run(args: &AutostartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let starts = if wanted.on { "starts" } else { "does not start" };
     let next = if done.made {
-        format!("`gpuvm undo {}` takes it back", word(name))
+        format!("`gpuvm undo {}` reverts it", word(name))
     } else {
         "nothing to do".to_owned()
     };

@@ -26,7 +26,7 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         taken: (&args.taken).into(),
     };
     let mut fits = capacity(cx, &wanted)?;
-    room::of_capacity(&mut fits, (&wanted.like, &wanted.taken), cx);
+    room::of_capacity(&mut fits, &wanted.like, &wanted.taken, cx);
     if let Some(file) = &args.metrics {
         metrics::warn_of_name(file, cx);
         metrics::write(file, &fits.metrics(wanted.like.reserve.cores), cx)?;

@@ -35,7 +35,8 @@ impl LockArgs {
 /// Makes the change planned by `steps`, or prints it with --dry-run; returns the steps made.
 pub fn change_host(
     verb: &'static str,
-    (lock, dry_run): (&LockArgs, bool),
+    lock: &LockArgs,
+    dry_run: bool,
     steps: impl Fn() -> anyhow::Result<Vec<Step>>,
     cx: &Context<'_>,
 ) -> anyhow::Result<Vec<Step>> {
@@ -47,7 +48,7 @@ pub fn change_host(
         return Ok(Vec::new());
     }
     cx.output.progress(if done.made {
-        "`gpuvm host undo` takes it back"
+        "`gpuvm host undo` reverts it"
     } else {
         "already set; nothing to do"
     });

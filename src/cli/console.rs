@@ -23,7 +23,7 @@ pub fn run(args: &ConsoleArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     interrupt.hold_at_once();
     let raw = if is_terminal { Some(Raw::new(stdin.as_fd())?) } else { None };
     let mut stdout = std::io::stdout();
-    let mut relay = Relay::new(console, (stdin.as_fd(), is_terminal), &mut stdout);
+    let mut relay = Relay::new(console, stdin.as_fd(), is_terminal, &mut stdout);
     let end = relay.copy(&|| interrupt.came().is_some());
     drop(raw);
     match end? {

@@ -60,7 +60,7 @@ fn made(args: &CreateArgs, keyless: Option<Keyless>, cx: &Context<'_>) -> anyhow
     let mut session = Session::begin(cx, Manner { confirm, dry_run, ..manner(lock) })?;
     let starts = |session: &mut Session<'_>, name: &str, wanted: &CreateRequest| {
         let waits = Waits { address_s, seed_s: None };
-        let made = create::start_existing(session, cx, (name, wanted), waits)?;
+        let made = create::start_existing(session, cx, name, wanted, waits)?;
         if dry_run { Ok(EXIT_DONE) } else { ended(&made, address_s, cx.output) }
     };
     if let Some(existing) = &existing {

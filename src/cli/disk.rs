@@ -86,21 +86,22 @@ fn table(disks: &[ListedDisk]) -> Table {
 fn run_add(args: &DiskAddArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("disk add")?;
     let wanted = args.wanted();
-    let how = (&args.change, args.accept_data_loss);
-    change(how, |world| add(world, &wanted), |error| error, "added to", cx)
+    let (how, yes) = (&args.change, args.accept_data_loss);
+    change(how, yes, |world| add(world, &wanted), |error| error, "added to", cx)
 }
 
 /// Runs `disk remove`.
 fn run_remove(args: &DiskRemoveArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     cx.refuse_recorded("disk remove")?;
     let wanted = args.wanted();
-    let (how, explained) = ((&args.change, args.yes), |error| explained(error, &wanted));
-    change(how, |world| remove(world, &wanted), explained, "removed from", cx)
+    let explained = |error| explained(error, &wanted);
+    change(&args.change, args.yes, |world| remove(world, &wanted), explained, "removed from", cx)
 }
 
 /// Makes or shows a change of a disk.
 fn change(
-    (args, yes): (&ChangeArgs, bool),
+    args: &ChangeArgs,
+    yes: bool,
     plan: impl Fn(&World) -> OpsResult<Change<ChangedDisk>>,
     explained: impl FnOnce(OpsError) -> OpsError,
     done: &str,

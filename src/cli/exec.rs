@@ -71,7 +71,7 @@ pub fn shell(args: &ShellArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     interrupt.hold_at_once();
     let raw = Raw::new(stdin.as_fd())?;
     let mut stdout = std::io::stdout();
-    let mut relay = Relay::new(Box::new(&mut guest), (stdin.as_fd(), true), &mut stdout);
+    let mut relay = Relay::new(Box::new(&mut guest), stdin.as_fd(), true, &mut stdout);
     let end = relay.copy(&|| interrupt.came().is_some());
     drop(relay);
     drop(raw);

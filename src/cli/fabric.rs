@@ -115,7 +115,7 @@ fn versions(shown: &ShownFabric) -> Option<String> {
 
 /// Returns the lines above the table.
 fn head(shown: &ShownFabric, is_record: bool) -> String {
-    let board = shown.board.as_deref().unwrap_or("no NVLink board that is known");
+    let board = shown.board.as_deref().unwrap_or("no known NVLink board");
     match shown.model {
         FabricModel::SharedNvswitch => {
             let version = shown.manager_version.as_deref().unwrap_or("of unknown version");
@@ -224,7 +224,7 @@ fn restored(done: &Restored) -> String {
     match done.mode {
         None => "NVSwitches of this host are not shared; nothing to do\n".into(),
         Some(StartMode::Restart) => {
-            format!("Fabric Manager {} that {ids} is active\n", would("was told", "would be told"))
+            format!("{} to Fabric Manager as active: {ids}\n", would("passed", "would be passed"))
         }
         Some(StartMode::Normal) if done.partitions.is_empty() => {
             "no running guest lacks its partition; nothing to do\n".into()
@@ -244,7 +244,7 @@ fn hooks(args: &FabricHookArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let verb = if args.remove { "fabric hook --remove" } else { "fabric hook --install" };
     let steps = || Ok(file_steps(&file, args.remove)?);
-    let made = change_host(verb, (&args.lock, args.dry_run), steps, cx)?;
+    let made = change_host(verb, &args.lock, args.dry_run, steps, cx)?;
     if !made.is_empty() {
         cx.output.progress(&format!(
             "libvirt's daemon looks for hooks when it starts: `systemctl restart {}`; running \
@@ -264,7 +264,7 @@ fn units(args: &FabricUnitArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (config, lines) = if args.config { config_steps()? } else { Default::default() };
     let steps = || Ok([file_steps(&file, args.remove)?, config.clone()].concat());
     let verb = if args.remove { "fabric unit --remove" } else { "fabric unit --install" };
-    let made = change_host(verb, (&args.lock, args.dry_run), steps, cx)?;
+    let made = change_host(verb, &args.lock, args.dry_run, steps, cx)?;
     lines.iter().for_each(|line| cx.output.progress(line));
     if !made.is_empty() {
         cx.output.progress(

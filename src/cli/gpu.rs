@@ -17,14 +17,14 @@ pub fn run(verb: &GpuVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         GpuVerb::Exclude(args) => {
             let (device, reason) = (args.device.clone(), args.reason.clone());
             let wanted = ExclusionChange::Exclude { device, reason };
-            change(cx, "gpu exclude", (args.dry_run, &args.lock), &wanted)
+            change(cx, "gpu exclude", args.dry_run, &args.lock, &wanted)
         }
         GpuVerb::Include(args) => {
             let wanted = ExclusionChange::Include {
                 device: args.device.clone(),
                 despite_health: args.despite_health,
             };
-            change(cx, "gpu include", (args.dry_run, &args.lock), &wanted)
+            change(cx, "gpu include", args.dry_run, &args.lock, &wanted)
         }
     }
 }
@@ -33,7 +33,8 @@ pub fn run(verb: &GpuVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 fn change(
     cx: &Context<'_>,
     verb: &str,
-    (dry_run, lock): (bool, &LockArgs),
+    dry_run: bool,
+    lock: &LockArgs,
     wanted: &ExclusionChange,
 ) -> anyhow::Result<u8> {
     cx.refuse_recorded(verb)?;

@@ -170,7 +170,7 @@ impl Reader<'_> {
         };
         let mut guests: Vec<DescribedGuest> = Vec::new();
         for node in list {
-            let guest = self.guest(node, (&set, restart))?;
+            let guest = self.guest(node, &set, restart)?;
             if guests.iter().any(|known| known.name == guest.name) {
                 return self.bad(node.at, format!("guest `{}` appears twice", guest.name));
             }
@@ -182,7 +182,8 @@ impl Reader<'_> {
     fn guest(
         &mut self,
         node: &Node,
-        (set, restart): (&Option<String>, bool),
+        set: &Option<String>,
+        restart: bool,
     ) -> anyhow::Result<DescribedGuest> {
         let Value::Map(fields) = &node.value else {
             return self.bad(node.at, "a guest is to have fields, such as `name`");

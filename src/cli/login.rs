@@ -127,7 +127,7 @@ fn find(name: &str, args: &LoginArgs, cx: &Context<'_>) -> anyhow::Result<Login>
         return Ok(found);
     }
     let left = Duration::from_secs(args.wait).saturating_sub(since.elapsed());
-    Ok(wait_for_server(cx, &wanted, found, (port(&args.option), left))?)
+    Ok(wait_for_server(cx, &wanted, found, port(&args.option), left)?)
 }
 
 /// The port that an option of ssh names: `Port=NUMBER` or `Port NUMBER`, the first of several.

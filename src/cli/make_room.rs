@@ -43,7 +43,7 @@ pub fn run(args: &RoomArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         look(cx, &wanted)?
     } else {
         let mut session = Session::begin(cx, manner(&args.lock))?;
-        make_room(&mut session, cx, (&wanted, args.yes))?
+        make_room(&mut session, cx, &wanted, args.yes)?
     };
     answer(&room, &wanted, dry_run, cx)?;
     Ok(EXIT_DONE)

@@ -41,7 +41,7 @@ fn offered(request: &Request, cx: &Context<'_>) -> Option<RoomOffer> {
 }
 
 /// Adds to the size that does not fit what would make room for it.
-pub fn of_capacity(fits: &mut Fits, (like, taken): (&Request, &Taken), cx: &Context<'_>) {
+pub fn of_capacity(fits: &mut Fits, like: &Request, taken: &Taken, cx: &Context<'_>) {
     let next = fits.capacity.next.as_mut().filter(|next| next.advice.is_some());
     if let Some(next) = next.filter(|_| *taken == Taken::default()) {
         let request = Request { gpus: GpuWish::Count(next.gpus), ..like.clone() };

@@ -152,7 +152,7 @@ fn ends(args: &SlurmEpilogArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let call = Call::read()?;
     let mut session = Session::begin(cx, manner(&args.lock))?;
     let _lock = guest::locked(lock_job(cx, call.id, PROLOG_WAIT)?, call.id)?;
-    let deleted = epilog(&mut session, cx, (&call.cluster, call.id))?;
+    let deleted = epilog(&mut session, cx, &call.cluster, call.id)?;
     if cx.output.json {
         cx.output.json("gpuvm-slurm-epilog", &Epilog { job: call.id, deleted })?;
         return Ok(EXIT_DONE);

@@ -30,9 +30,9 @@ pub fn run(args: &TopArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return once(args, cx, names, interval);
     }
     match (cx.output.json, args.interval) {
-        (true, Some(_)) => lines(cx, TopRequest { names, once: false }, (interval, order)),
+        (true, Some(_)) => lines(cx, TopRequest { names, once: false }, interval, order),
         (false, _) if is_terminal => {
-            screen::run(cx, TopRequest { names, once: false }, (interval, order))
+            screen::run(cx, TopRequest { names, once: false }, interval, order)
         }
         _ => once(args, cx, names, interval),
     }
@@ -72,7 +72,8 @@ fn once(
 fn lines(
     cx: &Context<'_>,
     request: TopRequest,
-    (interval, order): (Duration, LoadOrder),
+    interval: Duration,
+    order: LoadOrder,
 ) -> anyhow::Result<u8> {
     let mut top = Top::open(cx, request)?;
     top.sample();

@@ -181,11 +181,17 @@ fn joined<'f>(findings: impl Iterator<Item = &'f HealthFinding>) -> String {
     findings.map(|finding| finding.text.as_str()).collect::<Vec<_>>().join("; ")
 }
 
+/// How often an Xid message came in this boot.
+#[derive(Debug, Clone, Copy)]
+pub struct XidCount {
+    /// The message.
+    pub kind: &'static XidKind,
+    /// How often.
+    pub times: usize,
+}
+
 /// Judges what NVML reported and the Xid messages of this boot, by number with their count.
-pub fn judge(
-    reading: Option<&HealthReading>,
-    xids: &[(&'static XidKind, usize)],
-) -> Vec<HealthFinding> {
+pub fn judge(reading: Option<&HealthReading>, xids: &[XidCount]) -> Vec<HealthFinding> {
     let mut found = Vec::new();
     let mut add = |code, text: String| found.push(HealthFinding { code, text });
     let ready = reading.and_then(|reading| reading.recovery) == Some(0);
@@ -194,7 +200,7 @@ pub fn judge(
         of_memory(reading, ready, &mut add);
         of_links(&reading.links, &mut add);
     }
-    for (kind, times) in xids {
+    for XidCount { kind, times } in xids {
         let times = if *times == 1 { String::new() } else { format!(", {times} times") };
         let text = format!("Xid {} ({}){times} in this boot", kind.number, kind.name);
         match (kind.action, kind.number) {
@@ -338,13 +344,16 @@ mod tests {
     fn an_xid_is_over_the_limit_if_only_a_restart_or_the_vendor_settles_it() {
         let over: Vec<u32> = KINDS
             .iter()
-            .filter(|kind| judge(None, &[(kind, 1)]).iter().any(|found| found.code.is_over()))
+            .filter(|kind| {
+                judge(None, &[XidCount { kind, times: 1 }]).iter().any(|found| found.code.is_over())
+            })
             .map(|kind| kind.number)
             .collect();
         assert_eq!(over, [64, 79]);
-        let silent = KINDS.iter().filter(|kind| judge(None, &[(kind, 1)]).is_empty());
+        let silent =
+            KINDS.iter().filter(|kind| judge(None, &[XidCount { kind, times: 1 }]).is_empty());
         assert_eq!(silent.map(|kind| kind.number).collect::<Vec<_>>(), [63, 94]);
-        let found = judge(None, &[(&KINDS[0], 3)]);
+        let found = judge(None, &[XidCount { kind: &KINDS[0], times: 3 }]);
         assert_eq!(found[0].text, "Xid 48 (uncorrectable memory error), 3 times in this boot");
     }
 

@@ -155,7 +155,7 @@ impl Occupancy {
     /// The same for a domain that exists, by its UUID and whether it runs: NVLink partitions may be
     /// ready for it that are not for others, and while it runs, its own is active. `ends`: a
     /// partition still active for it is deactivated first.
-    pub fn ready_for(self, (uuid, runs): (Option<&str>, bool), ends: bool) -> Occupancy {
+    pub fn ready_for(self, uuid: Option<&str>, runs: bool, ends: bool) -> Occupancy {
         let readiness =
             if runs { Readiness::default() } else { self.readiness.for_domain(uuid, ends) };
         Occupancy { readiness, ..self }

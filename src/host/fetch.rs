@@ -206,7 +206,7 @@ impl Part {
         let (mut idle, mut total, mut restarts) = (0, None, 0);
         for round in 0.. {
             let from = self.bytes().map_err(failed)?;
-            let ended = self.attempt(origin, (from, &mut total), progress)?;
+            let ended = self.attempt(origin, from, &mut total, progress)?;
             let Some((code, said)) = ended else { return Ok(()) };
             let through = self.bytes().map_err(failed)?;
             idle = if through > from { 0 } else { idle + 1 };
@@ -235,7 +235,8 @@ impl Part {
     fn attempt(
         &mut self,
         origin: Origin<'_>,
-        (from, total): (u64, &mut Option<u64>),
+        from: u64,
+        total: &mut Option<u64>,
         progress: &mut dyn FnMut(u64, Option<u64>),
     ) -> Result<Option<(i32, Said)>, FetchError> {
         let mut curl = origin.curl();

@@ -47,11 +47,11 @@ pub fn view(
     let mut view = View::default();
     match agent.ask("guest-get-vcpus", &json!({})) {
         Ok(answer) => view.vcpus = online(&answer),
-        Err(_) => view.untold.push("the guest's vCPUs (its agent does not tell)"),
+        Err(_) => view.untold.push("the guest's vCPUs (not reported by its agent)"),
     }
     match agent.ask("guest-network-get-interfaces", &json!({})) {
         Ok(answer) => view.macs = Some(strings(&answer, "hardware-address")),
-        Err(_) => view.untold.push("the guest's interfaces (its agent does not tell)"),
+        Err(_) => view.untold.push("the guest's interfaces (not reported by its agent)"),
     }
     match agent.virtio_disks() {
         Ok(disks) => view.virtio_disks = Some(disks),
@@ -83,7 +83,7 @@ impl<'h> Agent<'h> {
         let answer = self.ask("guest-get-disks", &json!({}));
         answer
             .map(|disks| virtio_disks(&disks))
-            .map_err(|_| "the guest's disks (its agent does not tell)")
+            .map_err(|_| "the guest's disks (not reported by its agent)")
     }
 
     /// Sends a command and returns its result.
@@ -183,7 +183,7 @@ impl<'h> Agent<'h> {
             view.cells.extend(text.trim().parse().ok().map(|vcpus| (cell.0, vcpus)));
         }
         let Ok(text) = self.read("/proc/bus/pci/devices") else {
-            return view.untold.push("the guest's PCI functions (its agent does not tell)");
+            return view.untold.push("the guest's PCI functions (not reported by its agent)");
         };
         let mut functions = Vec::new();
         for (address, vendor, device) in text.lines().filter_map(pci_line) {

@@ -155,7 +155,7 @@ fn compared_by_hook(
     let is_known = |bdf: &Bdf| known.iter().any(|one| one.bdf == *bdf);
     if let Some(&bdf) = drives.iter().find(|bdf| !is_known(bdf)) {
         let driver = identity::read(&root, bdf)?.and_then(|present| present.driver);
-        return Err(unrecorded(xml, (bdf, driver), &wanted.name));
+        return Err(unrecorded(xml, bdf, driver, &wanted.name));
     }
     if known.is_empty() {
         return Ok(Vec::new());
@@ -180,7 +180,7 @@ fn compared_by_hook(
 }
 
 /// The error of a drive that would not be recognised.
-fn unrecorded(xml: &DomainXml, (bdf, driver): (Bdf, Option<String>), name: &str) -> Error {
+fn unrecorded(xml: &DomainXml, bdf: Bdf, driver: Option<String>, name: &str) -> Error {
     let name = name.to_owned();
     if !xml.is_ours() {
         let hint = format!(
@@ -298,7 +298,7 @@ fn at_boot(
     }
     refuse_without_hook(xml, &wanted.name, &topology, || Ok(hook(program)?.installed))?;
     warn_of_networks(xml, hypervisor, world)?;
-    let needed = needed(xml, &others, (&root, &topology), hypervisor)?;
+    let needed = needed(xml, &others, &root, &topology, hypervisor)?;
     let otherwise = format!(
         "`virsh edit {}`: with managed='yes' libvirt binds it when the guest starts",
         domain(&wanted.name)
@@ -330,8 +330,8 @@ pub fn lacking(world: &World, xml: &DomainXml, read: Option<&Topology>) -> Resul
     }
     let root = FsRoot::live()?;
     let mut missing = match read {
-        Some(topology) => needed(xml, &others, (&root, topology), hypervisor)?.missing,
-        None => needed(xml, &others, (&root, &world.topology()?), hypervisor)?.missing,
+        Some(topology) => needed(xml, &others, &root, topology, hypervisor)?.missing,
+        None => needed(xml, &others, &root, &world.topology()?, hypervisor)?.missing,
     };
     if !xml.known_devices().is_empty() && !Path::new(HOOK).exists() {
         missing.push("the hook by which libvirt compares its devices before a start".to_owned());
@@ -475,7 +475,8 @@ pub(crate) fn stays_at_boot(
 fn needed(
     xml: &DomainXml,
     others: &BTreeSet<String>,
-    (root, topology): (&FsRoot, &Topology),
+    root: &FsRoot,
+    topology: &Topology,
     hypervisor: &dyn Hypervisor,
 ) -> Result<Needed> {
     let mut needed = Needed {
@@ -503,7 +504,7 @@ fn needed(
         }
     }
     for pf in devices.iter().filter_map(|bdf| card_of(topology, *bdf)) {
-        add_card(&mut needed, pf, (root, topology))?;
+        add_card(&mut needed, pf, root, topology)?;
     }
     add_pages(&mut needed, xml, others, (root, topology), hypervisor)?;
     Ok(needed)
@@ -518,7 +519,7 @@ fn card_of(topology: &Topology, bdf: Bdf) -> Option<Bdf> {
 }
 
 /// Adds a card that gets as many virtual functions at boot as it has now.
-fn add_card(needed: &mut Needed, pf: Bdf, (root, topology): (&FsRoot, &Topology)) -> Result<()> {
+fn add_card(needed: &mut Needed, pf: Bdf, root: &FsRoot, topology: &Topology) -> Result<()> {
     let Some(device) = topology.device(pf) else { return Ok(()) };
     let Some(Sriov::Pf { enabled, .. }) = &device.sriov else { return Ok(()) };
     let at_boot = needed.cards.get(&pf);
@@ -600,11 +601,11 @@ pub(crate) fn refuse_without_hook(
         return Ok(());
     }
     let message = format!(
-        "nobody would activate the NVLink partition of domain `{name}` when libvirt starts it at \
-         boot"
+        "the NVLink partition of domain `{name}` would not be activated when libvirt starts it at \
+ boot"
     );
     let hint = format!(
-        "`gpuvm fabric hook --install` has libvirt do so, then `gpuvm autostart {} on`",
+        "`gpuvm fabric hook --install` lets libvirt activate it, then `gpuvm autostart {} on`",
         word(name)
     );
     Err(classed(Class::Refused, message, hint))

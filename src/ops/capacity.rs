@@ -58,7 +58,7 @@ pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
     if let Some(model) = &wanted.like.gpu_model {
         check_model(&topology, model)?;
     }
-    let held = taken_for_new(world, &wanted.taken, (&topology, wanted.sizes != [0]))?;
+    let held = taken_for_new(world, &wanted.taken, &topology, wanted.sizes != [0])?;
     let mut capacity = counted(&topology, &held, &wanted.like, &wanted.sizes);
     capacity.warnings.extend(needs_template(&topology));
     let no_gpus = topology.without("GPU");

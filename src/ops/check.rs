@@ -51,8 +51,9 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     let others = if world.is_recorded() {
         others
     } else {
-        let guest = (&topology, std::iter::once(&domain));
-        let ready = ready_for_off(world, others.clone(), guest, wanted.taken.assume_empty);
+        let guest = std::iter::once(&domain);
+        let empty = wanted.taken.assume_empty;
+        let ready = ready_for_off(world, others.clone(), &topology, guest, empty);
         ready.unwrap_or_else(|error| {
             not_checked.push(format!("whether NVLink partitions are ready ({error})"));
             others

@@ -126,7 +126,7 @@ fn claim_these(
     let root = if recorded { None } else { Some(FsRoot::live()?) };
     if let Some(root) = &root {
         refuse_managed(name, devices, topology, root)?;
-        refuse_used(name, devices, (topology, held), root, world)?;
+        refuse_used(name, devices, topology, held, root, world)?;
     }
     let mut claim = Claim::default();
     for &bdf in ours {
@@ -171,7 +171,8 @@ fn refuse_managed(name: &str, devices: &[Bdf], topology: &Topology, root: &FsRoo
 fn refuse_used(
     name: &str,
     devices: &[Bdf],
-    (topology, held): (&Topology, &Occupancy),
+    topology: &Topology,
+    held: &Occupancy,
     root: &FsRoot,
     world: &World,
 ) -> Result<()> {

@@ -73,9 +73,9 @@ pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>
     let uses = Uses::read(hypervisor)?;
     let gpus = u32::try_from(gpus_of(&source, &topology).len()).unwrap_or(u32::MAX);
     let made = if wanted.overlay {
-        overlays(&source, wanted, &row, (&uses, hypervisor, world))?
+        overlays(&source, wanted, &row, &uses, hypervisor, world)?
     } else {
-        let copies = copies(&source, wanted, &row, (&uses, hypervisor, &world.state_root()))?;
+        let copies = copies(&source, wanted, &row, &uses, hypervisor, &world.state_root())?;
         Overlays { copies, source, first: None, disks: Vec::new() }
     };
     let Overlays { copies, source, first, disks: original } = made;

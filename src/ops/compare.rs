@@ -76,17 +76,17 @@ pub fn compare(
     }
     let is = xml.root().attr("type").unwrap_or_default();
     found.fixed(Opt::VirtType, is, wanted.guest.virt.as_str());
-    nics::networks(wanted, (&xml, topology), &mut found);
+    nics::networks(wanted, &xml, topology, &mut found);
     if let Some(live) = &live {
-        nics::running(wanted, (live, topology), &mut found);
+        nics::running(wanted, live, topology, &mut found);
     }
-    disks(wanted, (&xml, topology), &mut found);
+    disks(wanted, &xml, topology, &mut found);
     made_disks(&xml, &mut found);
     gone_disks(&xml, world, &mut found)?;
     let was = history::told(world.state(), &summary.uuid);
     let was = was.map(|was| told_now(was, &xml, hypervisor)).transpose()?;
     if let Some(was) = &was {
-        told_at_first((was, has_own_data(&xml)), &told(wanted), &mut found);
+        told_at_first(was, has_own_data(&xml), &told(wanted), &mut found);
     }
     Ok(Some(Compared { summary, differences: found.0, is_told: was.is_some() }))
 }
@@ -110,8 +110,8 @@ pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSu
                 Some(unread) => format!("not known ({unread})"),
             };
             world.note(&format!(
-                "what `{name}` was told while it was made is {why}: its image, the size of its \
-                 boot disk, its template and its first settings are not compared"
+                "the creation options of `{name}` are {why}; image, boot disk size, template and \
+ seed were not compared"
             ));
         }
         return Ok(Some(found.summary));
@@ -124,7 +124,7 @@ pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSu
 
 /// Compares the disks that were named, and looks for others that were neither named nor made for
 /// it.
-fn disks(wanted: &CreateRequest, (xml, topology): (&DomainXml, &Topology), found: &mut Found) {
+fn disks(wanted: &CreateRequest, xml: &DomainXml, topology: &Topology, found: &mut Found) {
     let there = disk_paths(xml);
     let has = |path: &str| there.iter().any(|disk| disk == path);
     let storage = &wanted.storage;
@@ -267,7 +267,7 @@ pub const AT_FIRST: [Opt; 20] = [
 ];
 
 /// Compares the guest's creation options; `has_data`: it has a data disk.
-fn told_at_first((was, has_data): (&Told, bool), now: &Told, found: &mut Found) {
+fn told_at_first(was: &Told, has_data: bool, now: &Told, found: &mut Found) {
     let text = |values: &[String]| match values {
         [] => "default".to_owned(),
         values => values.join(","),
@@ -336,7 +336,7 @@ mod tests {
         };
         let differs = |was: &[(&str, &[&str])], now: &[(&str, &[&str])]| {
             let mut found = Found::default();
-            told_at_first((&file(was), false), &file(now), &mut found);
+            told_at_first(&file(was), false, &file(now), &mut found);
             found.0.len()
         };
         for (option, was, now) in [

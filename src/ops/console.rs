@@ -116,7 +116,8 @@ impl<'a> Relay<'a> {
     /// Makes a relay of an attached console.
     pub fn new(
         console: Box<dyn Console + 'a>,
-        (input, is_terminal): (BorrowedFd<'a>, bool),
+        input: BorrowedFd<'a>,
+        is_terminal: bool,
         output: &'a mut dyn Write,
     ) -> Relay<'a> {
         Relay { console, input, output, is_terminal, pending: Vec::new() }
@@ -270,8 +271,7 @@ mod tests {
         let _open: Option<PipeWriter> = (!ends).then_some(typing);
         let mut output = Vec::new();
         let guest = Box::new(Shouter::default());
-        let end =
-            Relay::new(guest, (input.as_fd(), is_terminal), &mut output).copy(&|| interrupted);
+        let end = Relay::new(guest, input.as_fd(), is_terminal, &mut output).copy(&|| interrupted);
         (end.unwrap(), String::from_utf8(output).unwrap())
     }
 

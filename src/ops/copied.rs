@@ -186,7 +186,7 @@ pub(crate) fn another<T>(
     let macs: Vec<String> = View::of(&xml, None)?.nics.into_iter().map(|nic| nic.mac).collect();
     if seeded.is_wanted {
         let planned = planned(&subjects, &tuned, &xml, wanted)?;
-        xml = seeded.with((&planned, &made), (xml, &macs, &mut steps), wanted, world)?;
+        xml = seeded.with(&planned, &made, (xml, &macs, &mut steps), wanted, world)?;
     }
     room::refuse_taken(&steps, hypervisor)?;
     let doing = format!("make domain `{name}` ({})", of.what);
@@ -395,14 +395,15 @@ impl Seeded {
     /// The clone's definition with its seed, and the steps that make that.
     fn with(
         &self,
-        of: (&Planned, &[Made]),
+        planned: &Planned,
+        made: &[Made],
         (xml, macs, steps): (DomainXml, &[String], &mut Vec<Step>),
         wanted: &CloneRequest,
         world: &World,
     ) -> Result<DomainXml> {
         // Who could log in to the source can log in to its copy: users are on the disks.
         let seed = SeedRequest { keyless: Keyless::Accepted, ..wanted.seed.clone() };
-        let disks = seed_alone(&seed, self.pool(), of, world)?;
+        let disks = seed_alone(&seed, self.pool(), planned, made, world)?;
         if disks.seed.as_ref().is_some_and(|seed| seed.ssh_keys.is_empty()) {
             world.note(&format!(
                 "no key is added for `{}`: who can log in to `{}` can log in there, too",

@@ -177,7 +177,7 @@ pub fn run(
     wanted: &CreateRequest,
     waits: Waits,
 ) -> Result<Created> {
-    make(session, world, wanted, (waits, |world| create(world, wanted)))
+    make(session, world, wanted, waits, |world| create(world, wanted))
 }
 
 /// Makes a guest by a plan, and waits as requested.
@@ -185,7 +185,8 @@ pub(crate) fn make(
     session: &mut Session<'_>,
     world: &World,
     wanted: &CreateRequest,
-    (waits, plan): (Waits, impl Fn(&World) -> Result<Change<DomainXml>>),
+    waits: Waits,
+    plan: impl Fn(&World) -> Result<Change<DomainXml>>,
 ) -> Result<Created> {
     // Checked before any call to the hypervisor, which may be remote.
     if wanted.reserve_pages {
@@ -244,7 +245,8 @@ fn user_of(world: &World, name: &str) -> Option<String> {
 pub fn start_existing(
     session: &mut Session<'_>,
     world: &World,
-    (name, wanted): (&str, &CreateRequest),
+    name: &str,
+    wanted: &CreateRequest,
     waits: Waits,
 ) -> Result<Created> {
     let dry_run = session.is_preview();
@@ -365,7 +367,7 @@ fn drop_seed(
             return stays(&format!("cloud-init is not done after {seconds} s ({said})"));
         }
         FirstBoot::Ended => return stays("the guest has ended"),
-        FirstBoot::Untold(why) => {
+        FirstBoot::Unknown(why) => {
             return stays(&format!("the agent may not tell whether cloud-init is done ({why})"));
         }
     }

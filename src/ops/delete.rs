@@ -50,7 +50,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     // ours.
     let made_on = world.owner(&summary.uuid, hypervisor).other_hypervisor();
     if made_on.is_none() {
-        steps.extend(partition_once_gone(world, hypervisor, (name, &parsed), !steps.is_empty()));
+        steps.extend(partition_once_gone(world, hypervisor, name, &parsed, !steps.is_empty()));
     }
     if summary.persistent {
         steps.push(DomainStep::Undefine { name: name.clone(), xml }.into());
@@ -62,7 +62,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     }
     // An address on another machine may exist on this one by chance.
     if here {
-        steps.extend(leases(hypervisor, (&view, &summary.uuid), world));
+        steps.extend(leases(hypervisor, &view, &summary.uuid, world));
     }
     let drops_nvram = summary.persistent && has_nvram && made_on.is_none();
     let made = made_for(&parsed, &summary.uuid, here, world);
@@ -76,7 +76,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     } else {
         Uses::read(hypervisor)?
     };
-    let proof = Proof::of(&parsed, &summary.uuid, &uses, (hypervisor, world.state()));
+    let proof = Proof::of(&parsed, &summary.uuid, &uses, hypervisor, world.state());
     let deleted = made.iter().filter(|disk| !(*keep_data && disk.role == Role::Data));
     for (path, fate) in proof.fates(&parsed, &deleted.collect::<Vec<_>>()) {
         match fate {
@@ -171,7 +171,8 @@ fn records(world: &World, uuid: &str) -> Result<Vec<Step>> {
 fn partition_once_gone(
     world: &World,
     hypervisor: &dyn Hypervisor,
-    (name, defined): (&str, &DomainXml),
+    name: &str,
+    defined: &DomainXml,
     runs: bool,
 ) -> Vec<Step> {
     let plan = || -> Result<Vec<Step>> {
@@ -233,7 +234,7 @@ fn others(name: &str, uri: &str) -> String {
 
 /// Returns the steps that release a guest's DHCP leases, except those of a MAC address that another
 /// domain has, too. A failure does not stop the deletion: leases expire.
-fn leases(hypervisor: &dyn Hypervisor, (view, uuid): (&View, &str), world: &World) -> Vec<Step> {
+fn leases(hypervisor: &dyn Hypervisor, view: &View, uuid: &str, world: &World) -> Vec<Step> {
     let mut steps = Vec::new();
     for nic in &view.nics {
         let given = hypervisor.leases(&nic.source, &nic.mac).unwrap_or_else(|error| {

@@ -61,7 +61,7 @@ const WAIT_S: u64 = 120;
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum DescribedError {
     /// A guest differs in fixed options.
-    #[error("domain `{name}` differs in what cannot be changed: {what}")]
+    #[error("domain `{name}` differs in fixed options: {what}")]
     Conflict { name: String, what: String },
     /// A guest that would be deleted has another name in the file.
     #[error("domain `{name}` was made as guest `{was}` of this file, so it is not deleted")]
@@ -143,7 +143,7 @@ pub enum GuestAction {
     Pending,
     /// It is deleted.
     Delete,
-    /// It differs in options that cannot be changed.
+    /// It differs in fixed options.
     Conflict,
 }
 
@@ -215,7 +215,7 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
         match compared {
             Some(compared) => {
                 unread = unread.or(world.unread_records().filter(|_| !compared.is_told));
-                guests.push(existing(guest, compared, wanted.set.as_ref(), (&*hypervisor, world))?);
+                guests.push(existing(guest, compared, wanted.set.as_ref(), &*hypervisor, world)?);
             }
             None => {
                 missing.push(number);
@@ -227,8 +227,7 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
         world.warning(&format!("how guests were made is not compared: {why}"));
     }
     clash::refuse_twice(&wanted.guests, &missing, &*hypervisor)?;
-    let gone =
-        if wanted.prune { pruned(world, wanted, (&*hypervisor, &rows))? } else { Vec::new() };
+    let gone = if wanted.prune { pruned(world, wanted, &*hypervisor, &rows)? } else { Vec::new() };
     let is_refused = guests.iter().any(|guest| guest.action == GuestAction::Conflict);
     // Nothing of such a file is done, so no place is needed.
     let found = if is_refused {
@@ -284,7 +283,8 @@ fn existing(
     guest: &DescribedGuest,
     compared: Compared,
     set: Option<&String>,
-    (hypervisor, world): (&dyn Hypervisor, &World),
+    hypervisor: &dyn Hypervisor,
+    world: &World,
 ) -> Result<AppliedGuest> {
     let Compared { summary, differences, .. } = compared;
     let runs = summary.state.is_active();
@@ -333,7 +333,8 @@ fn existing(
 fn pruned(
     world: &World,
     wanted: &ApplyRequest,
-    (hypervisor, rows): (&dyn Hypervisor, &[DomainSummary]),
+    hypervisor: &dyn Hypervisor,
+    rows: &[DomainSummary],
 ) -> Result<Vec<DomainSummary>> {
     let Some(set) = &wanted.set else {
         let hint =
@@ -566,7 +567,7 @@ fn refuse_conflicts(drift: &Drift) -> Result<()> {
     let error = DescribedError::Conflict { name: name.clone(), what: what.join("; ") };
     let name = word(name);
     Err(error.hint(format!(
-        "`gpuvm get {name}` prints what it is; once it is deleted, it is made anew as described"
+        "`gpuvm get {name}` prints it; to recreate it as described, delete it first"
     )))
 }
 
@@ -584,7 +585,7 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
         agree_to_delete(session, &drift.gone)?;
     }
     let mut done = 0;
-    let made = carry_out(session, world, wanted, (&mut drift, &mut done));
+    let made = carry_out(session, world, wanted, &mut drift, &mut done);
     if made.is_err() && done > 0 {
         let changes = count(done, "change");
         world.warning(&format!(
@@ -599,7 +600,8 @@ fn carry_out(
     session: &mut Session<'_>,
     world: &World,
     wanted: &ApplyRequest,
-    (drift, done): (&mut Drift, &mut usize),
+    drift: &mut Drift,
+    done: &mut usize,
 ) -> Result<()> {
     for row in std::mem::take(&mut drift.gone) {
         if !prune(session, &row, wanted.set.as_ref())? {
@@ -610,7 +612,7 @@ fn carry_out(
         *done += 1;
         world.progress(&format!("domain `{}` is deleted", row.name));
     }
-    let changed = change_all(session, world, wanted, (drift, done))?;
+    let changed = change_all(session, world, wanted, drift, done)?;
     for (found, is_changed) in drift.guests.iter_mut().zip(changed) {
         if found.action != GuestAction::Change {
             continue;
@@ -623,7 +625,7 @@ fn carry_out(
             *found = AppliedGuest::new(&found.name, GuestAction::Keep);
         }
     }
-    make_all(session, world, wanted, (drift, done))
+    make_all(session, world, wanted, drift, done)
 }
 
 /// Changes the guests that exist. Returns of each whether it was changed.
@@ -631,7 +633,8 @@ fn change_all(
     session: &mut Session<'_>,
     world: &World,
     wanted: &ApplyRequest,
-    (drift, done): (&Drift, &mut usize),
+    drift: &Drift,
+    done: &mut usize,
 ) -> Result<Vec<bool>> {
     let mut changed = vec![false; wanted.guests.len()];
     let all = || wanted.guests.iter().zip(&drift.guests).enumerate();
@@ -639,15 +642,15 @@ fn change_all(
     let is_now =
         |found: &AppliedGuest| matches!(found.action, GuestAction::Change | GuestAction::Pending);
     for (number, (guest, found)) in all().filter(|(_, (_, found))| is_now(found)) {
-        changed[number] |= join(session, (guest, found), wanted.set.as_ref())?;
-        changed[number] |= may_move(session, (guest, found))?;
+        changed[number] |= join(session, guest, found, wanted.set.as_ref())?;
+        changed[number] |= may_move(session, guest, found)?;
     }
     let topology = world.topology()?;
     for (number, (guest, found)) in all() {
         let nics = nics::changed(guest, &found.differences, &topology);
         let Some(nics) = nics.filter(|_| found.action == GuestAction::Change) else { continue };
         let restarts = drift.turns.iter().any(|turn| turn.request.name == nics.name);
-        let is_made = nics::change(session, (guest, &nics), restarts)?;
+        let is_made = nics::change(session, guest, &nics, restarts)?;
         changed[number] |= is_made;
         *done += usize::from(is_made);
     }
@@ -657,11 +660,13 @@ fn change_all(
         *done += usize::from(is_made);
         if turn.gives_up && is_made {
             let name = &turn.request.name;
-            world.progress(&format!("domain `{name}` has given up what others need"));
+            world.progress(&format!(
+                "domain `{name}` has released resources that other guests need"
+            ));
         }
     }
     for (number, (guest, found)) in all().filter(|(_, (_, found))| is_now(found)) {
-        changed[number] |= start_with_host(session, (guest, found), &wanted.program)?;
+        changed[number] |= start_with_host(session, guest, found, &wanted.program)?;
     }
     Ok(changed)
 }
@@ -704,8 +709,7 @@ fn made_otherwise(name: &str, differences: &[GuestDifference]) -> Error {
     let what: Vec<String> = differences.iter().map(ToString::to_string).collect();
     let error = CreateError::Differs { name: name.to_owned(), what: what.join("; ") };
     error.hint(format!(
-        "another has made it meanwhile: `gpuvm get {}` prints what it is; applied again, the file \
-         changes what can be changed",
+        "it was created meanwhile: `gpuvm get {}` prints it; apply the file again to change it",
         word(name)
     ))
 }
@@ -716,12 +720,13 @@ fn make_all(
     session: &mut Session<'_>,
     world: &World,
     wanted: &ApplyRequest,
-    (drift, done): (&mut Drift, &mut usize),
+    drift: &mut Drift,
+    done: &mut usize,
 ) -> Result<()> {
     let mut places = VecDeque::from(std::mem::take(&mut drift.places));
     let mut is_planned_anew = false;
     while let Some((number, place)) = places.pop_front() {
-        match make(session, world, (&wanted.guests[number], place), wanted) {
+        match make(session, world, &wanted.guests[number], place, wanted) {
             Err(error) if is_taken(&error) && !is_planned_anew => {
                 is_planned_anew = true;
                 let again = look(world, &ApplyRequest { prune: false, ..wanted.clone() })?;
@@ -858,12 +863,13 @@ fn resize(session: &mut Session<'_>, guest: &DescribedGuest, wanted: &SetRequest
 /// changed.
 fn start_with_host(
     session: &mut Session<'_>,
-    (guest, found): (&DescribedGuest, &AppliedGuest),
+    guest: &DescribedGuest,
+    found: &AppliedGuest,
     program: &str,
 ) -> Result<bool> {
     let differs = found.differences.iter().any(|one| one.option == Opt::Autostart);
     match guest.autostart.filter(|_| differs) {
-        Some(on) => started(session, (guest.name.as_str(), on), program),
+        Some(on) => started(session, guest.name.as_str(), on, program),
         None => Ok(false),
     }
 }
@@ -872,7 +878,8 @@ fn start_with_host(
 /// Returns whether it was not.
 fn join(
     session: &mut Session<'_>,
-    (guest, found): (&DescribedGuest, &AppliedGuest),
+    guest: &DescribedGuest,
+    found: &AppliedGuest,
     set: Option<&String>,
 ) -> Result<bool> {
     let is_of_other = found.differences.iter().any(|one| one.option == Opt::Set);
@@ -889,7 +896,8 @@ fn join(
 /// Records whether a guest may be moved, if that differs. Returns whether that was changed.
 fn may_move(
     session: &mut Session<'_>,
-    (guest, found): (&DescribedGuest, &AppliedGuest),
+    guest: &DescribedGuest,
+    found: &AppliedGuest,
 ) -> Result<bool> {
     if !found.differences.iter().any(|one| one.option == Opt::Movable) {
         return Ok(false);
@@ -901,7 +909,7 @@ fn may_move(
 }
 
 /// Has a guest start with the host, or not. Returns whether that was changed.
-fn started(session: &mut Session<'_>, (name, on): (&str, bool), program: &str) -> Result<bool> {
+fn started(session: &mut Session<'_>, name: &str, on: bool, program: &str) -> Result<bool> {
     let wanted = Autostart { name: name.to_owned(), on, program: program.to_owned() };
     session.run(|world| autostart(world, &wanted)).map(|done| done.made)
 }
@@ -918,7 +926,8 @@ fn request_at(guest: &DescribedGuest, place: PlannedPlace) -> Result<CreateReque
 fn make(
     session: &mut Session<'_>,
     world: &World,
-    (guest, place): (&DescribedGuest, PlannedPlace),
+    guest: &DescribedGuest,
+    place: PlannedPlace,
     wanted: &ApplyRequest,
 ) -> Result<bool> {
     let request = request_at(guest, place)?;
@@ -941,10 +950,10 @@ fn make(
         let xml = world.hypervisor()?.xml(name, XmlOf::Inactive)?;
         Ok(Change::new("create", name, Vec::new(), DomainXml::parse(&xml)?))
     };
-    create::make(session, world, &request, (Waits { address_s: 0, seed_s: None }, plan))?;
+    create::make(session, world, &request, Waits { address_s: 0, seed_s: None }, plan)?;
     let is_missing = is_missing.get();
     if guest.autostart == Some(true) {
-        started(session, (guest.name.as_str(), true), &wanted.program)?;
+        started(session, guest.name.as_str(), true, &wanted.program)?;
     }
     if is_missing {
         world.progress(&format!("domain `{}` is made", guest.name));

@@ -42,7 +42,7 @@ pub fn kept(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<String>>
     }
     let root = FsRoot::live()?;
     let erase = |what: &str, id: &str| {
-        format!("{what} keeps what the guest wrote; `gpuvm drive wipe {}` erases it", word(id))
+        format!("{what} keeps the guest's data; `gpuvm drive wipe {}` erases it", word(id))
     };
     let mut lines = Vec::new();
     let (known, finder) = (xml.known_devices(), Finder::new(&root));
@@ -61,8 +61,7 @@ pub fn kept(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<String>>
                 lines.extend(drives.map(|(drive, bdf)| erase(&drive, &bdf.to_string())));
                 if now.places.is_empty() {
                     lines.push(format!(
-                        "drive {had}, which was at {bdf}, is not found; it keeps what the guest \
-                         wrote"
+                        "drive {had}, which was at {bdf}, is not found; it keeps the guest's data"
                     ));
                 }
             }
@@ -77,7 +76,7 @@ pub fn kept(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<String>>
         let block = format!("sys/class/block/{name}");
         let path = file.display();
         if root.exists(&format!("{block}/partition")) {
-            lines.push(format!("partition {path} keeps what the guest wrote"));
+            lines.push(format!("partition {path} keeps the guest's data"));
         } else if root.exists(&format!("{block}/device")) {
             lines.push(erase(&format!("drive {path}"), &path.to_string()));
         }

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum DropSeedError {
     /// The guest agent is not allowed to report whether cloud-init is done.
-    #[error("the agent of `{name}` may not tell whether cloud-init is done: {why}")]
-    Untold { name: String, why: String },
+    #[error("the agent of `{name}` may not report whether cloud-init is done: {why}")]
+    Unknown { name: String, why: String },
     /// The domain is transient.
     #[error("domain `{name}` has no persistent definition")]
     NoDefinition { name: String },
@@ -49,7 +49,7 @@ pub enum FirstBoot {
     /// The time limit was reached; the agent's last message.
     Over(String),
     /// The agent is not allowed to answer.
-    Untold(String),
+    Unknown(String),
     /// The guest has ended.
     Ended,
 }
@@ -68,8 +68,8 @@ fn refuse_early(ended: &FirstBoot, name: &str, wait_s: u64) -> Result<()> {
             let message = format!("domain `{name}` has ended before its cloud-init was done");
             Err(classed(Class::WrongState, message, now))
         }
-        FirstBoot::Untold(why) => {
-            Err(DropSeedError::Untold { name: name.to_string(), why: why.to_string() }.hint(now))
+        FirstBoot::Unknown(why) => {
+            Err(DropSeedError::Unknown { name: name.to_string(), why: why.to_string() }.hint(now))
         }
     }
 }
@@ -86,7 +86,7 @@ pub fn wait_for<E>(
     loop {
         let said = match is_done(hypervisor, name) {
             Ok(()) => return Ok(FirstBoot::Done),
-            Err(error) if is_forbidden(&error) => return Ok(FirstBoot::Untold(error.message)),
+            Err(error) if is_forbidden(&error) => return Ok(FirstBoot::Unknown(error.message)),
             Err(error) => error.message,
         };
         if has_ended(hypervisor, name, &mut uuid) {
@@ -130,10 +130,7 @@ struct Seed {
 
 impl Seed {
     /// Looks for a domain's seed; none: it has none, or none of ours.
-    fn of(
-        (hypervisor, state): (&dyn Hypervisor, Option<&Path>),
-        name: &str,
-    ) -> Result<Option<Seed>> {
+    fn of(hypervisor: &dyn Hypervisor, state: Option<&Path>, name: &str) -> Result<Option<Seed>> {
         let summary = find(hypervisor, name)?;
         let xml = hypervisor.xml(name, XmlOf::Inactive)?;
         let parsed = DomainXml::parse(&xml)?;
@@ -150,7 +147,7 @@ impl Seed {
             live.disk(&made.path).is_some()
         };
         let uses = Uses::read(hypervisor)?;
-        let proof = Proof::of(&parsed, &summary.uuid, &uses, (hypervisor, state));
+        let proof = Proof::of(&parsed, &summary.uuid, &uses, hypervisor, state);
         let fate = proof.fate(&made);
         Ok(Some(Seed { name: name.to_owned(), runs, has_guest, is_held, xml, made, fate }))
     }
@@ -215,7 +212,7 @@ pub struct Dropping {
 /// Plans to remove a domain's seed; none: it has none.
 pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> {
     let hypervisor = world.hypervisor()?;
-    let Some(seed) = Seed::of((&*hypervisor, world.state()), name)? else {
+    let Some(seed) = Seed::of(&*hypervisor, world.state(), name)? else {
         return Ok(Change::new("seed drop", name, Vec::new(), None));
     };
     let (stays, redefine) = (seed.stays(), seed.redefine(false)?);

@@ -97,7 +97,7 @@ fn exported<T>(
     let mut planned = resolve(world, wanted, None)?;
     let disks_of_it = 1 + usize::from(sizes(disks).data.is_some());
     let mapping = maps_queues(world, &planned);
-    with_disks(&mut planned.placement, (disks_of_it, 0), mapping);
+    with_disks(&mut planned.placement, disks_of_it, 0, mapping);
     let guest = PlatformGuest {
         name: &planned.name,
         topology: &planned.topology,

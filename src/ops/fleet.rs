@@ -180,7 +180,7 @@ pub fn capacities(
 ) -> Vec<Heard<HostCapacity>> {
     let heard = ask(hosts, (limit, Layout::Recorded), move |world, host| {
         let topology = world.topology()?;
-        let held = taken_for_new(world, &host.taken(), (&topology, true))?;
+        let held = taken_for_new(world, &host.taken(), &topology, true)?;
         Ok(host_capacity(&topology, &held, &gpus))
     });
     warn_of_macs(heard, |host| &host.macs)
@@ -278,7 +278,8 @@ impl FleetHost {
     fn world(
         &self,
         reporter: Arc<dyn Reporter>,
-        (layout, records): (Layout, &Records),
+        layout: Layout,
+        records: &Records,
     ) -> Result<World> {
         let settings = self.settings();
         let Some(record) = settings.host.clone() else {
@@ -390,7 +391,7 @@ fn told<T>(
     (question, records): &(impl Fn(&World, &FleetHost) -> Result<T>, Records),
 ) -> Told<T> {
     let reporter: Arc<dyn Reporter> = Arc::clone(quiet) as _;
-    let world = match host.world(reporter, (layout, records)) {
+    let world = match host.world(reporter, layout, records) {
         Ok(world) => world,
         Err(error) => {
             let is_reached = !is_of_libvirt(&error);

@@ -74,8 +74,7 @@ pub fn resolve_on(
     // No hint on the place is useful while this error persists.
     render::refuse_room(wanted, &request, &topology)?;
     render::refuse_machine(world, wanted, &request, &topology)?;
-    let mut occupancy =
-        taken_for_new(world, &wanted.taken, (&topology, request.gpus.number() > 0))?;
+    let mut occupancy = taken_for_new(world, &wanted.taken, &topology, request.gpus.number() > 0)?;
     let open = occupancy.clone();
     if let Some(planned) = planned {
         planned.close(&topology, &mut occupancy);

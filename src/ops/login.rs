@@ -67,7 +67,7 @@ pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
             find_alive(hypervisor, name, "it has no address")?;
             (ip.to_canonical(), false)
         }
-        None => proven(world, wanted, (hypervisor, &uuid))?,
+        None => proven(world, wanted, hypervisor, &uuid)?,
     };
     // Behind a way of ssh, this machine's addresses may be those of guests, but for these.
     let is_no_guests = address.is_loopback() || address.is_unspecified();
@@ -98,7 +98,8 @@ pub fn wait_for_server(
     world: &World,
     wanted: &LoginWanted,
     found: Login,
-    (port, time): (u16, Duration),
+    port: u16,
+    time: Duration,
 ) -> Result<Login> {
     let (name, at) = (&wanted.name, SocketAddr::new(found.address, port));
     if found.through.is_some() || time.is_zero() || answers(at) {
@@ -144,7 +145,8 @@ fn answers(at: SocketAddr) -> bool {
 fn proven(
     world: &World,
     wanted: &LoginWanted,
-    (hypervisor, uuid): (&dyn Hypervisor, &str),
+    hypervisor: &dyn Hypervisor,
+    uuid: &str,
 ) -> Result<(IpAddr, bool)> {
     let LoginWanted { name, wait_s, .. } = wanted;
     let asked = AddressWanted { name: name.clone(), wait_s: *wait_s, all: false };
@@ -327,7 +329,7 @@ mod tests {
             through,
         };
         let second = Duration::from_secs(1);
-        let wait = |found, time| wait_for_server(&world, &wanted(), found, (at.port(), time));
+        let wait = |found, time| wait_for_server(&world, &wanted(), found, at.port(), time);
         // It says so, and then leaves it to ssh; on another machine nothing is known.
         assert!(wait(found(Some(Vec::new())), second).is_ok());
         assert_eq!(caller.heard("waiting up to"), 0);

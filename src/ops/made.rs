@@ -69,7 +69,8 @@ impl<'a> Proof<'a> {
         xml: &DomainXml,
         uuid: &'a str,
         uses: &'a Uses,
-        (hypervisor, state): (&'a dyn Hypervisor, Option<&Path>),
+        hypervisor: &'a dyn Hypervisor,
+        state: Option<&Path>,
     ) -> Proof<'a> {
         let (storage, machine) = (hypervisor.storage(), hypervisor.machine());
         let elsewhere = machine.elsewhere().map(str::to_owned);

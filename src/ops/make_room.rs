@@ -225,7 +225,8 @@ impl PlannedMove {
 pub fn make_room(
     session: &mut Session<'_>,
     world: &World,
-    (wanted, yes): (&RoomRequest, bool),
+    wanted: &RoomRequest,
+    yes: bool,
 ) -> Result<RoomPlan> {
     session.refuse_unfinished()?;
     let room = look(world, wanted)?;
@@ -252,7 +253,7 @@ fn moves(
     for (at, leg) in room.legs.iter().enumerate() {
         let rest = room.legs[at..].concat();
         let plan = |world: &World| {
-            refuse_taken((world, wanted), &rest, &room.new)?;
+            refuse_taken(world, wanted, &rest, &room.new)?;
             match &leg[..] {
                 [target] if target.live => repin(world, target, &room.new, wanted),
                 leg => move_guests(world, leg, &room.new, wanted),
@@ -268,7 +269,7 @@ fn moves(
     match Ground::without_guests(world, wanted)?.place(wanted)? {
         Ok(now) => Ok(RoomPlan { gpus: now.gpus, partition: now.partition, ..room }),
         Err(error) => {
-            let message = "the guests are moved, and the new one has no place nevertheless";
+            let message = "the guests were moved, but the new guest still does not fit";
             let hint = "run it again: it shows what would have to move now";
             Err(Error::from(error).around(Refusal::new(Class::Changed, message, hint)))
         }

@@ -167,7 +167,8 @@ pub fn to_start(name: &str, xml: &DomainXml, reserve: bool, world: &World) -> Re
 /// free; `running`: whether it runs there.
 pub fn to_move(
     name: &str,
-    (before, running): (&DomainXml, bool),
+    before: &DomainXml,
+    running: bool,
     after: &DomainXml,
     world: &World,
 ) -> Result<Vec<Step>> {

@@ -215,7 +215,7 @@ fn between(
     }
     let topology = world.topology()?;
     let down = once_off(world, &topology, guest, ran)?;
-    let steps = with_resets(&down, (guest, ran), &topology, world)?;
+    let steps = with_resets(&down, guest, ran, &topology, world)?;
     if !starts {
         return Ok((steps, None));
     }
@@ -325,7 +325,7 @@ pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Ste
     let (name, uuid) = (xml.name(), xml.uuid());
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
     match looked_at(world, guest, ran)? {
-        Some((down, topology)) => with_resets(&down, (guest, ran), &topology, world),
+        Some((down, topology)) => with_resets(&down, guest, ran, &topology, world),
         None => Ok(Vec::new()),
     }
 }
@@ -359,7 +359,8 @@ fn may_have(world: &World, guest: Guest<'_>) -> bool {
 /// one may not respond.
 fn with_resets(
     down: &[PartitionStep],
-    (guest, ran): (Guest<'_>, bool),
+    guest: Guest<'_>,
+    ran: bool,
     topology: &Topology,
     world: &World,
 ) -> Result<Vec<Step>> {

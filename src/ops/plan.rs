@@ -38,7 +38,7 @@ pub fn plan(world: &World, wanted: &GuestRequest) -> Result<Planned> {
         Some(path) => most_named_iothread(&template_file(path)?, |_| false),
         None => 0,
     };
-    with_disks(&mut planned.placement, (disks, named), mapping);
+    with_disks(&mut planned.placement, disks, named, mapping);
     let window = window_reason(&planned.placement, &planned.topology);
     let more = [window, switch_reason(&planned, world)];
     planned.placement.reasons.extend(more.into_iter().flatten());
@@ -55,7 +55,7 @@ pub(crate) fn maps_queues(world: &World, planned: &Planned) -> bool {
 
 /// Limits a plan to the I/O threads that a guest with this many disks gets, and those up to the one
 /// that its template `named`; `mapping`: whether several can serve one disk.
-pub fn with_disks(placement: &mut Placement, (disks, named): (usize, u32), mapping: bool) {
+pub fn with_disks(placement: &mut Placement, disks: usize, named: u32, mapping: bool) {
     let most = placement.iothread_pins.len();
     let iothreads = used_iothreads(disks, mapping, placement).max(named);
     placement.iothread_pins.resize(iothreads as usize, CpuSet::new());

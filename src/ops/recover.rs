@@ -297,7 +297,7 @@ fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result
     let (reporter, manner) = (session.world().reporter(), session.manner());
     let said = damaged.error.to_string();
     if !wanted.discard || damaged.is_newer() {
-        let what = "a change was interrupted, and what it was cannot be read";
+        let what = "an interrupted change was found, but its journal cannot be read";
         let message = format!("{what}: {said}");
         if manner.dry_run {
             reporter.warning(&message);

@@ -105,7 +105,7 @@ pub fn rename(world: &World, wanted: &Rename) -> Result<Change<RenamedDomain>> {
         return Ok(Change::new("rename", name, Vec::new(), about));
     }
     let history = world.history(&row.uuid)?;
-    let (mut steps, paths) = renaming((world, hypervisor), &row, to, &history)?;
+    let (mut steps, paths) = renaming(world, hypervisor, &row, to, &history)?;
     about.moved = steps.iter().filter_map(moved).collect();
     let before = hypervisor.xml(name, XmlOf::Inactive)?;
     let mut entry = history.next("rename", hypervisor.uri(), to, now_s(), before);
@@ -131,7 +131,8 @@ fn moved(step: &Step) -> Option<PathBuf> {
 /// The steps that rename a domain and its own objects, and the paths that follow its name;
 /// `history`: the changes that follow it, too.
 pub(crate) fn renaming(
-    (world, hypervisor): (&World, &dyn Hypervisor),
+    world: &World,
+    hypervisor: &dyn Hypervisor,
     row: &DomainSummary,
     to: &str,
     history: &History,

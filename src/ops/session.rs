@@ -320,7 +320,7 @@ impl<'w> Session<'w> {
         Ok(if of_host {
             Journal::begin(verb, subject, uri)?
         } else {
-            Journal::begin_on(verb, subject, (uri, hypervisor.identity()))?
+            Journal::begin_on(verb, subject, uri, hypervisor.identity())?
         })
     }
 

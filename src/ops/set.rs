@@ -228,7 +228,7 @@ pub fn look_at_file(world: &World, wanted: &SetRequest) -> Result<Tuning> {
     let subjects = subjects::read(world, &wanted.tuning(None, None))?;
     let tuned = best(&subjects, wanted)?.map_err(|error| no_place(&subjects, &error, wanted))?;
     let [subject] = &subjects.all[..] else { unreachable!("one domain is named") };
-    allowed((&subjects, subject), tuned.placement.as_ref(), wanted, world)?;
+    allowed(&subjects, subject, tuned.placement.as_ref(), wanted, world)?;
     let extras = vec![extra::Extra::default()];
     Ok(Tuning { subjects, tuned: vec![Ok(tuned)], extras, left: Vec::new() })
 }

@@ -347,14 +347,15 @@ pub fn prolog(
         change.verb = PROLOG;
         Ok(change)
     };
-    Ok((Begun::Made, create::make(session, world, wanted, (waits, plan))?))
+    Ok((Begun::Made, create::make(session, world, wanted, waits, plan)?))
 }
 
 /// Deletes the guests of a job, which has the lock of the job. Returns their names.
 pub fn epilog(
     session: &mut Session<'_>,
     world: &World,
-    (cluster, id): (&str, u32),
+    cluster: &str,
+    id: u32,
 ) -> Result<Vec<String>> {
     settle(session, world)?;
     let mut deleted = Vec::new();

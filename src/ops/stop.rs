@@ -31,7 +31,7 @@ pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
     refuse_still("stop", name, state, step.as_ref())?;
     let question = question("stop", name, step.as_ref(), down);
     let of = if step.is_some() { XmlOf::Live } else { XmlOf::Inactive };
-    let after = after(world, hypervisor, (name, of));
+    let after = after(world, hypervisor, name, of);
     let again = format!("gpuvm stop {}", word(name));
     Ok(Change { question, again, ..ending(name, step, after) })
 }
@@ -68,7 +68,7 @@ pub(crate) fn question(
 }
 
 /// The steps after a guest is off. If they cannot be determined, it is stopped anyway.
-fn after(world: &World, hypervisor: &dyn Hypervisor, (name, of): (&str, XmlOf)) -> Vec<Step> {
+fn after(world: &World, hypervisor: &dyn Hypervisor, name: &str, of: XmlOf) -> Vec<Step> {
     let ran = of == XmlOf::Live;
     let read = || Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
     let plan = || partition::once_stopped(world, &read()?, ran);
@@ -100,7 +100,7 @@ pub fn stop_or_end(session: &mut Session<'_>, name: &str, down: Down) -> Result<
         if session.ask(&question, &[], &[])? == Answer::Yes {
             let uuid = error.step().and_then(|step| step.domain()?.1);
             let world = session.world();
-            let after = after(world, &*world.hypervisor()?, (name, XmlOf::Live));
+            let after = after(world, &*world.hypervisor()?, name, XmlOf::Live);
             let change = ending(
                 name,
                 Some(Step::Domain(DomainStep::End { name: name.to_owned(), uuid })),

@@ -35,7 +35,8 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
     let mut occupancy = world.occupancy_to_look(of.assume_empty)?;
     let mut known = Vec::new();
     for (path, xml) in domains_of_files(world, &of.domain_xml)? {
-        let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
+        let failed =
+            || format!("cannot determine the resources of the domain in `{}`", path.display());
         let held = xml.held(is_active(&xml)).doing(failed)?;
         if !held.active {
             let recorded = xml.valid_devices(&held.devices).into_iter();
@@ -54,7 +55,8 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
 pub fn taken_for_new(
     world: &World,
     of: &Taken,
-    (topology, has_gpus): (&Topology, bool),
+    topology: &Topology,
+    has_gpus: bool,
 ) -> Result<Occupancy> {
     let occupancy = taken(world, of)?;
     warn_of_unread(world, &occupancy);
@@ -81,10 +83,11 @@ fn warn_of_unread(world: &World, occupancy: &Occupancy) {
 pub fn taken_for_off<'d>(
     world: &World,
     of: &Taken,
-    (topology, guests): (&Topology, impl Iterator<Item = &'d DomainXml>),
+    topology: &Topology,
+    guests: impl Iterator<Item = &'d DomainXml>,
 ) -> Result<Occupancy> {
     let occupancy = taken(world, of)?;
-    ready_for_off(world, occupancy, (topology, guests), of.assume_empty)
+    ready_for_off(world, occupancy, topology, guests, of.assume_empty)
 }
 
 /// The occupancy, with the reasons why partitions cannot be activated for those of these guests
@@ -93,7 +96,8 @@ pub fn taken_for_off<'d>(
 pub fn ready_for_off<'d>(
     world: &World,
     occupancy: Occupancy,
-    (topology, mut guests): (&Topology, impl Iterator<Item = &'d DomainXml>),
+    topology: &Topology,
+    mut guests: impl Iterator<Item = &'d DomainXml>,
     assume_empty: bool,
 ) -> Result<Occupancy> {
     let runs = |name: &str| occupancy.domains.iter().any(|one| one.domain == name && one.active);
@@ -119,7 +123,8 @@ pub fn domains_of_files(world: &World, paths: &[PathBuf]) -> Result<Vec<(PathBuf
     let mut domains = Vec::new();
     for path in paths {
         for path in xml_files(path)? {
-            let failed = || format!("cannot tell what the domain in `{}` holds", path.display());
+            let failed =
+                || format!("cannot determine the resources of the domain in `{}`", path.display());
             let text = input::text(&path, DOMAIN_BYTES).doing(failed)?;
             let xml = DomainXml::parse(&text).doing(failed)?;
             domains.push((path, xml));

@@ -122,7 +122,7 @@ impl Top {
         if let Err(error) = &topology {
             world.warning(&format!("the host is not compared: {}", error.whole()));
         }
-        Top::on(world, hypervisor, FsRoot::live()?, (topology.ok(), request))
+        Top::on(world, hypervisor, FsRoot::live()?, topology.ok(), request)
     }
 
     /// Finds the guests whose processes are below a root.
@@ -130,7 +130,8 @@ impl Top {
         world: &World,
         hypervisor: Rc<dyn Hypervisor>,
         root: FsRoot,
-        (topology, request): (Option<Topology>, TopRequest),
+        topology: Option<Topology>,
+        request: TopRequest,
     ) -> Result<Top> {
         let mut top = Top {
             hypervisor,
@@ -300,7 +301,7 @@ impl Top {
             if let [before, after] = self.scans.as_slice() {
                 for (thread, now) in window.threads.iter_mut().zip(&mut load.threads) {
                     if let Some(pcpu) = thread.pcpu().filter(|_| is_waiting(thread)) {
-                        let found = neighbours((before, after), &self.names, pcpu, thread.tid);
+                        let found = neighbours(before, after, &self.names, pcpu, thread.tid);
                         (now.neighbours, thread.neighbours) = (found.clone(), found);
                     }
                 }

@@ -214,7 +214,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     if !edited {
         refuse_edited(entry, &now, name)?;
     }
-    refuse_taken(hypervisor, entry, &now, (&summary.uuid, *force))?;
+    refuse_taken(hypervisor, entry, &now, &summary.uuid, *force)?;
     if !force {
         refuse_lost(entry, name)?;
         if !edited {
@@ -269,7 +269,7 @@ fn unwritten_go(
     }
     let (xml, uses) = (DomainXml::parse(now)?, Uses::read(hypervisor)?);
     let made = xml.made();
-    let proof = Proof::of(&xml, &row.uuid, &uses, (hypervisor, world.state()));
+    let proof = Proof::of(&xml, &row.uuid, &uses, hypervisor, world.state());
     images.retain(|image| {
         let is_its = |made: &&Made| match &image.volume {
             Some(volume) => made.volume.as_ref() == Some(volume),
@@ -316,7 +316,7 @@ fn left(image: &NewImage, uses: &Uses, own_uuid: &str) -> String {
         None => (format!("disk {}", path.display()), removal_of_file(&path.to_string_lossy())),
     };
     let next = others.first().map_or_else(|| format!("{removal} deletes it"), Use::to_string);
-    format!("{said} stays with what the guest wrote on it; {next}")
+    format!("{said} is kept with the guest's data; {next}")
 }
 
 /// Refuses a domain that had another name when it was changed.
@@ -336,7 +336,7 @@ fn refuse_edited(entry: &Entry, now: &str, name: &str) -> Result<()> {
     }
     let error = UndoError::Edited { name: name.to_owned(), change: named(entry) };
     Err(error.hint(format!(
-        "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it nevertheless",
+        "`gpuvm undo {name} --diff` shows what would be lost; --force undoes it anyway",
         name = word(name)
     )))
 }
@@ -476,7 +476,7 @@ fn unmake(
 
 /// The command that deletes a guest with its data: no other verb than the requested one.
 fn delete_hint(name: &str) -> String {
-    format!("`gpuvm undo {name} --force` deletes it with what was written", name = word(name))
+    format!("`gpuvm undo {name} --force` deletes it with its data", name = word(name))
 }
 
 /// Refuses to go back to a disk that another domain uses since; `force`: unless images of others
@@ -485,7 +485,8 @@ fn refuse_taken(
     hypervisor: &dyn Hypervisor,
     entry: &Entry,
     now: &str,
-    (own_uuid, force): (&str, bool),
+    own_uuid: &str,
+    force: bool,
 ) -> Result<()> {
     let (before, now) = (DomainXml::parse(&entry.before)?, DomainXml::parse(now)?);
     let (old, new) = (files_of(&before, &[]), files_of(&now, &[]));
@@ -513,7 +514,7 @@ fn refuse_taken(
             }
             User::Volume(volume) => {
                 let (pool, name) = volume.split_once('/').unwrap_or(("default", volume));
-                format!("{} deletes that, if nobody needs it", removal_of_volume(pool, name))
+                format!("if it is unused, {} deletes it", removal_of_volume(pool, name))
             }
             User::Loop(name) => format!("`losetup -d /dev/{}` first", word(name)),
         };
@@ -523,7 +524,7 @@ fn refuse_taken(
         None => Ok(()),
         Some(Conflict { path, used, .. }) => {
             Err(UndoError::DiskTaken { path: path.display().to_string(), used: used.to_string() }
-                .hint("`gpuvm list` shows what each guest has; --force undoes it nevertheless"))
+                .hint("`gpuvm list` shows what each guest has; --force undoes it anyway"))
         }
     }
 }
@@ -549,7 +550,7 @@ fn refuse_other_files(world: &World, (before, now): (&str, &str), name: &str) ->
         Some(path) => {
             let path = path.display().to_string();
             let hint = format!(
-                "`ls -l {}` shows it; `gpuvm undo {} --force` gives it to the guest nevertheless",
+                "`ls -l {}` shows it; `gpuvm undo {} --force` gives it to the guest anyway",
                 word(&path),
                 word(name)
             );
@@ -606,7 +607,7 @@ fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) 
         return Err(classed(Class::InUse, message, who_holds(&holder)));
     }
     if world.has_guests_here()? {
-        refuse_recorded_elsewhere(before, &comes, (row, &held))?;
+        refuse_recorded_elsewhere(before, &comes, row, &held)?;
     }
     let topology = world.topology()?;
     comes.retain(|bdf| topology.device(*bdf).is_some());
@@ -626,7 +627,8 @@ fn who_holds(holder: &str) -> String {
 fn refuse_recorded_elsewhere(
     before: &str,
     comes: &[Bdf],
-    (row, held): (&DomainSummary, &Occupancy),
+    row: &DomainSummary,
+    held: &Occupancy,
 ) -> Result<()> {
     for (known, places) in recognise::elsewhere(&DomainXml::parse(before)?, &FsRoot::live()?)? {
         if !comes.contains(&known.bdf) {
@@ -719,6 +721,6 @@ fn read_back(world: &World, undone: &Undoing) -> Result<()> {
         _ => None,
     };
     let told = told.unwrap_or_else(|| "the text differs".into());
-    world.warning(&format!("the definition is not what it was: {told}"));
+    world.warning(&format!("the restored definition differs: {told}"));
     Ok(())
 }

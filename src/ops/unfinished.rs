@@ -27,7 +27,7 @@ pub fn refuse(uri: &str, state: Option<&Path>, warn: impl Fn(&str)) -> Result<()
 fn name_damaged(orphans: &Orphans, warn: impl Fn(&str)) {
     for damaged in &orphans.damaged {
         warn(&format!(
-            "a change was interrupted, and what it was cannot be read: {}; {}",
+            "an interrupted change was found, but its journal cannot be read: {}; {}",
             damaged.error,
             damaged.hint()
         ));
@@ -59,7 +59,10 @@ pub fn refuse_these(orphans: Orphans, uri: &str) -> Result<()> {
     if let Some(damaged) = orphans.damaged.first().filter(|_| uri == none::URI) {
         return Err(classed(
             Class::Unfinished,
-            format!("a change was interrupted, and what it was cannot be read: {}", damaged.error),
+            format!(
+                "an interrupted change was found, but its journal cannot be read: {}",
+                damaged.error
+            ),
             damaged.hint(),
         ));
     }

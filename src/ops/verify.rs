@@ -116,7 +116,7 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         if !wanted.names.is_empty() && !wanted.names.contains(&summary.name) {
             continue;
         }
-        let found = host.compare(world, &*hypervisor, (summary, wanted.agent_wait));
+        let found = host.compare(world, &*hypervisor, summary, wanted.agent_wait);
         all.extend(if wanted.names.len() == 1 { Some(found?) } else { of_many(summary, found)? });
     }
     let is_sampled = wanted.sample > Duration::ZERO && host.here.is_some();
@@ -266,7 +266,8 @@ impl Machine {
         &self,
         world: &World,
         hypervisor: &dyn Hypervisor,
-        (summary, wait): (&DomainSummary, Duration),
+        summary: &DomainSummary,
+        wait: Duration,
     ) -> Result<Verified> {
         let name = &summary.name;
         let parse = |which| {

@@ -73,7 +73,7 @@ impl Watch {
             teller.progress(&match heard {
                 Heard::First if kept.get() => format!("{name}: the wait ends; the guest stays"),
                 Heard::First => {
-                    format!("{name}: what was begun is undone; another signal ends gpuvm at once")
+                    format!("{name}: undoing the change; another signal ends gpuvm at once")
                 }
                 Heard::Second => {
                     format!("{name} again: gpuvm ends at once, and `gpuvm recover` does the rest")

@@ -341,8 +341,8 @@ impl World {
             Err(error) if absent(&error) && machine::is_plain(&self.settings.connect) => {
                 self.unseen.get_or_init(|| {
                     let told = format!(
-                        "no libvirt answers at {}, so guests were not looked at: what they hold \
-                         counts as free",
+                        "no libvirt answers at {}: guests were not examined, and their resources count as \
+ free",
                         self.settings.connect
                     );
                     self.warning(&told);
@@ -428,7 +428,7 @@ impl World {
         let some_off = defined.iter().any(|one| !one.summary.state.is_active());
         let autostarted = if some_off { hypervisor.autostarted()? } else { BTreeSet::new() };
         for Definition { summary, which, xml } in defined {
-            let failed = || format!("cannot tell what domain `{}` holds", summary.name);
+            let failed = || format!("cannot determine the resources of domain `{}`", summary.name);
             let xml = xml.doing(failed)?;
             let mut held = xml.held(summary.state.is_active()).doing(failed)?;
             held.autostart = autostarted.contains(&summary.name);
@@ -447,7 +447,8 @@ impl World {
             }
         }
         for (name, text) in hypervisor.saved()? {
-            let failed = || format!("cannot tell what the saved state of domain `{name}` holds");
+            let failed =
+                || format!("cannot determine the resources of the saved state of domain `{name}`");
             let xml = DomainXml::parse(&text).doing(failed)?;
             let mut held = xml.held(false).doing(failed)?;
             if is_here {

@@ -60,7 +60,7 @@ fn a_file_made_after_a_killed_delete_stays() {
             let said = place.recover();
             let begun = said.contains("delete disk");
             assert!(disk.exists(), "record {record}: {said}");
-            assert!(!begun || said.contains("it is another file by now"), "{record}: {said}");
+            assert!(!begun || said.contains("it was replaced by another file"), "{record}: {said}");
             met |= begun;
             std::fs::remove_file(&disk).unwrap();
             continue;

@@ -161,7 +161,7 @@ fn a_guest_that_starts_with_the_host_needs_the_hook_where_nvswitches_are_shared(
     let autostart =
         || machine.gpuvm(&["-c", &uri, "autostart", "foreign", "on", "--dry-run"], true);
     let (code, out, err) = autostart();
-    let why = "nobody would activate the NVLink partition of domain `foreign`";
+    let why = "the NVLink partition of domain `foreign` would not be activated";
     assert!(
         code == 1 && err.contains(why) && err.contains("--install` has libvirt do so"),
         "{out}{err}"

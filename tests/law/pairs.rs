@@ -90,7 +90,7 @@ impl<'a> Asked<'a> {
             request(&args.gpus, &args.shape).unwrap_or_else(|e| panic!("{size}: {e}"));
         let mut answer = plan(topology, &others, &request);
         if let Ok(placement) = &mut answer {
-            with_disks(placement, (1, 0), false);
+            with_disks(placement, 1, 0, false);
             // As it is remembered.
             if request.pins == PinPolicy::Auto {
                 request.pins = placement.pins();

@@ -89,7 +89,7 @@ fn a_file_is_applied_once_and_what_differs_is_shown() {
     let before = place.state();
     files.write(&[("ap-a", "  memory: 320M\n  cells: 1\n  threads: 1\n"), ("ap-c", "")]);
     let said = files.ends(1, &[]);
-    assert!(said.contains("`ap-a` differs in what cannot be changed: cells auto -> 1"), "{said}");
+    assert!(said.contains("`ap-a` differs in fixed options: cells auto -> 1"), "{said}");
     assert!(said.contains("`gpuvm get ap-a`"), "{said}");
     files.write(&[("ap-a", "  memory: 320M\n  os-disk: overlay\n")]);
     let said = files.ends(1, &[]);
@@ -564,14 +564,11 @@ fn edited_by_virsh(files: &Files, made: &str, define: &dyn Fn(&str)) {
     let less = made.replacen(">262144</currentMemory>", ">131072</currentMemory>", 1);
     let one = |said: &str| format!("ed-a: {said}");
     for (xml, said) in [
-        (made.replacen("<interface", &own, 1), one("differs in what cannot be changed: add-disk")),
-        (
-            made.replacen("</vcpu>", pins, 1),
-            one("differs in what cannot be changed: pins core -> "),
-        ),
+        (made.replacen("<interface", &own, 1), one("differs in fixed options: add-disk")),
+        (made.replacen("</vcpu>", pins, 1), one("differs in fixed options: pins core -> ")),
         (
             made.replacen("<source network='default'/>", mtu, 1),
-            one("differs in what cannot be changed: network default,mtu=1400 -> default"),
+            one("differs in fixed options: network default,mtu=1400 -> default"),
         ),
         (less, one("would be changed: memory 128M -> 256M")),
     ] {

@@ -344,7 +344,7 @@ fn undo_takes_back_a_name_or_a_snapshot_and_never_the_clone_before_it() {
     place.virsh(&["snapshot-delete", "sb", "one"]);
     place.virsh(&["snapshot-create-as", "sb", "one"]);
     let (code, _, err) = place.gpuvm(&["undo", "sb", "--yes"]);
-    assert!(code == 0 && err.contains("is another one by now, and stays"), "{err}");
+    assert!(code == 0 && err.contains("was replaced since and is kept"), "{err}");
     assert_ne!(snapshots(&place, "sb", &image), before);
     place.virsh(&["snapshot-delete", "sb", "one"]);
     place.done(&["snapshot", "create", "sb", "one"]);

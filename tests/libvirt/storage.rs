@@ -148,7 +148,7 @@ fn steps_on_volumes_are_done_undone_and_recovered() {
     // A signal in the middle of the filling undoes all, the pool too.
     let mut stopped = Watch { stop_at: Some(1 << 20), ..Watch::default() };
     let error = apply(&steps, &libvirt, &mut stopped, Some(begin())).unwrap_err().to_string();
-    assert_eq!(error, "interrupted by SIGTERM; what was done before is undone");
+    assert_eq!(error, "interrupted by SIGTERM; earlier steps are undone");
     assert_eq!((files(&below), files(&journals)), (vec![], vec![]));
     assert!(!libvirt.storage().pools().unwrap().iter().any(|p| p.name == pool()));
     assert!(!below.exists(), "the directory of a pool that was unmade is left");

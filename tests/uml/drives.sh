@@ -158,7 +158,7 @@ X
 echo "<node><domain file='/tmp/guest.xml'/></node>" >/tmp/guests.xml
 mkfs.ext4 -q -F -L tenant $b; settle
 "$gpuvm" -c test:///tmp/guests.xml delete t --yes >/tmp/out 2>&1; equal "deleted" 0 $? || cat /tmp/out
-has "its drive keeps its data" /tmp/out "drive ${id}1 keeps what the guest wrote; .gpuvm drive wipe .*${id}1. erases it" || cat /tmp/out
+has "its drive keeps its data" /tmp/out "drive ${id}1 keeps the guest's data; .gpuvm drive wipe .*${id}1. erases it" || cat /tmp/out
 equal "it is there" tenant "$(blkid -p -o value -s LABEL $b)"
 gpuvm drive wipe ${id}1 --dry-run >/tmp/out 2>&1; equal "the offered command is known" 0 $? || cat /tmp/out
 has "and about this drive" /tmp/out "drive ${id}1 .*tenant"

@@ -53,7 +53,7 @@ fn commands(answer: &Diagnosed) -> String {
     if lines.is_empty() {
         format!(
             "# nothing to fix: no rule found a problem ({} of {} rules checked); `gpuvm host doctor` \
-             lists what was not checked\n",
+             lists skipped checks\n",
             answer.checked, answer.rules
         )
     } else {
@@ -71,8 +71,8 @@ fn text(answer: &Diagnosed) -> String {
     }
     let told: usize = answer.journal.iter().map(|entry| entry.lines).sum();
     if told > 0 {
-        let tell = if told == 1 { "tells" } else { "tell" };
-        writeln!(text, "log: {} {tell} of a problem", words::count(told, "line")).expect("text");
+        let report = if told == 1 { "reports" } else { "report" };
+        writeln!(text, "log: {} {report} a problem", words::count(told, "line")).expect("text");
     }
     for entry in &answer.journal {
         let Entry { rule, severity, lines, first_line, example, hint, .. } = entry;

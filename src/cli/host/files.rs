@@ -25,8 +25,7 @@ pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     };
     cx.refuse_recorded("host files --count")?;
     cx.refuse_elsewhere("host files --count")?;
-    let made =
-        change_host("host files", (&args.lock, args.dry_run), || Ok(open_files(count)?), cx)?;
+    let made = change_host("host files", &args.lock, args.dry_run, || Ok(open_files(count)?), cx)?;
     if !made.is_empty() {
         let daemon = daemon(&FsRoot::live()?)?;
         cx.output.progress(&format!(

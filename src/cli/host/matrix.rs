@@ -105,7 +105,7 @@ fn legend(matrix: &Matrix) -> String {
         matrix.devices.iter().filter(|row| row.node_unknown).map(|row| &*row.name).collect();
     if !unknown.is_empty() && cells().any(|cell| *cell == Proximity::Sys) {
         let names = unknown.join(", ");
-        writeln!(text, "      or unknown: the kernel names no node of {names}").expect("text");
+        writeln!(text, "      or unknown: the kernel reports no node for {names}").expect("text");
     }
     text
 }

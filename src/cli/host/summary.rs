@@ -42,7 +42,7 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
 fn trust(topology: &Topology) -> String {
     match topology.machine().trust {
         _ if topology.machine().trust_unread.is_some() => {
-            "treated as strangers, since what was said is not read: none is made that shares NVLink"
+            "treated as strangers (the trust file is ignored): none is made that shares NVLink"
                 .into()
         }
         Some(Trust::OneTenant) => "of one tenant: they may share NVLink".into(),

@@ -30,7 +30,7 @@ pub fn run(args: &HostTrustArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         None if args.unset => None,
         None => return show(cx),
     };
-    change_host("host trust", (&args.lock, args.dry_run), || Ok(say(said)?), cx)?;
+    change_host("host trust", &args.lock, args.dry_run, || Ok(say(said)?), cx)?;
     Ok(EXIT_DONE)
 }
 

@@ -20,7 +20,7 @@ pub fn run(args: &HostTuningArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return show(cx);
     }
     let plan = || Ok(tuned(&wishes, args.at_boot)?);
-    let made = change_host("host tuning", (&args.lock, args.dry_run), plan, cx)?;
+    let made = change_host("host tuning", &args.lock, args.dry_run, plan, cx)?;
     if cx.output.json && !args.dry_run {
         cx.output.json_rows("gpuvm-steps", &made)?;
     }

@@ -205,7 +205,7 @@ fn pinned(pins: &[CpuSet], threads: usize) -> String {
 pub(super) fn reasons(reasons: &[Reason], all: bool) -> String {
     let said: Vec<&Reason> = reasons.iter().filter(|reason| all || reason.compromise).collect();
     let mut text = match (all, said.is_empty()) {
-        (true, _) => "\nwhy, with `!` at what is a compromise\n".to_owned(),
+        (true, _) => "\nreasons (`!` marks a compromise)\n".to_owned(),
         (false, true) => String::new(),
         (false, false) => "\n".to_owned(),
     };

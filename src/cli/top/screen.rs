@@ -130,7 +130,8 @@ struct Shown<'c> {
 pub(super) fn run(
     cx: &Context<'_>,
     request: TopRequest,
-    (interval, order): (Duration, LoadOrder),
+    interval: Duration,
+    order: LoadOrder,
 ) -> anyhow::Result<u8> {
     let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot block signals")?;
     let mut top = Top::open(cx, request)?;

@@ -83,20 +83,20 @@ pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
         let spot = Spot::of(disk.child("source").unwrap_or(*disk));
         let (rule, hint) = match fault {
             DiskFault::OfHost => {
-                (&OF_HOST, "give it another disk; what the host uses is not given away".to_owned())
+                (&OF_HOST, "use another disk: this one is in use by the host".to_owned())
             }
             DiskFault::Held => {
-                let hint = "give it another disk, or a copy of this one made while nobody writes";
+                let hint = "use another disk, or a copy made while it is not written";
                 (&HELD, hint.to_owned())
             }
             DiskFault::Missing => (&MISSING, back_or_gone(domain, *disk)),
             DiskFault::Backing => {
-                let hint = "`qemu-img info` of the image shows what it names; if that is meant, state \
-                            it in the definition (`<backingStore>`)";
+                let hint = "`qemu-img info` shows the image's backing file; if it is intended, add \
+ it to the definition (`<backingStore>`)";
                 (&BACKING, hint.to_owned())
             }
             DiskFault::Format => {
-                let hint = "`qemu-img info` shows what it is; if it is meant as an image, write \
+                let hint = "`qemu-img info` shows its format; if it is meant as an image, write \
                             <driver type='qcow2'/>";
                 (&FORMAT, hint.to_owned())
             }

@@ -122,7 +122,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let fabric = topology.fabric();
     let set: BTreeSet<Bdf> = gpus.iter().map(|passed| passed.bdf.value).collect();
     let list_of: Vec<Bdf> = set.iter().copied().collect();
-    bridge(guest, topology, (&gpus, &list_of), report);
+    bridge(guest, topology, &gpus, &list_of, report);
     let Some(first) = gpus.first() else { return };
     if topology.keeps_links_on(&list_of) {
         let message = format!(
@@ -197,7 +197,8 @@ const SHARE: &str = "share the NVSwitches: FABRIC_MODE=1 in \
 fn bridge<'t>(
     guest: &Guest<'t>,
     topology: &Topology,
-    (gpus, set): (&[&Passed<'t>], &[Bdf]),
+    gpus: &[&Passed<'t>],
+    set: &[Bdf],
     report: &mut Report<'t>,
 ) {
     let functions = &topology.fabric().bridge;

@@ -38,8 +38,7 @@ pub const SHARED: &[Rule] = &[PCPU, CORE, HELPER, MEMORY];
 /// What helps where cores are held.
 pub fn free_cores(name: &str) -> String {
     format!(
-        "`gpuvm tune {} --all-settings --pins auto` finds cores that nobody holds, or lets its vCPUs float \
-         where none are free",
+        "`gpuvm tune {} --all-settings --pins auto` finds free cores, or lets its vCPUs float if there are none",
         word(name)
     )
 }

@@ -167,7 +167,7 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
     if !guests.domains.is_empty() && !pinned.intersects(isolated) {
         let pins = if pinned.is_empty() { "none".to_owned() } else { pinned.to_string() };
         say(
-            format!("no guest is pinned to the isolated pcpus {isolated}: nobody uses them"),
+            format!("the isolated pcpus {isolated} are unused: no guest is pinned to them"),
             (format!("guests on {isolated}"), pins),
             "/proc/cmdline",
             "remove isolcpus= from the kernel's arguments, or pin guests there: `man gpuvm-tune`",

@@ -173,6 +173,22 @@ pub(super) struct Buses {
 /// bridge.
 const RESERVED: [u8; 3] = [0, 1, 31];
 
+/// An expander bus that is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExpanderSize {
+    /// Its guest cell.
+    pub cell: Option<u32>,
+    /// Its number of root ports.
+    pub ports: usize,
+}
+
+/// An expander bus with its root ports.
+#[derive(Debug)]
+pub(super) struct Expander {
+    pub bus: Controller,
+    pub ports: Vec<Controller>,
+}
+
 impl Buses {
     /// Reads the controllers and the addresses of a document's devices.
     pub fn read(devices: Element<'_>) -> Result<Buses, DomainXmlError> {
@@ -329,16 +345,16 @@ impl Buses {
     /// highest to the last. Call it when the root bus is complete.
     pub fn add_expanders(
         &mut self,
-        groups: &[(Option<u32>, usize)],
-    ) -> Result<Vec<(Controller, Vec<Controller>)>, DomainXmlError> {
+        sizes: &[ExpanderSize],
+    ) -> Result<Vec<Expander>, DomainXmlError> {
         let kept = self.bridges.values().filter_map(|bridge| bridge.bus_nr).min();
-        let ports: usize = groups.iter().map(|(_, ports)| ports + 1).sum();
+        let ports: usize = sizes.iter().map(|size| size.ports + 1).sum();
         let end = kept.map_or(256, usize::from);
         let Some(mut bus_nr) = end.checked_sub(ports).filter(|n| *n >= self.buses_of_root()) else {
             return Err(full("the guest's devices need more than 256 PCI buses"));
         };
         let mut made = Vec::new();
-        for &(cell, count) in groups {
+        for &ExpanderSize { cell, ports: count } in sizes {
             if count > 32 {
                 return Err(full("an expander bus has 32 slots, fewer than a cell's devices"));
             }
@@ -359,7 +375,7 @@ impl Buses {
                 |slot| self.add_bridge(PciAddress { bus, slot, function: 0, multifunction: false });
             let ports = slots.map(port).collect::<Result<Vec<_>, _>>()?;
             bus_nr += count + 1;
-            made.push((expander, ports));
+            made.push(Expander { bus: expander, ports });
         }
         Ok(made)
     }
@@ -421,14 +437,15 @@ mod tests {
 
     #[test]
     fn expander_buses_take_the_highest_numbers_and_leave_room() {
+        let size = |cell, ports| ExpanderSize { cell, ports };
         let mut free = buses("").unwrap();
-        let made = free.add_expanders(&[(Some(0), 2), (Some(1), 8)]).unwrap();
+        let made = free.add_expanders(&[size(Some(0), 2), size(Some(1), 8)]).unwrap();
         let numbers: Vec<_> =
-            made.iter().map(|(e, ports)| (e.bus_nr.unwrap(), ports.len())).collect();
+            made.iter().map(|one| (one.bus.bus_nr.unwrap(), one.ports.len())).collect();
         assert_eq!(numbers, [(244, 2), (247, 8)]);
         assert!(free.bus_numbers_fit());
-        assert!(buses("").unwrap().add_expanders(&[(None, 33)]).is_err());
-        assert!(buses("").unwrap().add_expanders(&[(None, 32); 8]).is_err());
+        assert!(buses("").unwrap().add_expanders(&[size(None, 33)]).is_err());
+        assert!(buses("").unwrap().add_expanders(&[size(None, 32); 8]).is_err());
     }
 
     #[test]

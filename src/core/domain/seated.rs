@@ -74,7 +74,7 @@ pub fn seat_edits(
         Some(kept) => kept,
         None => seats.expanders(&groups)?,
     };
-    Ok(moved(seats, (placement, topology), addresses, &seated, port_speed_dgts))
+    Ok(moved(seats, placement, topology, addresses, &seated, port_speed_dgts))
 }
 
 /// Finds the edits that give these functions of a document other places, and leave all others where
@@ -91,13 +91,14 @@ pub fn reseat_edits(
     let addresses = seats.addresses(&[])?;
     seats.implied_controllers(false)?;
     let seated = seats.beside_kept(&groups, misplaced)?;
-    Ok(moved(seats, (placement, topology), addresses, &seated, port_speed_dgts))
+    Ok(moved(seats, placement, topology, addresses, &seated, port_speed_dgts))
 }
 
 /// The edits that move functions to these places.
 fn moved(
     mut seats: Seats<'_>,
-    (placement, topology): (&Placement, &Topology),
+    placement: &Placement,
+    topology: &Topology,
     addresses: Vec<(DevicePlace, PciAddress)>,
     seated: &BTreeMap<Bdf, PciAddress>,
     port_speed_dgts: Option<u32>,

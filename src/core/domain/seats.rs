@@ -7,12 +7,19 @@ use super::edit::DomainEdit;
 use super::element::Element;
 use super::guest::{Guest, VirtType};
 use super::order::device_name;
-use super::pci::{Buses, Controller, PciAddress, pci_address};
+use super::pci::{Buses, Controller, Expander, ExpanderSize, PciAddress, pci_address};
 use super::placed::{DevicePlace, HostdevSeat};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Passed-through functions that go below one expander bus.
+pub(super) struct CellGroup {
+    /// The guest cell of the bus; none: the bus belongs to none.
+    cell: Option<u32>,
+    devices: Vec<Bdf>,
+}
 
 /// An allocation of PCI places to the devices of one guest.
 pub(super) struct Seats<'a> {
@@ -51,7 +58,7 @@ impl<'a> Seats<'a> {
     /// placed them, stay there.
     pub fn kept_or_dropped(
         &mut self,
-        groups: &[(Option<u32>, Vec<Bdf>)],
+        groups: &[CellGroup],
         stays: bool,
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
         let kept = self.kept_addresses(groups, Spread::No);
@@ -95,17 +102,17 @@ impl<'a> Seats<'a> {
 
     /// Returns groups of functions with the cell that each belongs to; every function is in exactly
     /// one.
-    pub fn groups(&self) -> Vec<(Option<u32>, Vec<Bdf>)> {
+    pub fn groups(&self) -> Vec<CellGroup> {
         let only = (self.placement.cells.len() == 1).then_some(0);
         let mut left: BTreeSet<Bdf> = self.placement.devices.iter().copied().collect();
         let mut groups = Vec::new();
         for group in &self.placement.guest_pcie.groups {
-            let devices = group.devices.iter().copied().filter(|bdf| left.remove(bdf));
-            groups.push((group.cell.or(only), devices.collect::<Vec<_>>()));
+            let devices = group.devices.iter().copied().filter(|bdf| left.remove(bdf)).collect();
+            groups.push(CellGroup { cell: group.cell.or(only), devices });
         }
         let rest = self.placement.devices.iter().copied().filter(|bdf| left.remove(bdf));
-        groups.push((only, rest.collect()));
-        groups.retain(|(_, devices)| !devices.is_empty());
+        groups.push(CellGroup { cell: only, devices: rest.collect() });
+        groups.retain(|group| !group.devices.is_empty());
         groups
     }
 
@@ -120,7 +127,7 @@ impl<'a> Seats<'a> {
     /// places.
     fn kept_addresses(
         &self,
-        groups: &[(Option<u32>, Vec<Bdf>)],
+        groups: &[CellGroup],
         spread: Spread,
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
         let planned: Vec<_> = self.hostdevs().filter(|hostdev| self.is_planned(*hostdev)).collect();
@@ -131,7 +138,7 @@ impl<'a> Seats<'a> {
             planned.iter().find(its).is_some_and(|hostdev| is_pluggable(*hostdev))
         };
         let mut expanders = BTreeSet::new();
-        for (cell, devices) in groups {
+        for CellGroup { cell, devices } in groups {
             // The expander bus of a function, or none: it is on the root bus.
             let above = |bdf| {
                 let port = self.buses.bridges.get(&found.get(bdf)?.bus)?;
@@ -153,7 +160,7 @@ impl<'a> Seats<'a> {
                 return None;
             }
         }
-        let count = groups.iter().map(|(_, devices)| devices.len()).sum::<usize>();
+        let count = groups.iter().map(|group| group.devices.len()).sum::<usize>();
         let ports: BTreeSet<u8> = found.values().map(|address| address.bus).collect();
         let alone = planned.len() - self.paired(&found).len();
         let all = planned.len() == count && ports.len() == alone;
@@ -337,20 +344,22 @@ impl<'a> Seats<'a> {
     /// Makes the expander buses and gives each function its port.
     pub fn expanders(
         &mut self,
-        groups: &[(Option<u32>, Vec<Bdf>)],
+        groups: &[CellGroup],
     ) -> Result<BTreeMap<Bdf, PciAddress>, DomainXmlError> {
         let found = self.hostdev_addresses();
-        let beside = self.beside(groups.iter().flat_map(|(_, devices)| devices));
+        let beside = self.beside(groups.iter().flat_map(|group| &group.devices));
         let paired: BTreeMap<Bdf, Bdf> = beside.into_iter().chain(self.paired(&found)).collect();
         let alone = |devices: &[Bdf]| -> Vec<Bdf> {
             devices.iter().copied().filter(|bdf| !paired.contains_key(bdf)).collect()
         };
-        let sizes: Vec<_> =
-            groups.iter().map(|(cell, devices)| (*cell, alone(devices).len())).collect();
+        let sizes: Vec<ExpanderSize> = groups
+            .iter()
+            .map(|group| ExpanderSize { cell: group.cell, ports: alone(&group.devices).len() })
+            .collect();
         let made = self.buses.add_expanders(&sizes)?;
         let mut seated = BTreeMap::new();
-        for ((expander, ports), (_, devices)) in made.into_iter().zip(groups) {
-            for (bdf, port) in alone(devices).into_iter().zip(&ports) {
+        for (Expander { bus, ports }, group) in made.into_iter().zip(groups) {
+            for (bdf, port) in alone(&group.devices).into_iter().zip(&ports) {
                 let multifunction = paired.values().any(|first| *first == bdf);
                 let first = PciAddress { multifunction, ..PciAddress::behind(port.index) };
                 seated.insert(bdf, first);
@@ -360,7 +369,7 @@ impl<'a> Seats<'a> {
                     seated.insert(*mate, PciAddress { function, multifunction: false, ..first });
                 }
             }
-            self.controllers.push(expander);
+            self.controllers.push(bus);
             self.controllers.extend(ports);
         }
         self.dropped.retain(|index| !self.buses.bridges.contains_key(index));
@@ -373,7 +382,7 @@ impl<'a> Seats<'a> {
     /// behind would change; an expander bus that is left without functions goes.
     pub fn beside_kept(
         &mut self,
-        groups: &[(Option<u32>, Vec<Bdf>)],
+        groups: &[CellGroup],
         gone: &[Bdf],
     ) -> Result<BTreeMap<Bdf, PciAddress>, DomainXmlError> {
         let mut found = self.hostdev_addresses();
@@ -383,8 +392,8 @@ impl<'a> Seats<'a> {
         found.retain(|bdf, _| !gone.contains(bdf));
         let mut seated = BTreeMap::new();
         let mut beside: BTreeMap<Bdf, Bdf> = BTreeMap::new();
-        let mut wanting: Vec<(Option<u32>, Vec<Bdf>)> = Vec::new();
-        for (cell, devices) in groups {
+        let mut wanting: Vec<CellGroup> = Vec::new();
+        for CellGroup { cell, devices } in groups {
             let (stay, come): (Vec<Bdf>, Vec<Bdf>) =
                 devices.iter().copied().partition(|bdf| found.contains_key(bdf));
             seated.extend(stay.iter().map(|bdf| (*bdf, found[bdf])));
@@ -400,14 +409,17 @@ impl<'a> Seats<'a> {
                 come.iter().copied().zip(free.iter().map(|port| PciAddress::behind(*port))),
             );
             let rest: Vec<Bdf> = come.into_iter().skip(free.len()).collect();
-            wanting.extend((!rest.is_empty()).then_some((*cell, rest)));
+            wanting.extend((!rest.is_empty()).then_some(CellGroup { cell: *cell, devices: rest }));
         }
-        let sizes: Vec<_> = wanting.iter().map(|(cell, devices)| (*cell, devices.len())).collect();
+        let sizes: Vec<ExpanderSize> = wanting
+            .iter()
+            .map(|group| ExpanderSize { cell: group.cell, ports: group.devices.len() })
+            .collect();
         let made = self.buses.add_expanders(&sizes)?;
-        for ((expander, ports), (_, devices)) in made.into_iter().zip(wanting) {
+        for (Expander { bus, ports }, group) in made.into_iter().zip(wanting) {
             let places = ports.iter().map(|port| PciAddress::behind(port.index));
-            seated.extend(devices.into_iter().zip(places));
-            self.controllers.push(expander);
+            seated.extend(group.devices.into_iter().zip(places));
+            self.controllers.push(bus);
             self.controllers.extend(ports);
         }
         for (bdf, first) in beside {
@@ -425,7 +437,7 @@ impl<'a> Seats<'a> {
     /// there are too few.
     pub fn beside_running(
         &mut self,
-        groups: &[(Option<u32>, Vec<Bdf>)],
+        groups: &[CellGroup],
         gone: &[Bdf],
         ports: &BTreeSet<u8>,
     ) -> Option<BTreeMap<Bdf, PciAddress>> {
@@ -434,7 +446,7 @@ impl<'a> Seats<'a> {
         let mut free: BTreeSet<u8> =
             ports.iter().copied().filter(|port| self.buses.is_free_port(*port)).collect();
         let mut seated = BTreeMap::new();
-        for (_, devices) in groups {
+        for CellGroup { devices, .. } in groups {
             let (stay, come): (Vec<Bdf>, Vec<Bdf>) =
                 devices.iter().copied().partition(|bdf| found.contains_key(bdf));
             seated.extend(stay.iter().map(|bdf| (*bdf, found[bdf])));
@@ -540,12 +552,12 @@ fn is_pluggable(hostdev: Element<'_>) -> bool {
 }
 
 /// Merges the groups of functions of the same cell.
-fn by_cell(groups: &[(Option<u32>, Vec<Bdf>)]) -> Vec<(Option<u32>, Vec<Bdf>)> {
+fn by_cell(groups: &[CellGroup]) -> Vec<CellGroup> {
     let mut joined: BTreeMap<Option<u32>, Vec<Bdf>> = BTreeMap::new();
-    for (cell, devices) in groups {
+    for CellGroup { cell, devices } in groups {
         joined.entry(*cell).or_default().extend(devices);
     }
-    joined.into_iter().collect()
+    joined.into_iter().map(|(cell, devices)| CellGroup { cell, devices }).collect()
 }
 
 /// Whether the host's kernel can move packets for the guest (vhost).

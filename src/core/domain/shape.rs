@@ -314,7 +314,7 @@ pub(super) fn cputune(vcpus: &[CpuSet], emulator: &CpuSet, iothreads: &[CpuSet])
 /// Returns the pins of vCPUs, vCPU 0 first; an empty set means no pin.
 pub(super) fn vcpu_pins(sets: &[CpuSet]) -> Vec<Fragment> {
     let of: KeyOf = |pin| Some(pin.attr("vcpu")?.into());
-    pins("vcpupin", ("vcpu", of), 0, sets)
+    pins("vcpupin", "vcpu", of, 0, sets)
 }
 
 /// Returns the pin of the emulator; none if the set is empty.
@@ -326,13 +326,14 @@ pub(super) fn emulator_pin(set: &CpuSet) -> Vec<Fragment> {
 /// Returns the pins of I/O threads, thread 1 first; an empty set means no pin.
 pub(super) fn iothread_pins(sets: &[CpuSet]) -> Vec<Fragment> {
     let of: KeyOf = |pin| Some(pin.attr("iothread")?.into());
-    pins("iothreadpin", ("iothread", of), 1, sets)
+    pins("iothreadpin", "iothread", of, 1, sets)
 }
 
 /// Returns pins of threads numbered from `first` in an attribute.
 fn pins(
     name: &'static str,
-    (key, of): (&'static str, KeyOf),
+    key: &'static str,
+    of: KeyOf,
     first: usize,
     sets: &[CpuSet],
 ) -> Vec<Fragment> {

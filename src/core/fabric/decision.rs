@@ -81,11 +81,11 @@ pub enum PartitionRefusal {
     NotListed { partition: u32, listed: usize },
     /// It is active, and a running domain may have its GPUs: their module ids are not known.
     #[error(
-        "NVLink partition {partition} is active, and whether domain `{}` uses it cannot be told: \
-         the module ids of {unknown} of its GPUs are not known",
+        "NVLink partition {partition} is active, and it is unknown whether domain `{}` uses it: \
+ the module ids of {unknown} of its GPUs are not known",
         domain.name
     )]
-    Untold {
+    UserUnknown {
         partition: u32,
         domain: Domain,
         /// How many of its GPUs are unknown.
@@ -102,14 +102,14 @@ impl PartitionRefusal {
             | PartitionRefusal::Overlap { partition, .. }
             | PartitionRefusal::Changed { partition, .. }
             | PartitionRefusal::NotListed { partition, .. }
-            | PartitionRefusal::Untold { partition, .. } => *partition,
+            | PartitionRefusal::UserUnknown { partition, .. } => *partition,
         }
     }
 
     /// Whether it would be activated if no domain ran.
     pub fn is_of_domain(&self) -> bool {
         match self {
-            PartitionRefusal::Held { .. } | PartitionRefusal::Untold { .. } => true,
+            PartitionRefusal::Held { .. } | PartitionRefusal::UserUnknown { .. } => true,
             PartitionRefusal::Overlap { domain, .. } => domain.is_some(),
             PartitionRefusal::Stale { .. }
             | PartitionRefusal::Changed { .. }
@@ -127,7 +127,7 @@ impl PartitionRefusal {
             | PartitionRefusal::Overlap { domain: Some(domain), .. } => {
                 format!("`gpuvm stop {}` ends it", word(&domain.name))
             }
-            PartitionRefusal::Untold { domain, partition, .. } => format!(
+            PartitionRefusal::UserUnknown { domain, partition, .. } => format!(
                 "`gpuvm host modules` shows which module ids are known; once `gpuvm stop {}` has \
                  ended it, `gpuvm fabric release {partition}` deactivates the partition",
                 word(&domain.name)
@@ -154,7 +154,7 @@ pub fn decide(
     running: &[Running],
     remembered: &RestoreList,
 ) -> Decision {
-    use PartitionRefusal::{Changed, Held, NotListed, Overlap, Stale, Untold};
+    use PartitionRefusal::{Changed, Held, NotListed, Overlap, Stale, UserUnknown};
     let Wanted { partition, modules, domain } = wanted;
     let partition = *partition;
     let refused = Decision::Refused;
@@ -169,7 +169,7 @@ pub fn decide(
     let others: Vec<&Running> = running.iter().filter(|one| !is_ours(&one.domain.uuid)).collect();
     let untold = |partition: u32, modules: &Modules| {
         let one = others.iter().find(|one| one.may_have_any(modules))?;
-        Some(refused(Untold { partition, domain: one.domain.clone(), unknown: one.unknown }))
+        Some(refused(UserUnknown { partition, domain: one.domain.clone(), unknown: one.unknown }))
     };
     if let Some(holder) = others.iter().find(|one| one.has_any(modules) && found.active) {
         return refused(Held { partition, domain: holder.domain.clone() });
@@ -219,7 +219,7 @@ pub fn release(partition: u32, listed: &[Listed], running: &[Running]) -> Releas
         None => Release::Deactivate,
         Some(one) => {
             let (domain, unknown) = (one.domain.clone(), one.unknown);
-            Release::Refused(PartitionRefusal::Untold { partition, domain, unknown })
+            Release::Refused(PartitionRefusal::UserUnknown { partition, domain, unknown })
         }
     }
 }

@@ -23,7 +23,8 @@ pub use need::{Need, NeedRefusal, NeededGpu, by_record, need};
 pub use pauses::Pauses;
 pub use readiness::{Obstacle, Readiness, Unready, refusals};
 pub use restore::{
-    FORMAT, Mode, Restore, RestoreEntry, RestoreList, RestoreListError, pending, restore,
+    FORMAT, KnownPartition, Mode, Restore, RestoreEntry, RestoreList, RestoreListError, pending,
+    restore,
 };
 pub use verdict::{PartitionState, Verdict, modules_of, states};
 pub use versions::{FabricVersions, VersionCheck, VersionsApart};

@@ -49,7 +49,7 @@ pub enum NeedRefusal {
     },
     /// Whether a partition has exactly these GPUs is not known.
     #[error(
-        "which NVLink partition has exactly {} cannot be told: {} of {unknown} of them {} not known",
+        "the NVLink partition of exactly {} is unknown: {} of {unknown} of them {} not known",
         count(*gpus, "GPU of this guest"),
         if *unknown == 1 { "the module id" } else { "the module ids" },
         if *unknown == 1 { "is" } else { "are" }

@@ -162,14 +162,23 @@ pub enum Restore {
     },
 }
 
+/// A partition of the board's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownPartition {
+    /// Its number.
+    pub id: u32,
+    /// Its GPUs.
+    pub modules: Modules,
+}
+
 /// Decides which partitions are restored. `running`: none if libvirt is not up yet; then the file
-/// alone decides. `known`: the GPUs of partitions by number, for those in neither the file nor
-/// Fabric Manager's list.
+/// alone decides. `known`: those of the board, for guests in neither the file nor Fabric Manager's
+/// list.
 pub fn restore(
     mode: &Mode,
     list: &RestoreList,
     running: Option<&[Running]>,
-    known: &[(u32, Modules)],
+    known: &[KnownPartition],
 ) -> Restore {
     match (mode, running) {
         (Mode::Restart, None) => Restore::Set { ids: by_file(list), unplaced: Vec::new() },
@@ -209,13 +218,13 @@ fn entry_of<'l>(list: &'l RestoreList, one: &Running) -> Option<&'l RestoreEntry
 }
 
 /// Returns what to set in restart mode if the running domains are known.
-fn set(list: &RestoreList, running: &[Running], known: &[(u32, Modules)]) -> Restore {
+fn set(list: &RestoreList, running: &[Running], known: &[KnownPartition]) -> Restore {
     let (mut ids, mut unplaced) = (Vec::new(), Vec::new());
-    let all: Modules = known.iter().flat_map(|(_, set)| set).copied().collect();
+    let all: Modules = known.iter().flat_map(|one| &one.modules).copied().collect();
     for one in running.iter().filter(|one| !one.modules.is_empty() || one.unknown > 0) {
         let by_set = || {
-            let same = known.iter().find(|(_, set)| one.has_exactly(set, &all));
-            same.map(|(id, _)| *id)
+            let same = known.iter().find(|known| one.has_exactly(&known.modules, &all));
+            same.map(|known| known.id)
         };
         match entry_of(list, one).map(|entry| entry.id).or_else(by_set) {
             Some(id) => ids.push(id),

@@ -108,7 +108,7 @@ fn one_that_is_active_for_nobody_is_stale() {
     }
     // Unless a running domain may have it.
     let unknown = Running { unknown: 2, ..runs("b", &[]) };
-    let untold = PartitionRefusal::Untold { partition: 3, domain: domain("b"), unknown: 2 };
+    let untold = PartitionRefusal::UserUnknown { partition: 3, domain: domain("b"), unknown: 2 };
     assert_eq!(refusal(&h100(&[3]), &[unknown], &[]), untold);
     assert_eq!(untold.stale(), None);
 }
@@ -125,7 +125,7 @@ fn an_active_one_that_shares_gpus_is_named_with_its_domain() {
     // A domain with none of our GPUs still holds the other partition.
     assert_eq!(refusal(&h100(&[1]), &[runs("b", &[2])], &[]), overlap(1, Some(domain("b"))));
     let unknown = Running { unknown: 1, ..runs("b", &[]) };
-    let untold = PartitionRefusal::Untold { partition: 1, domain: domain("b"), unknown: 1 };
+    let untold = PartitionRefusal::UserUnknown { partition: 1, domain: domain("b"), unknown: 1 };
     assert_eq!(refusal(&h100(&[1]), &[unknown], &[]), untold);
 }
 
@@ -151,7 +151,7 @@ fn only_what_no_running_domain_has_is_released() {
         assert_eq!(release(3, &list, &[runs("a", gpus)]), Release::Refused(held));
     }
     let unknown = Running { unknown: 1, ..runs("b", &[]) };
-    let untold = PartitionRefusal::Untold { partition: 3, domain: domain("b"), unknown: 1 };
+    let untold = PartitionRefusal::UserUnknown { partition: 3, domain: domain("b"), unknown: 1 };
     assert_eq!(release(3, &list, std::slice::from_ref(&unknown)), Release::Refused(untold));
     // Its unknown GPU is not one whose module id is known, so it is not in a partition of these.
     let elsewhere = Running { placed: modules(&[1, 3, 5]), ..unknown.clone() };
@@ -337,7 +337,7 @@ fn in_restart_mode_the_running_domains_partitions_are_set() {
         ids: ids.to_vec(),
         unplaced: unplaced.iter().map(|name| domain(name)).collect(),
     };
-    let restored = |running: &[Running], known: &[(u32, Modules)]| {
+    let restored = |running: &[Running], known: &[KnownPartition]| {
         restore(&Mode::Restart, &list, Some(running), known)
     };
     let (a, b) = (runs("a", &[1, 3]), runs("b", &[2, 4]));
@@ -346,7 +346,10 @@ fn in_restart_mode_the_running_domains_partitions_are_set() {
     // The running domain has other GPUs than the file says; the running domain counts.
     let moved = runs("a", &[6, 8]);
     assert_eq!(restored(std::slice::from_ref(&moved), &[]), set(&[], &["a"]));
-    assert_eq!(restored(&[moved], &[(6, modules(&[6, 8]))]), set(&[6], &[]));
+    assert_eq!(
+        restored(&[moved], &[KnownPartition { id: 6, modules: modules(&[6, 8]) }]),
+        set(&[6], &[])
+    );
     // A domain without an entry whose GPUs have one.
     assert_eq!(restored(&[runs("x", &[5, 7])], &[]), set(&[5], &[]));
     // Its GPUs are unknown; the file records those it was started with.
@@ -482,7 +485,7 @@ fn the_partition_of_all_gpus_needs_no_module_ids() {
     let error = need(&host, &gpus[..2]).unwrap_err();
     assert!(matches!(error, NeedRefusal::UnknownGpus { gpus: 2, unknown: 1, .. }), "{error}");
     assert!(error.to_string().ends_with("the module id of 1 of them is not known"), "{error}");
-    assert!(error.hint().starts_with("NVML tells module ids while"), "{}", error.hint());
+    assert!(error.hint().starts_with("NVML reports module ids only while"), "{}", error.hint());
     let mut parts = host.parts().clone();
     parts.fabric.modules_untold = Some("no library".into());
     let host = crate::topology::Topology::new(parts).unwrap();

@@ -72,8 +72,8 @@ impl Found {
 pub fn differences(wanted: &Request, record: &Request, now: &Guest, topology: &Topology) -> Found {
     let mut found = Found::default();
     sizes(wanted, record, now, &mut found);
-    devices(wanted, &now.request, (now, topology), &mut found);
-    shape(wanted, (record, &now.request), &mut found);
+    devices(wanted, &now.request, now, topology, &mut found);
+    shape(wanted, record, &now.request, &mut found);
     machine(wanted, now, &mut found);
     found
 }
@@ -89,7 +89,7 @@ pub fn running(
 ) {
     let mut now = Found::default();
     sizes(wanted, record, live, &mut now);
-    devices(wanted, wanted, (live, topology), &mut now);
+    devices(wanted, wanted, live, topology, &mut now);
     now.0.retain(|one| one.changeable && !found.has(one.option));
     found.0.extend(now.0);
 }
@@ -120,12 +120,7 @@ fn sizes(wanted: &Request, record: &Request, now: &Guest, found: &mut Found) {
 }
 
 /// Compares passed-through functions; `has`: the request that the guest has.
-fn devices(
-    wanted: &Request,
-    has: &Request,
-    (now, topology): (&Guest, &Topology),
-    found: &mut Found,
-) {
+fn devices(wanted: &Request, has: &Request, now: &Guest, topology: &Topology, found: &mut Found) {
     gpus(&wanted.gpus, now, topology, found);
     let (is, wanted) = (&has.extras, &wanted.extras);
     for (option, is, wanted) in [
@@ -207,7 +202,7 @@ fn listed<T: ToString>(all: &[T]) -> String {
 
 /// Compares its pins and CPU model with the request; where that leaves it open, with its record:
 /// `tune` changes that too, and others do not.
-fn shape(wanted: &Request, (record, now): (&Request, &Request), found: &mut Found) {
+fn shape(wanted: &Request, record: &Request, now: &Request, found: &mut Found) {
     let pins = match wanted.pins {
         PinPolicy::Auto if record.pins == PinPolicy::Auto => now.pins,
         PinPolicy::Auto => record.pins,

@@ -7,7 +7,7 @@ mod opt;
 mod options;
 
 pub use differences::{Found, GuestDifference, differences, running};
-pub use now::{Guest, gpus_of, now};
+pub use now::{Guest, functions_of, gpus_of, now};
 pub use opt::{Opt, Shape};
 pub use options::{Changed, GPU_OPTIONS, changes, options};
 

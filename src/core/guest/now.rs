@@ -72,13 +72,23 @@ pub fn now(xml: &DomainXml, topology: &Topology, record: &Request) -> Guest {
 
 /// Returns the GPUs that a domain passes through, by address.
 pub fn gpus_of(xml: &DomainXml, topology: &Topology) -> Vec<Bdf> {
-    let passed = Claims::read(xml).passed;
-    let passed: Vec<Bdf> = passed.iter().map(|passed| passed.bdf.value).collect();
-    let gpus = topology.among(&passed, DeviceKind::Gpu, false);
-    let mut gpus: Vec<Bdf> = gpus.into_iter().map(|gpu| gpu.bdf).collect();
-    gpus.sort_unstable();
-    gpus.dedup();
-    gpus
+    functions_of(&Claims::read(xml), topology, DeviceKind::Gpu, false)
+}
+
+/// Returns the functions of a kind that a domain passes through, by address; `vf`: virtual ones,
+/// else the others.
+pub fn functions_of(
+    claims: &Claims<'_>,
+    topology: &Topology,
+    kind: DeviceKind,
+    vf: bool,
+) -> Vec<Bdf> {
+    let passed: Vec<Bdf> = claims.passed.iter().map(|passed| passed.bdf.value).collect();
+    let found = topology.among(&passed, kind, vf).into_iter();
+    let mut functions: Vec<Bdf> = found.map(|device| device.bdf).collect();
+    functions.sort_unstable();
+    functions.dedup();
+    functions
 }
 
 /// Returns the request that a guest of this record has now.

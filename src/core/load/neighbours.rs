@@ -42,7 +42,8 @@ impl fmt::Display for Neighbour {
 /// most first. A task that began meanwhile counts with all of its time. `guests` are named by their
 /// processes.
 pub fn neighbours(
-    (before, after): (&TaskScan, &TaskScan),
+    before: &TaskScan,
+    after: &TaskScan,
     guests: &BTreeMap<u32, String>,
     pcpu: PcpuId,
     own: u32,

@@ -181,7 +181,7 @@ fn two_vcpus_on_one_busy_pcpu_wait_and_name_each_other() {
     for thread in &mut load.threads {
         let (first, second) = (tasks(0, 0), tasks(SECOND, 1));
         let pcpu = thread.pcpu().unwrap();
-        thread.neighbours = neighbours((&first, &second), &guests, pcpu, thread.tid);
+        thread.neighbours = neighbours(&first, &second, &guests, pcpu, thread.tid);
     }
     let findings = judge(&plan, &load);
     let says: Vec<&str> = findings.iter().map(|finding| &*finding.says.message).collect();
@@ -192,7 +192,7 @@ fn two_vcpus_on_one_busy_pcpu_wait_and_name_each_other() {
     assert_eq!(found(&plan, &load), [("vcpu-waits", Severity::Warning); 2]);
     // The same scan twice has no interval.
     let same = tasks(SECOND, 1);
-    assert_eq!(neighbours((&same, &same), &guests, PcpuId(7), 41), []);
+    assert_eq!(neighbours(&same, &same, &guests, PcpuId(7), 41), []);
 }
 
 #[test]

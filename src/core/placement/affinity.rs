@@ -279,7 +279,7 @@ fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<
         let is_large = caches.get(cache).is_some_and(|cache| cache.size_kib == largest);
         lists[node].push((order, Seat { core, at, cache, threads, speed, is_large }));
     }
-    let home = |(id, list)| home(topology, (id, list), kept, among);
+    let home = |(id, list)| home(topology, id, list, kept, among);
     let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
     let takes_all = among.kind.is_none() && !among.large;
     let homes = homes.filter(|home| takes_all || !home.seats.is_empty());
@@ -290,7 +290,8 @@ fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<
 /// Makes a node of its cores, each with its place in the node's order.
 fn home<'a, O: Ord + Copy>(
     topology: &Topology,
-    (id, mut list): (NodeId, Vec<(O, Seat<'a>)>),
+    id: NodeId,
+    mut list: Vec<(O, Seat<'a>)>,
     kept: usize,
     among: Among,
 ) -> Home<'a> {

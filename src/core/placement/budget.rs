@@ -9,6 +9,7 @@ pub use node_memory::memory_node;
 pub(super) use node_memory::reserve;
 
 use super::affinity::{self, Homes};
+use super::reason::ScarcePool;
 use super::taken::Taken;
 use super::types::PlanError;
 use crate::bdf::Bdf;
@@ -115,9 +116,8 @@ pub(super) struct Room {
     base: MemSize,
     /// Whether that is their pool of huge pages, which is less than their part of the node.
     pub(super) by_pool: bool,
-    /// Free and total memory of that pool, if the free part is less than the share of the free
-    /// GPUs.
-    pub(super) scarce: Option<(MemSize, MemSize)>,
+    /// That pool, if its free part is less than the share of the free GPUs.
+    pub(super) scarce: Option<ScarcePool>,
     gpus: u32,
     /// Memory in huge pages of other sizes than the guest's that no domain holds or will take.
     pub(super) idle: MemSize,
@@ -351,7 +351,7 @@ impl Budget {
         let common = small(homes.common_threads());
         let has = |t: u32| t == 1 || nodes.iter().any(|node| node.there(t) > node.there(t + 1));
         let levels = (1..=common).rev().filter(|&t| has(t)).collect();
-        let rooms = node_memory::table(topology, homes, taken, (request, counting), &nodes);
+        let rooms = node_memory::table(topology, homes, taken, request, counting, &nodes);
         let mut budget = Budget {
             request: request.clone(),
             has_annexes: nodes.iter().any(|node| !node.annexes.is_empty()),

@@ -264,8 +264,8 @@ impl Devices<'_> {
         let full: Vec<&PciDevice> = full.collect();
         if let Some(device) = full.first().filter(|_| free + full.len() >= number) {
             return format!(
-                "`gpuvm drive list` shows what is on each; `gpuvm drive wipe ID` erases one; {} {} \
-                 takes one as it is",
+                "`gpuvm drive list` shows their content; `gpuvm drive wipe ID` erases one; {} {} \
+ takes one with its content",
                 kind.flag(),
                 device.bdf
             );

@@ -275,7 +275,7 @@ fn blocked(
     };
     let even_empty = plan(topology, empty, request).err().map(|error| error.to_string());
     let (advice, bounded) = match even_empty {
-        None => freeing::cheapest(topology, held, request, gpus as usize),
+        None => freeing::cheapest(topology, held, request),
         Some(_) => (None, false),
     };
     Some(Blocked { gpus, what, holders, even_empty, advice, room: None, bounded })

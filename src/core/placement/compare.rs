@@ -64,8 +64,15 @@ pub(super) fn broken_units(slots: &Slots<'_>, set: Mask, reasons: &mut Reasons) 
     }
 }
 
-/// Returns the fewest nodes and PCIe switches that this many GPUs need on the empty host.
-pub(super) fn least_units(slots: &Slots<'_>, number: usize) -> (u32, u32) {
+/// The fewest nodes and PCIe switches on which a guest's GPUs could be.
+#[derive(Clone, Copy)]
+pub(super) struct LeastUnits {
+    pub(super) nodes: u32,
+    pub(super) switches: u32,
+}
+
+/// Returns what this many GPUs need on the empty host.
+pub(super) fn least_units(slots: &Slots<'_>, number: usize) -> LeastUnits {
     let least = |units: &[Mask]| {
         let mut sizes: Vec<usize> = units.iter().map(|&unit| size(unit)).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -77,19 +84,14 @@ pub(super) fn least_units(slots: &Slots<'_>, number: usize) -> (u32, u32) {
         });
         u32::try_from(enough.count()).unwrap_or(u32::MAX)
     };
-    (least(&slots.units.nodes), least(&slots.units.switches))
+    LeastUnits { nodes: least(&slots.units.nodes), switches: least(&slots.units.switches) }
 }
 
 /// Adds a reason if a set is on more nodes or PCIe switches than necessary.
-pub(super) fn scattered(
-    slots: &Slots<'_>,
-    set: Mask,
-    (nodes, switches): (u32, u32),
-    reasons: &mut Reasons,
-) {
+pub(super) fn scattered(slots: &Slots<'_>, set: Mask, fewest: LeastUnits, reasons: &mut Reasons) {
     let units = &slots.units;
     for (level, least, unit) in
-        [(&units.nodes, nodes, Unit::Node), (&units.switches, switches, Unit::Switch)]
+        [(&units.nodes, fewest.nodes, Unit::Node), (&units.switches, fewest.switches, Unit::Switch)]
     {
         let on = touched(level, set);
         if on > least {

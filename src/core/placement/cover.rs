@@ -65,7 +65,8 @@ type Worth = (bool, i32, i32, u32, bool, usize, usize, [i32; 4], usize);
 
 impl<'w> Cover<'w> {
     pub(super) fn new(
-        (candidates, beside): (&'w [Candidate], &'w [Vec<Proximity>]),
+        candidates: &'w [Candidate],
+        beside: &'w [Vec<Proximity>],
         number: usize,
         gpus: &'w [usize],
         wanted: &'w [[i32; 2]],

@@ -72,7 +72,8 @@ pub(super) fn ranked(
     homes: &Homes<'_>,
     taken: &Taken<'_>,
     judges: &Judges<'_>,
-    (request, most): (&Request, usize),
+    request: &Request,
+    most: usize,
 ) -> Vec<(Key, Vec<Bdf>)> {
     let mut slots = Slots::new(topology, homes, taken);
     if of_model(&mut slots, request).is_err() {

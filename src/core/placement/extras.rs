@@ -110,7 +110,7 @@ impl Search {
         search.is_free = search.gpus.iter().map(is_free).collect();
         let devices = Devices { topology, taken, node_of: &|bdf| homes.of_device(bdf) };
         for (kind, wish, near) in kinds.into_iter().filter(|(_, wish, _)| wish.number() > 0) {
-            match Wish::new(&devices, &ways, (kind, wish, near)) {
+            match Wish::new(&devices, &ways, kind, wish, near) {
                 Ok(mut wish) => {
                     wish.displays = (search.counted, taken.asked().to_vec());
                     wish.serves = kind != Kind::Vf || asked.nics.number() == 0;
@@ -199,7 +199,9 @@ impl Wish {
     fn new(
         devices: &Devices<'_>,
         gpus: &[Way<'_>],
-        (kind, wish, near): (Kind, &DeviceWish, Near),
+        kind: Kind,
+        wish: &DeviceWish,
+        near: Near,
     ) -> Result<Wish, PlanError> {
         let supply = devices.supply(kind, wish)?;
         let way = |bdf| devices.topology.device(bdf).map(|device| devices.topology.way(device));
@@ -323,7 +325,7 @@ impl Wish {
         }
         let wanted = self.wanted_outside(outside, &near);
         let (candidates, beside) = (&self.candidates[..], &self.beside[..]);
-        let taken = Cover::new((candidates, beside), self.number, gpus, &wanted, &near).take(&near);
+        let taken = Cover::new(candidates, beside, self.number, gpus, &wanted, &near).take(&near);
         let rounds = self.number.div_ceil(gpus.len().max(1));
         let cost = |gpu: usize, round: usize, at: usize| {
             let beside = self.beside[gpu][at];
@@ -437,7 +439,7 @@ impl Wish {
             let unknown = match unknown.count() {
                 0 => String::new(),
                 some => format!(
-                    ", and the kernel names no node of {some} that {} free",
+                    ", and the kernel reports no node for {some} that {} free",
                     crate::words::are(some)
                 ),
             };

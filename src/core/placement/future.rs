@@ -28,11 +28,13 @@ const CANDIDATE: u8 = 1;
 const OTHERS: u8 = 2;
 
 /// One slot of a board with partitions.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot {
-    gpus: Mask,
-    pool: Mask,
-    needs: u32,
+    pub(super) gpus: Mask,
+    /// NVSwitches of which it gets some.
+    pub(super) pool: Mask,
+    /// How many NVSwitches it gets.
+    pub(super) needs: u32,
 }
 
 /// How a choice's cost to later guests is judged.
@@ -68,7 +70,7 @@ pub(super) enum Future {
 impl Future {
     /// Chooses how to judge a host; `offered` are its partitions available on the empty host, and
     /// each GPU alone.
-    pub(super) fn new(slots: &Slots<'_>, offered: &[(Mask, Mask, u32)]) -> Future {
+    pub(super) fn new(slots: &Slots<'_>, offered: &[Slot]) -> Future {
         let all = first(slots.gpus.bdfs.len());
         if !slots.topology.is_partitioned() {
             let classes = CLASSES.map(|(number, _)| rooms(slots, all, number));
@@ -84,8 +86,7 @@ impl Future {
             return Future::Tree { leaves, owners, costs };
         }
         let of = |number: usize| {
-            let sized = offered.iter().filter(|(set, _, _)| size(*set) == number);
-            sized.map(|&(gpus, pool, needs)| Slot { gpus, pool, needs }).collect()
+            offered.iter().filter(|slot| size(slot.gpus) == number).copied().collect()
         };
         let classes = CLASSES.map(|(number, _)| of(number));
         Future::Slots { free: slots.gpus.free, switches: slots.switches.free, classes }
@@ -167,8 +168,8 @@ fn rooms(slots: &Slots<'_>, all: Mask, number: usize) -> Vec<Mask> {
 
 /// Returns the order of GPUs in which the partitions are exactly the aligned runs of repeated
 /// halving; none if there is no such order.
-fn halves(all: Mask, offered: &[(Mask, Mask, u32)]) -> Option<Vec<usize>> {
-    let mut sets: Vec<Mask> = offered.iter().map(|(set, _, _)| *set).collect();
+fn halves(all: Mask, offered: &[Slot]) -> Option<Vec<usize>> {
+    let mut sets: Vec<Mask> = offered.iter().map(|slot| slot.gpus).collect();
     sets.sort_unstable();
     sets.dedup();
     let mut leaves = Vec::new();
@@ -254,8 +255,8 @@ mod tests {
 
     #[test]
     fn only_boards_that_halve_are_trees() {
-        let plain = |sets: &[Mask]| -> Vec<(Mask, Mask, u32)> {
-            sets.iter().map(|&set| (set, 0, 0)).collect()
+        let plain = |sets: &[Mask]| -> Vec<Slot> {
+            sets.iter().map(|&gpus| Slot { gpus, pool: 0, needs: 0 }).collect()
         };
         let crossed = plain(&[0b1111, 0b0101, 0b1010, 1, 2, 4, 8]);
         assert_eq!(halves(0b1111, &crossed), Some(vec![0, 2, 1, 3]));

@@ -367,8 +367,7 @@ pub(super) fn remains(topology: &Topology, bdf: Bdf) -> Option<String> {
     }
     let has_drive = topology.parts().drives.iter().any(|drive| drive.bdf == Some(bdf));
     let is_away = device.driver.as_deref().is_some_and(crate::topology::is_vfio);
-    (!has_drive && is_away)
-        .then(|| "is bound to vfio-pci, so that nobody can tell what is on it".to_owned())
+    (!has_drive && is_away).then(|| "is bound to vfio-pci, so its content is unknown".to_owned())
 }
 
 /// Returns the host's use of a function; none if none is known.

@@ -299,7 +299,7 @@ fn ranked_on(
     let budget = Budget::new(topology, &homes, &taken, request, Counting::default());
     let extras = extras::Search::new(topology, &homes, &taken, request);
     let judges = Judges { budget: &budget, extras: &extras };
-    devices::ranked(topology, &homes, &taken, &judges, (request, SETS))
+    devices::ranked(topology, &homes, &taken, &judges, request, SETS)
 }
 
 /// One way to place a guest at its turn.

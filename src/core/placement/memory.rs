@@ -106,8 +106,7 @@ impl Memory<'_> {
                 MemoryReason::Vendor { memory, gpus, whole: DGX2, rounding }
             }
             None if self.pooled().next().is_some() => {
-                let mine = self.pooled().filter_map(|room| Some((room, room.scarce?)));
-                let scarce = mine.map(|(room, (free, all))| (room.id, free, all)).collect();
+                let scarce = self.pooled().filter_map(|room| room.scarce).collect();
                 MemoryReason::SharePool { memory, gpus, scarce }
             }
             None => {

@@ -63,7 +63,8 @@ pub(super) fn taken_from(
         let usual = ordinary(topology);
         let here = pools.iter().filter(|(at, _)| usual(&topology.nodes()[*at]));
         let most = |at: usize| topology.nodes()[at].memory_kib.kib() / page.kib();
-        let free = here.map(|&(at, pool)| (at, free(at, pool), most(at))).collect();
+        let free = here.map(|&(at, pool)| NodeFree { at, free: free(at, pool), most: most(at) });
+        let free = free.collect();
         wanted = anywhere(all, free);
     }
     let of = |&(at, pool): &(usize, &HugePagePool)| {
@@ -74,19 +75,29 @@ pub(super) fn taken_from(
     pools.iter().filter_map(of).collect()
 }
 
-/// Spreads the pages of an unbound guest over nodes, given by index with their free pages: first
-/// the free ones, then as evenly as the kernel does.
-fn anywhere(mut pages: u64, mut free: Vec<(usize, u64, u64)>) -> BTreeMap<usize, u64> {
+/// Pages of a node.
+struct NodeFree {
+    /// The node, by index.
+    at: usize,
+    /// How many are free.
+    free: u64,
+    /// The most that the node could hold.
+    most: u64,
+}
+
+/// Spreads the pages of an unbound guest over nodes: first the free ones, then as evenly as the
+/// kernel does.
+fn anywhere(mut pages: u64, mut free: Vec<NodeFree>) -> BTreeMap<usize, u64> {
     // Pages that do not fit on a small node go to larger ones.
-    free.sort_by_key(|(_, _, most)| *most);
+    free.sort_by_key(|node| node.most);
     let mut left = free.len() as u64;
     let mut wanted = BTreeMap::new();
-    for (at, free, _) in &free {
+    for NodeFree { at, free, .. } in &free {
         let own = pages.min(*free);
         pages -= own;
         wanted.insert(*at, own);
     }
-    for (at, _, most) in free {
+    for NodeFree { at, most, .. } in free {
         let of_node = wanted.entry(at).or_default();
         let own = pages.div_ceil(left).min(most.saturating_sub(*of_node));
         *of_node += own;
@@ -126,7 +137,8 @@ mod tests {
 
     #[test]
     fn pages_that_may_lie_anywhere_come_from_what_is_free_first() {
-        let small = anywhere(10, vec![(0, 0, 20), (1, 0, 2), (2, 1, 20)]);
+        let node = |at, free, most| NodeFree { at, free, most };
+        let small = anywhere(10, vec![node(0, 0, 20), node(1, 0, 2), node(2, 1, 20)]);
         assert_eq!(small.into_values().collect::<Vec<_>>(), [4, 2, 4], "node 1 holds two");
         for (pages, free, wanted) in [
             (10, &[20, 5][..], &[10, 0][..]),
@@ -135,7 +147,7 @@ mod tests {
             (7, &[6, 0], &[7, 0]),
             (3, &[], &[]),
         ] {
-            let nodes = free.iter().enumerate().map(|(at, free)| (at, *free, 100));
+            let nodes = free.iter().enumerate().map(|(at, free)| node(at, *free, 100));
             let spread = anywhere(pages, nodes.collect());
             assert_eq!(spread.into_values().collect::<Vec<_>>(), wanted, "{pages} of {free:?}");
         }

@@ -3,7 +3,7 @@
 
 use super::chosen::{Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, domains, list, numbers};
-use super::future::Future;
+use super::future::{Future, Slot};
 use super::reason::{AfterSplit, GpuReason, Topic};
 use super::score::{Judges, Ranking, Scorer};
 use super::slots::{Mask, Slots, bits, size};
@@ -157,8 +157,8 @@ pub(super) fn rank(
 impl<'a> Choice<'a> {
     /// The cost of a choice to later guests.
     fn future(&self) -> Future {
-        let offered: Vec<(Mask, Mask, u32)> =
-            self.all.iter().map(|c| (c.gpus, c.pool, c.needs)).collect();
+        let slot = |c: &Candidate| Slot { gpus: c.gpus, pool: c.pool, needs: c.needs };
+        let offered: Vec<Slot> = self.all.iter().map(slot).collect();
         Future::new(self.slots, &offered)
     }
 
@@ -227,7 +227,8 @@ impl<'a> Choice<'a> {
         let fewest = |units: &[Mask]| {
             of_size.clone().map(|c| super::slots::touched(units, c.gpus)).min().unwrap_or(0)
         };
-        let least = (fewest(&slots.units.nodes), fewest(&slots.units.switches));
+        let (nodes, switches) = (fewest(&slots.units.nodes), fewest(&slots.units.switches));
+        let least = compare::LeastUnits { nodes, switches };
         compare::scattered(slots, set, least, reasons);
         Ok(self.taken(candidate, reasons))
     }

@@ -16,7 +16,7 @@ use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
 use crate::occupancy::{Held, Occupancy};
-use crate::request::Request;
+use crate::request::{GpuWish, Request};
 use crate::topology::{DeviceKind, Topology};
 use serde::Serialize;
 use std::cell::Cell;
@@ -42,6 +42,8 @@ pub struct Mover {
     pub request: Request,
     /// Whether it runs, so that it is stopped for a move and started again.
     pub runs: bool,
+    /// GPUs that it holds.
+    pub gpus: u32,
     /// Its memory.
     pub memory: MemSize,
     /// Its pinned vCPUs.
@@ -57,12 +59,17 @@ impl Mover {
         may_move: impl Fn(&Held) -> bool,
     ) -> Vec<Mover> {
         let mut movers: BTreeMap<&str, Mover> = BTreeMap::new();
+        let gpus = |held: &Held| {
+            let own = topology.gpus().filter(|gpu| held.devices.contains(&gpu.bdf));
+            count(own.count())
+        };
         for held in held.domains.iter().filter(|held| may_move(held)) {
             // The state of a running domain comes first.
             movers.entry(&held.domain).or_insert_with(|| Mover {
                 name: held.domain.clone(),
                 request: request_of(topology, held),
                 runs: held.active,
+                gpus: gpus(held),
                 memory: held.memory.iter().map(|(_, size)| *size).sum(),
                 pins: count(held.vcpu_pins.len()),
             });
@@ -122,6 +129,19 @@ pub struct Limits {
     pub moves: Option<u32>,
 }
 
+/// How a search weighs moves, and what it may do besides them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    /// The most that may be done.
+    pub limits: Limits,
+    /// What the move of a guest costs.
+    pub cost: fn(&Mover) -> u64,
+    /// Whether guests that are off may be left without a place.
+    pub may_give_up: bool,
+    /// The most plans.
+    pub plans: u32,
+}
+
 /// One guest's move.
 #[derive(Debug, Clone)]
 pub struct Move {
@@ -137,6 +157,8 @@ pub struct Room {
     /// The moves in their order. Guests of one entry need each other's places: all of them are off
     /// before the first one gets its new place.
     pub legs: Vec<Vec<Move>>,
+    /// Guests that are off and are left without a place; they leave before the first move.
+    pub given_up: Vec<usize>,
     /// Their cost.
     pub cost: MoveCost,
     /// The place of the new guest then.
@@ -162,34 +184,13 @@ pub fn room(
     movers: &[Mover],
     limits: Limits,
 ) -> Result<Room, NoRoom> {
-    let search = Search::new(topology, held, request, movers, limits);
-    let mut sets = Cheapest::new(&search.costs);
-    let mut is_limited = false;
-    for _ in 0..SETS {
-        let Some(set) = sets.next() else {
-            return Err(NoRoom { is_certain: !search.is_cut.get(), is_limited });
-        };
-        if !search.may_fit(&set) {
-            continue;
-        }
-        if !search.is_within(&set) {
-            is_limited = true;
-            continue;
-        }
-        if search.plans.get() == 0 {
-            break;
-        }
-        if let Some(room) = search.moves(&set) {
-            return Ok(room);
-        }
-    }
-    search.is_cut.set(true);
-    search.plans.set(PLANS);
-    search.greedy().ok_or(NoRoom { is_certain: false, is_limited })
+    let cost = |mover: &Mover| mover.cost().sum();
+    let terms = Terms { limits, cost, may_give_up: false, plans: PLANS };
+    Search::new(topology, held, request, movers, terms).cheapest()
 }
 
 /// Sets of guests by their cost, the smallest first.
-struct Cheapest<'a> {
+pub(super) struct Cheapest<'a> {
     costs: &'a [u64],
     order: Vec<usize>,
     /// Sets to come: the cost, and places in the order, which ascend.
@@ -197,12 +198,16 @@ struct Cheapest<'a> {
 }
 
 impl<'a> Cheapest<'a> {
-    fn new(costs: &'a [u64]) -> Cheapest<'a> {
+    pub fn new(costs: &'a [u64]) -> Cheapest<'a> {
         let mut order: Vec<usize> = (0..costs.len()).collect();
         order.sort_by_key(|&guest| (costs[guest], guest));
         let first = order.first().map(|&guest| std::cmp::Reverse((costs[guest], vec![0])));
         Cheapest { costs, order, heap: first.into_iter().collect() }
     }
+}
+
+impl Iterator for Cheapest<'_> {
+    type Item = Vec<usize>;
 
     fn next(&mut self) -> Option<Vec<usize>> {
         let std::cmp::Reverse((cost, places)) = self.heap.pop()?;
@@ -222,7 +227,7 @@ impl<'a> Cheapest<'a> {
     }
 }
 
-struct Search<'a> {
+pub(super) struct Search<'a> {
     topology: &'a Topology,
     held: Occupancy,
     /// The request that needs a place.
@@ -230,8 +235,7 @@ struct Search<'a> {
     movers: &'a [Mover],
     /// The cost of moving each.
     costs: Vec<u64>,
-    /// The most that may be done.
-    limits: Limits,
+    terms: Terms,
     gpus: Vec<Bdf>,
     /// GPUs that no guest holds, as bits by index.
     free: u64,
@@ -239,17 +243,19 @@ struct Search<'a> {
     own: Vec<u64>,
     /// The sets of GPUs of partitions, as bits by index; none: the board has no partitions.
     slots: Option<BTreeSet<u64>>,
-    plans: Cell<u32>,
+    /// Plans that are left.
+    pub plans: Cell<u32>,
+    /// Whether something was left out.
     is_cut: Cell<bool>,
 }
 
 impl<'a> Search<'a> {
-    fn new(
+    pub fn new(
         topology: &'a Topology,
         held: &Occupancy,
         request: &'a Request,
         movers: &'a [Mover],
-        limits: Limits,
+        terms: Terms,
     ) -> Search<'a> {
         // What keeps a partition from being activated because of a guest ends with its move.
         let held = Occupancy { readiness: held.readiness.without_domains(), ..held.clone() };
@@ -273,14 +279,14 @@ impl<'a> Search<'a> {
         };
         let partitions = topology.partitions().iter().map(|one| bits(&one.gpus));
         let slots = topology.is_partitioned().then(|| partitions.collect());
-        let costs = movers.iter().map(|mover| mover.cost().sum()).collect();
-        let (plans, is_cut) = (Cell::new(PLANS), Cell::new(false));
+        let costs = movers.iter().map(terms.cost).collect();
+        let (plans, is_cut) = (Cell::new(terms.plans), Cell::new(false));
         Search {
             topology,
             request,
             movers,
             costs,
-            limits,
+            terms,
             gpus,
             free,
             own,
@@ -291,19 +297,65 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// The moves that cost the least.
+    pub fn cheapest(&self) -> Result<Room, NoRoom> {
+        let mut sets = Cheapest::new(&self.costs);
+        let mut is_limited = false;
+        // The cost of the first set of which not every place was tried.
+        let mut cut: Option<u64> = None;
+        for _ in 0..SETS {
+            let Some(set) = sets.next() else {
+                return Err(NoRoom { is_certain: !self.is_cut.get(), is_limited });
+            };
+            if !self.may_fit(&set) {
+                continue;
+            }
+            if !self.is_within(&set) {
+                is_limited = true;
+                continue;
+            }
+            if self.plans.get() == 0 {
+                break;
+            }
+            let cost = set.iter().map(|&guest| self.costs[guest]).sum();
+            match self.moves(&set) {
+                // A set that costs as much would be no better.
+                Some(room) => {
+                    return Ok(Room { is_best: cut.is_none_or(|cut| cut >= cost), ..room });
+                }
+                None if self.is_cut.get() => cut = cut.or(Some(cost)),
+                None => {}
+            }
+        }
+        self.is_cut.set(true);
+        self.plans.set(self.terms.plans);
+        self.greedy().ok_or(NoRoom { is_certain: false, is_limited })
+    }
+
     /// Whether moves of a set are within the limits.
     fn is_within(&self, set: &[usize]) -> bool {
         let stops = set.iter().filter(|&&guest| self.movers[guest].runs).count();
         let below = |limit: Option<u32>, number: usize| limit.is_none_or(|n| count(number) <= n);
-        below(self.limits.stops, stops) && below(self.limits.moves, set.len())
+        below(self.terms.limits.stops, stops) && below(self.terms.limits.moves, set.len())
     }
 
-    /// Whether the new guest and those of a set may have GPUs beside each other on the board.
+    /// The guests of a set that have to have a place again.
+    fn needy(&self, set: &[usize]) -> Vec<usize> {
+        let is_needy = |guest: &usize| !self.terms.may_give_up || self.movers[*guest].runs;
+        set.iter().copied().filter(is_needy).collect()
+    }
+
     fn may_fit(&self, set: &[usize]) -> bool {
+        self.may_hold(set, &self.needy(set))
+    }
+
+    /// Whether the new guest and the needy ones may have GPUs beside each other on the board, once
+    /// those of a set have left theirs.
+    pub fn may_hold(&self, set: &[usize], needy: &[usize]) -> bool {
         let free = set.iter().fold(self.free, |free, &guest| free | self.own[guest]);
-        let mut sizes: Vec<u32> = { set.iter() }
-            .map(|&guest| self.movers[guest].request.gpus.number())
-            .chain([self.request.gpus.number()])
+        let mut sizes: Vec<u32> = { needy.iter() }
+            .map(|&guest| self.size(&self.movers[guest].request))
+            .chain([self.size(self.request)])
             .filter(|&number| number > 0)
             .collect();
         let all: u32 = sizes.iter().sum();
@@ -315,6 +367,16 @@ impl<'a> Search<'a> {
         can_cover(slots, free, &sizes)
     }
 
+    /// The GPUs that a request takes from others, which a display is not.
+    fn size(&self, request: &Request) -> u32 {
+        match &request.gpus {
+            GpuWish::Exact(gpus) => {
+                count(gpus.iter().filter(|gpu| self.gpus.contains(gpu)).count())
+            }
+            wish => wish.number(),
+        }
+    }
+
     /// The occupancy without these guests.
     fn without(&self, set: &[usize]) -> Occupancy {
         let is_one = |held: &Held| set.iter().any(|&at| self.movers[at].name == held.domain);
@@ -323,7 +385,23 @@ impl<'a> Search<'a> {
     }
 
     /// The moves of a set after which there is room; none: there is none.
-    fn moves(&self, set: &[usize]) -> Option<Room> {
+    pub fn moves(&self, set: &[usize]) -> Option<Room> {
+        let needy = self.needy(set);
+        if needy.len() == set.len() {
+            return self.moves_of(set, &[]);
+        }
+        let all = self.may_hold(set, set).then(|| self.moves_of(set, &[])).flatten();
+        all.or_else(|| {
+            let mut off: Vec<usize> =
+                set.iter().copied().filter(|guest| !needy.contains(guest)).collect();
+            off.sort_by_key(|&guest| std::cmp::Reverse(self.movers[guest].gpus));
+            Some(self.with_places(self.moves_of(&needy, &off)?, &off))
+        })
+    }
+
+    /// The moves of some guests after which there is room, once others that are off have left.
+    fn moves_of(&self, set: &[usize], off: &[usize]) -> Option<Room> {
+        let all: Vec<usize> = set.iter().chain(off).copied().collect();
         let new = Wanted { name: NEW, request: self.request, sets: &[] };
         let one = |&guest: &usize| {
             let Mover { name, request, .. } = &self.movers[guest];
@@ -331,7 +409,7 @@ impl<'a> Search<'a> {
         };
         let wanted: Vec<Wanted<'_>> = [new].into_iter().chain(set.iter().map(one)).collect();
         let given = self.plans.get().min(OF_SET);
-        let (found, left) = within(self.topology, &self.without(set), &wanted, given);
+        let (found, left) = within(self.topology, &self.without(&all), &wanted, given);
         self.plans.set(self.plans.get() - given.saturating_sub(left));
         let Joint { placements, .. } = match found {
             Ok(found) => found,
@@ -342,24 +420,48 @@ impl<'a> Search<'a> {
         };
         let cost = set.iter().map(|&guest| self.movers[guest].cost()).sum();
         let is_best = !self.is_cut.get();
-        let room = self.in_turns(set, &placements).and_then(|(legs, held)| {
+        let start = self.without(off);
+        let room = self.in_turns(set, &placements, start).and_then(|(legs, held)| {
             let placement = plan(self.topology, &held, self.request).ok()?;
-            Some(Room { legs, cost, placement, is_best })
+            Some(Room { legs, given_up: Vec::new(), cost, placement, is_best })
         });
         // Other places of the same guests might have an order.
         self.is_cut.set(self.is_cut.get() || room.is_none());
         room
     }
 
+    /// Adds to moves those of guests that are off, as far as they have a place then.
+    fn with_places(&self, mut room: Room, off: &[usize]) -> Room {
+        let moved = room.legs.iter().flatten();
+        let set: Vec<usize> = moved.map(|one| one.guest).chain(off.iter().copied()).collect();
+        let mut now = Now { search: self, held: self.without(&set), new: &room.placement };
+        for Move { guest, placement } in room.legs.iter().flatten() {
+            now.take(*guest, placement);
+        }
+        let mut legs = Vec::new();
+        for &guest in off {
+            match now.plan(guest, &self.movers[guest].request) {
+                Some(placement) => {
+                    now.take(guest, &placement);
+                    legs.push(vec![Move { guest, placement }]);
+                }
+                None => room.given_up.push(guest),
+            }
+        }
+        room.legs.extend(legs);
+        room
+    }
+
     /// The moves to these places, that of the new guest first, in an order in which each is free at
-    /// its time; and the occupancy after them, without the new guest.
+    /// its time; and the occupancy after them, without the new guest. `start`: the one before.
     fn in_turns(
         &self,
         set: &[usize],
         placements: &[Placement],
+        start: Occupancy,
     ) -> Option<(Vec<Vec<Move>>, Occupancy)> {
         let [new, places @ ..] = placements else { return None };
-        let mut now = Now { search: self, held: self.held.clone(), new };
+        let mut now = Now { search: self, held: start, new };
         let mut legs: Vec<Vec<Move>> = Vec::new();
         let mut todo: Vec<usize> = (0..set.len()).collect();
         while !todo.is_empty() {

@@ -44,9 +44,8 @@ impl Shortage<'_> {
             Short::Threads { vcpus, there } => {
                 let kept = self.kept();
                 let what = format!(
-                    "{} {} more than the {}{} of this host{kept}",
+                    "requested {}; this host has {}{}{kept}",
                     count(vcpus, "vCPU"),
-                    are(vcpus),
                     count(there, "hyperthread"),
                     self.below_large()
                 );
@@ -56,7 +55,7 @@ impl Shortage<'_> {
             Short::Everywhere { demand } => self.everywhere(demand),
             Short::Nodes { cores, nodes } => {
                 let what = format!(
-                    "vCPUs on {} leave GPUs without one on their node: they are on {}",
+                    "too few vCPUs ({}): each of the GPUs' {} needs at least one core",
                     count(cores as usize, "core"),
                     count(nodes as usize, "node")
                 );
@@ -66,8 +65,8 @@ impl Shortage<'_> {
                 let on = count(nodes as usize, "host node");
                 let what = match self.budget.request.profile {
                     Profile::Share | Profile::Near => format!(
-                        "{} of a pinned guest on {on}: it has one for each, or one in all",
-                        count(asked as usize, "cell")
+                        "a pinned guest on {on} has one cell, or one for each node; requested {}",
+                        asked
                     ),
                     Profile::NvidiaVm => {
                         format!(
@@ -147,8 +146,9 @@ impl Shortage<'_> {
     /// Makes the error of all nodes having too few cores, though any may be used.
     fn everywhere(&self, demand: Demand) -> PlanError {
         let what = format!(
-            "{} for vCPUs lack on node {} and on all others",
-            count(demand.vcpus as usize, "core"),
+            "{} more {} needed for vCPUs; node {} and all others have none free",
+            demand.vcpus,
+            if demand.vcpus == 1 { "core is" } else { "cores are" },
             self.budget.nodes[demand.node].id
         );
         let holders: Vec<String> = self
@@ -267,20 +267,16 @@ impl Shortage<'_> {
                 None => String::new(),
             };
             let what = format!(
-                "{size} of memory are more than the {there} {place} that a guest can \
-                 have{kept}{beyond}"
+                "requested {size} of memory; a guest can have at most {there} {place}{kept}{beyond}"
             );
             return PlanError::Impossible { what, hint: self.remote() };
         }
         let mut holders: Vec<String> =
             rooms.iter().flat_map(|&at| self.taken.memory_holders(at)).collect();
         for room in rooms.iter().map(|&at| &budget.rooms[at]).filter(|r| !r.idle.is_zero()) {
-            holders.push(format!(
-                "{} of node {} lie in huge pages that nobody uses",
-                room.idle, room.id
-            ));
+            holders.push(format!("{} of node {} are in unused huge pages", room.idle, room.id));
         }
-        let what = format!("{size} of memory are more than the {left} {place} that are left");
+        let what = format!("requested {size} of memory; {left} {place} are free");
         PlanError::Taken { what, holders, hint: self.remote() }
     }
 }

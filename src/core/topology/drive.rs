@@ -161,7 +161,7 @@ impl Content {
     /// Describes the content of a device of this name, a phrase each; empty: nothing.
     pub fn says(&self, name: &str) -> Vec<String> {
         match self {
-            Content::Unread(why) => vec![format!("what is on {name} is not known: {why}")],
+            Content::Unread(why) => vec![format!("the content of {name} is unknown: {why}")],
             Content::Signatures(signatures) => {
                 let mut phrases: Vec<String> =
                     signatures.iter().map(|one| format!("{name} holds {}", one.says())).collect();

@@ -17,7 +17,7 @@ pub enum Trust {
 /// The part of the advice that names an option.
 macro_rules! takes_one {
     () => {
-        "`--accept-shared-fabric` takes it for one guest"
+        "`--accept-shared-fabric` accepts it for one guest"
     };
 }
 
@@ -41,8 +41,8 @@ impl Trust {
         match unread {
             None => Trust::advice(said).into(),
             Some(why) => format!(
-                "{why}; so guests are treated as strangers: `gpuvm host trust one-tenant` tells \
-                 how that file is replaced"
+                "{why}; guests are treated as strangers: `gpuvm host trust one-tenant` prints how \
+ to replace that file"
             )
             .into(),
         }
@@ -53,8 +53,8 @@ impl Trust {
     pub fn advice(said: Option<Trust>) -> &'static str {
         match said {
             None => concat!(
-                "`gpuvm host trust one-tenant` says once that all guests of this host trust each \
-                 other; ",
+                "if all guests of this host trust each other, run `gpuvm host trust one-tenant` \
+ once; ",
                 takes_one!()
             ),
             Some(Trust::OneTenant) => {

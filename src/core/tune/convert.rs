@@ -19,7 +19,7 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Ok(());
     }
     let (disks, nics) = (disks(&work.xml), nics(&work.xml));
-    if let Some((message, hint)) = lacks(&work.xml, (!disks.is_empty(), !nics.is_empty())) {
+    if let Some((message, hint)) = lacks(&work.xml, !disks.is_empty(), !nics.is_empty()) {
         return Err(TuneError::item(ItemName::ConvertDevices, message, hint));
     }
     if !disks.is_empty() {
@@ -63,9 +63,9 @@ fn nics(xml: &DomainXml) -> Vec<NicTuning> {
     all.map(|(nth, _)| NicTuning { nth, on_virtio: true, ..NicTuning::default() }).collect()
 }
 
-/// Why the guest may lack the drivers, and what helps; none: it has them. The pair: whether disks and
-/// NICs come. Linux has them. Windows has those of a kind of which it has a device already.
-fn lacks(xml: &DomainXml, (disks, nics): (bool, bool)) -> Option<(&'static str, String)> {
+/// Why the guest may lack the drivers, and what helps; none: it has them. `disks`, `nics`: whether
+/// some come. Linux has them. Windows has those of a kind of which it has a device already.
+fn lacks(xml: &DomainXml, disks: bool, nics: bool) -> Option<(&'static str, String)> {
     if xml.is_macos() && (disks || nics) {
         let hint = "leave --convert-devices out";
         return Some(("macOS is set up for the devices that it has", hint.to_owned()));

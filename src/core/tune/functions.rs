@@ -21,13 +21,10 @@ pub(super) fn settings_now(xml: &DomainXml, bdf: Bdf) -> VfSettings {
     VfSettings { mac, vlan, guard: guard.unwrap_or_default() }
 }
 
-/// The record of a guest that gets other functions; `had`, `vfs`: the virtual functions that it has
-/// before, and then. Settings of a number of them are recorded for the number if all have the same.
-pub(super) fn recorded(
-    was: &Extras,
-    wanted: &OtherFunctions,
-    (had, vfs): (&[Bdf], &[Bdf]),
-) -> Extras {
+/// The record of a guest that gets other functions; `had`, `vfs`: the virtual functions that it
+/// has before, and then. Settings of a number of them are recorded for the number if all have the
+/// same.
+pub(super) fn recorded(was: &Extras, wanted: &OtherFunctions, had: &[Bdf], vfs: &[Bdf]) -> Extras {
     let (nics, nvmes) = (wanted.nics.clone(), wanted.nvmes.clone());
     let mut extras = Extras {
         nics: nics.unwrap_or_else(|| was.nics.clone()),

@@ -28,7 +28,7 @@ pub fn candidates(
     let mut sets = match (is_of_board, count < own.len()) {
         (true, _) => partitions(topology, own, count),
         (false, true) => fewer(topology, own, count),
-        (false, false) => more(topology, others, (own, &ruled), count),
+        (false, false) => more(topology, others, own, &ruled, count),
     };
     sets.truncate(MOST);
     sets.into_iter().map(GpuWish::Exact).collect()
@@ -70,7 +70,8 @@ fn fewer(topology: &Topology, own: &[Bdf], count: usize) -> Vec<Vec<Bdf>> {
 fn more(
     topology: &Topology,
     others: &Occupancy,
-    (own, ruled): (&[Bdf], &BTreeSet<Bdf>),
+    own: &[Bdf],
+    ruled: &BTreeSet<Bdf>,
     count: usize,
 ) -> Vec<Vec<Bdf>> {
     let held = |gpu: &Bdf| {

@@ -85,7 +85,7 @@ impl fmt::Display for Change {
         let Change { item, was, now } = self;
         // Its description does not show the difference.
         if was == now {
-            write!(f, "{item}: otherwise {now}")
+            write!(f, "{item}: {now} (changed)")
         } else {
             write!(f, "{item}: {was} -> {now}")
         }
@@ -175,7 +175,7 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
         items.memory_rounding = Item::On;
     }
     let kinds = kinds::Kinds::new(given.topology, current);
-    place::refuse_arguments(&claims, &items, (given.topology, &kinds))?;
+    place::refuse_arguments(&claims, &items, given.topology, &kinds)?;
     let mut guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
     let placement = if items.need_a_place() {
         Some(place::place(current, &guest, &Given { items: &items, ..*given })?)

@@ -183,7 +183,7 @@ fn networks(work: &mut Work<'_>) -> Result<(), TuneError> {
     refuse_twice(&there, &seats, &dropped)?;
     // New ones after the existing ones, in order.
     seats.sort_by_key(|seat| seat.nth);
-    let mut edits = seated(work, &mut seats, (there.len(), &dropped))?;
+    let mut edits = seated(work, &mut seats, there.len(), &dropped)?;
     edits.push(DomainEdit::SetInterfaces { nics: seats, dropped });
     work.make(item, &edits)
 }
@@ -227,7 +227,8 @@ fn model_at(work: &Work<'_>, nth: usize) -> Option<NicModel> {
 fn seated(
     work: &Work<'_>,
     seats: &mut [NicSeat],
-    (there, dropped): (usize, &[usize]),
+    there: usize,
+    dropped: &[usize],
 ) -> Result<Vec<DomainEdit>, TuneError> {
     let only = match &work.given.items.all_nics {
         None => return Ok(Vec::new()),

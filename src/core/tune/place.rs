@@ -63,12 +63,12 @@ pub(super) fn place(
     let mut own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
     if given.items.moves_functions() {
         let kinds = Kinds::new(given.topology, current);
-        let moves = |bdf: &Bdf| moves(*bdf, given.items, (given.topology, &kinds));
+        let moves = |bdf: &Bdf| moves(*bdf, given.items, given.topology, &kinds);
         own.retain(|bdf| !moves(bdf));
         own.extend(placement.devices.iter().copied().filter(moves));
     }
     let has: BTreeSet<Bdf> = guest.claims.passed.iter().map(|passed| passed.bdf.value).collect();
-    only_own(&mut placement, (&own, &has), current, given);
+    only_own(&mut placement, &own, &has, current, given);
     rounded(&mut placement, guest, given);
     if !current.is_pcie() && !own.is_empty() && !given.items.pcie.is_kept() {
         let machine = current.root().find("os/type").and_then(|kind| kind.attr("machine"));
@@ -98,11 +98,12 @@ fn is_as_it_is(placement: &Placement, guest: &Guest<'_>) -> bool {
 pub(super) fn refuse_arguments(
     claims: &Claims<'_>,
     items: &Items,
-    of: (&Topology, &Kinds<'_>),
+    topology: &Topology,
+    kinds: &Kinds<'_>,
 ) -> Result<(), TuneError> {
     let Some(item) = items.first_moved() else { return Ok(()) };
     let mut passed = claims.passed.iter().filter(|passed| passed.by_argument);
-    let Some(passed) = passed.find(|passed| moves(passed.bdf.value, items, of)) else {
+    let Some(passed) = passed.find(|passed| moves(passed.bdf.value, items, topology, kinds)) else {
         return Ok(());
     };
     let message = format!(
@@ -115,7 +116,7 @@ pub(super) fn refuse_arguments(
 
 /// Whether a function comes or goes with these settings: it is of a kind that does, or in the IOMMU
 /// group of one, since these come and go together. NVSwitches do so with GPUs.
-fn moves(bdf: Bdf, items: &Items, (topology, kinds): (&Topology, &Kinds<'_>)) -> bool {
+fn moves(bdf: Bdf, items: &Items, topology: &Topology, kinds: &Kinds<'_>) -> bool {
     let group = topology.iommu_group(bdf).map(|group| &group.members[..]).unwrap_or_default();
     let of_kind = |bdf: &Bdf| {
         items.size().gpus.is_some() && kinds.is_of_board(*bdf)
@@ -216,7 +217,7 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
         let is_short = shares_cores(&kept, topology) && !shares_cores(&free, topology);
         // Where one more core is enough, the vCPUs stay on theirs: also of a guest that this has
         // been done to before, and whose emulator is not pinned.
-        if is_short && let Some(beside) = with_one_more(guest, request, given, (&here, &free)) {
+        if is_short && let Some(beside) = with_one_more(guest, request, given, &here, &free) {
             return Ok(beside);
         }
         if is_short && more != here {
@@ -337,7 +338,8 @@ fn with_one_more(
     guest: &Guest<'_>,
     request: &Request,
     given: &Given<'_>,
-    (here, free): (&CpuSet, &Placement),
+    here: &CpuSet,
+    free: &Placement,
 ) -> Option<Placement> {
     let Given { topology, others, .. } = *given;
     let cores = |pins: &[CpuSet]| whole_cores(topology, pins.iter().flat_map(CpuSet::iter));
@@ -435,7 +437,8 @@ fn is_as_good(kept: &Placement, free: &Placement) -> bool {
 /// Restricts a plan to the domain's own functions, and adds those unknown to the planner.
 fn only_own(
     placement: &mut Placement,
-    (own, has): (&BTreeSet<Bdf>, &BTreeSet<Bdf>),
+    own: &BTreeSet<Bdf>,
+    has: &BTreeSet<Bdf>,
     current: &DomainXml,
     given: &Given<'_>,
 ) {

@@ -97,8 +97,8 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         let kinds = Kinds::new(work.given.topology, &work.xml);
         let has = kinds.of(&placement.devices, ExtraKind::Vf);
         let had = kinds.passed(work.guest.claims, ExtraKind::Vf);
-        let vfs = (&had[..], &has[..]);
-        request.extras = functions::recorded(&request.extras, &items.size().functions, vfs);
+        let wanted = &items.size().functions;
+        request.extras = functions::recorded(&request.extras, wanted, &had, &has);
     }
     if let Some(vcpus) = items.size().vcpus {
         request.vcpus = Some(vcpus);

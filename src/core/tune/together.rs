@@ -39,7 +39,7 @@ pub fn without(occupancy: &Occupancy, name: &str) -> Occupancy {
 pub fn without_member(occupancy: &Occupancy, member: &DomainXml, ends: bool) -> Occupancy {
     let name = member.name();
     let runs = occupancy.domains.iter().any(|held| held.domain == name && held.active);
-    without(occupancy, &name).ready_for((member.uuid().as_deref(), runs), ends)
+    without(occupancy, &name).ready_for(member.uuid().as_deref(), runs, ends)
 }
 
 /// Replaces a domain's old place by its new one. Its running resources stay held until its next

@@ -7,6 +7,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::claims::Claims;
 use crate::domain::{DomainXml, Element};
+use crate::guest::functions_of;
 use crate::memsize::MemSize;
 use crate::placement::Placement;
 use crate::request::{
@@ -108,17 +109,7 @@ impl<'t> Guest<'t> {
         request.vcpus_at_start = None;
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
         if let Some(gpus) = &given.items.size().gpus {
-            request.gpus = gpus.clone();
-            // Sizes that follow from the number of GPUs follow from the new one, too.
-            let had = self.functions(topology, DeviceKind::Gpu, false).len();
-            let own = own.filter(|_| gpus.number() as usize != had);
-            let (vcpus, memory) = (given.items.size().vcpus, given.items.size().memory);
-            if own.is_some_and(|own| own.vcpus.is_none() && vcpus.is_none()) {
-                request.vcpus = None;
-            }
-            if own.is_some_and(|own| own.memory_kib.is_none() && memory.is_none()) {
-                request.memory_kib = None;
-            }
+            self.take_gpus(gpus, given, &mut request);
         }
         request.huge_pages = self.page(given.items.huge_pages).into();
         request.rounding = given.items.memory_rounding.value().copied();
@@ -137,14 +128,9 @@ impl<'t> Guest<'t> {
             _ if floats && cells > 1 => CellWish::Count(u32::try_from(cells).unwrap_or(u32::MAX)),
             _ => CellWish::Auto,
         };
-        let threads = current.root().find("cpu/topology").and_then(|t| t.attr("threads"));
-        let divides = |threads: &u32| {
-            let cells = if let CellWish::Count(cells) = request.cells { cells } else { 1 };
-            let step = threads.saturating_mul(cells);
-            floats && step > 0 && self.vcpus.is_multiple_of(step)
-        };
-        request.threads = threads.and_then(|text| text.parse().ok()).filter(divides);
+        request.threads = None;
         if floats {
+            request.threads = self.threads(current, request.cells);
             request.reserve.cores = 0;
         }
         let remote = (given.allow_remote || request.allow.remote) && !floats;
@@ -154,6 +140,31 @@ impl<'t> Guest<'t> {
         request.p2p_clique = current.sets_property(CLIQUE);
         request.iommufd = iommufd_wish(items.iommufd);
         Ok(request)
+    }
+
+    /// Requests other GPUs. Sizes that follow from the number of GPUs follow from the new one, too.
+    fn take_gpus(&self, gpus: &GpuWish, given: &Given<'_>, request: &mut Request) {
+        request.gpus = gpus.clone();
+        let had = self.functions(given.topology, DeviceKind::Gpu, false).len();
+        let Some(own) = self.asked.as_ref().filter(|_| gpus.number() as usize != had) else {
+            return;
+        };
+        let size = given.items.size();
+        if own.vcpus.is_none() && size.vcpus.is_none() {
+            request.vcpus = None;
+        }
+        if own.memory_kib.is_none() && size.memory.is_none() {
+            request.memory_kib = None;
+        }
+    }
+
+    /// The threads of a core that it shows, if its vCPUs can be divided by them.
+    fn threads(&self, current: &DomainXml, cells: CellWish) -> Option<u32> {
+        let shown = current.root().find("cpu/topology")?.attr("threads")?;
+        let threads: u32 = shown.parse().ok()?;
+        let cells = if let CellWish::Count(cells) = cells { cells } else { 1 };
+        let step = threads.saturating_mul(cells);
+        (step > 0 && self.vcpus.is_multiple_of(step)).then_some(threads)
     }
 
     /// The NICs, virtual functions and NVMe drives that it gets: those that it has, but for kinds of
@@ -192,13 +203,7 @@ impl<'t> Guest<'t> {
 
     /// Functions of a kind of the domain, by address.
     fn functions(&self, topology: &Topology, kind: DeviceKind, vf: bool) -> Vec<Bdf> {
-        let passed = self.claims.passed.iter().map(|passed| passed.bdf.value);
-        let passed: Vec<Bdf> = passed.collect();
-        let found = topology.among(&passed, kind, vf).into_iter();
-        let mut bdfs: Vec<Bdf> = found.map(|device| device.bdf).collect();
-        bdfs.sort_unstable();
-        bdfs.dedup();
-        bdfs
+        functions_of(self.claims, topology, kind, vf)
     }
 
     /// The memory that it gets, without plugged modules.

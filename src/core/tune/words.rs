@@ -3,7 +3,7 @@
 use super::ItemName;
 use super::kinds::Kinds;
 use crate::bdf::Bdf;
-use crate::domain::claims::Claims;
+use crate::domain::claims::{Cell, Claims, Pin};
 use crate::domain::read::memory;
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, Element};
@@ -16,193 +16,218 @@ use crate::words::{count, nouns};
 const MOST: usize = 8;
 
 /// Describes a setting of a domain.
-#[expect(clippy::too_many_lines, reason = "one arm for each variant")]
 pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String {
     let claims = Claims::read(xml);
-    let root = xml.root();
-    let devices = |name: &'static str| {
-        root.child("devices").into_iter().flat_map(move |devices| devices.children(name))
-    };
     match item {
-        ItemName::Vcpus => match (claims.plugged.len(), claims.vcpus.value) {
-            (some, all) if some < all as usize => format!("{some} of {all}"),
-            (_, all) => all.to_string(),
-        },
-        ItemName::Memory => {
-            let all = claims.memory.value;
-            let size = root.child("currentMemory");
-            let size =
-                size.and_then(|size| memory(&size.text(), size.attr("unit").as_deref()).ok());
-            size.filter(|size| *size < all)
-                .map_or_else(|| all.to_string(), |size| format!("{size} of {all}"))
-        }
+        ItemName::Vcpus => vcpus(&claims),
+        ItemName::Memory => memory_words(xml, &claims),
         ItemName::Gpus | ItemName::Nic | ItemName::Vf | ItemName::Nvme => {
-            let kinds = Kinds::new(topology, xml);
-            let kind = |bdf: Bdf| kinds.extra(bdf);
-            let of = ExtraKind::ALL.into_iter().find(|kind| ItemName::from(*kind) == item);
-            let all = claims.passed.iter().map(|passed| passed.bdf.value);
-            // A function that the host does not have counts as one of the board.
-            let all = all.filter(|bdf| kind(*bdf) == of).map(|bdf| bdf.to_string());
-            listed(all.collect(), ", ", "none")
+            functions(item, xml, &claims, topology)
         }
         ItemName::Pins => {
             let pins = claims.vcpu_pins.iter().map(|pin| pin.cpuset.value.to_string());
             listed(pins.collect(), ",", "not pinned")
         }
-        ItemName::Topology => root.find("cpu/topology").map_or("none".into(), |topology| {
-            let part = |name| topology.attr(name).unwrap_or_else(|| "1".into()).into_owned();
-            let dies = match &*part("dies") {
-                "1" => String::new(),
-                dies => format!("{dies}x"),
-            };
-            format!("{}x{dies}{}x{}", part("sockets"), part("cores"), part("threads"))
-        }),
+        ItemName::Topology => guest_topology(xml),
         ItemName::Emulator => {
             let pin = claims.emulator_pin.as_ref();
             pin.map_or("not pinned".into(), |pin| pin.value.to_string())
         }
-        ItemName::Iothreads => {
-            let serves = devices("disk").filter_map(|disk| {
-                let threads = crate::domain::disks::named_iothreads(disk);
-                let threads: Vec<String> = threads.iter().map(ToString::to_string).collect();
-                (!threads.is_empty()).then(|| format!("{} by {}", target(disk), threads.join("+")))
-            });
-            let number = claims.iothreads.len();
-            let served = listed(serves.collect(), ", ", "no disk served");
-            if number == 0 { "none".into() } else { format!("{number}: {served}") }
-        }
+        ItemName::Iothreads => iothreads(xml, &claims),
         ItemName::IothreadPins => {
-            let pin = |pin: &crate::domain::claims::Pin<'_>| {
-                format!("{} on {}", pin.of.value, pin.cpuset.value)
-            };
+            let pin = |pin: &Pin<'_>| format!("{} on {}", pin.of.value, pin.cpuset.value);
             listed(claims.iothread_pins.iter().map(pin).collect(), ", ", "not pinned")
         }
-        ItemName::HugePages => match &claims.huge_pages {
-            None => "normal pages".into(),
-            Some(pages) => {
-                let sizes = pages.iter().map(|page| page.size.value.to_string()).collect();
-                listed(sizes, ", ", "the host's default size")
-            }
-        },
-        ItemName::Fill => {
-            root.find("memoryBacking/allocation").map_or("when used".into(), |fill| {
-                let threads = fill.attr("threads").unwrap_or_else(|| "1".into());
-                format!(
-                    "before start by {threads} {}",
-                    nouns(threads.parse::<u64>().unwrap_or(0), "thread")
-                )
-            })
-        }
-        ItemName::Cells => {
-            let cell = |cell: &crate::domain::claims::Cell<'_>| {
-                let vcpus =
-                    cell.vcpus.as_ref().map_or("no vCPU".into(), |set| set.value.to_string());
-                format!("{vcpus} with {} KiB", cell.memory.value.kib())
-            };
-            listed(claims.cells.iter().map(cell).collect(), "; ", "none")
-        }
-        ItemName::MemoryNodes => {
-            let nodes = claims.bindings.iter().map(|b| match &b.cell {
-                None => format!("all {} on {}", b.mode, b.nodes.value),
-                Some(cell) => format!("cell {} {} on {}", cell.value, b.mode, b.nodes.value),
-            });
-            listed(nodes.collect(), ", ", "not bound")
-        }
+        ItemName::HugePages => huge_pages(&claims),
+        ItemName::Fill => fill(xml),
+        ItemName::Cells => cells(&claims),
+        ItemName::MemoryNodes => memory_nodes(&claims),
         ItemName::MemoryRounding => format!("{} KiB", claims.memory.value.kib()),
-        ItemName::Convert => of_driver(devices("disk"), "type"),
-        ItemName::ConvertDevices => listed(
-            devices("disk").map(on_bus).chain(devices("interface").map(of_model)).collect(),
-            ", ",
-            "no disk and no NIC",
-        ),
-        ItemName::DiskCache => of_driver(devices("disk"), "cache"),
-        ItemName::DiskIo => of_driver(devices("disk"), "io"),
-        ItemName::DiskQueues => of_driver(devices("disk"), "queues"),
-        ItemName::NetQueues => listed(
-            devices("interface")
-                .map(|nic| nic.child("driver").and_then(|d| d.attr("queues")))
-                .map(|queues| queues.unwrap_or_else(|| "1".into()).into_owned())
-                .collect(),
-            ", ",
-            "no NIC",
-        ),
-        ItemName::Inbound => rates(devices("interface"), "inbound"),
-        ItemName::Outbound => rates(devices("interface"), "outbound"),
-        ItemName::Mtu => listed(
-            devices("interface")
-                .map(|nic| nic.child("mtu").and_then(|mtu| mtu.attr("size")))
-                .map(|mtu| mtu.unwrap_or_else(|| "the network's".into()).into_owned())
-                .collect(),
-            ", ",
-            "no NIC",
-        ),
-        ItemName::Network => listed(devices("interface").map(on).collect(), "; ", "no NIC"),
-        ItemName::Agent => {
-            let there = has_agent(xml);
-            if there { "a channel" } else { "no channel" }.into()
+        ItemName::Convert => of_driver(devices(xml, "disk"), "type"),
+        ItemName::ConvertDevices => {
+            let disks = devices(xml, "disk").map(on_bus);
+            let all = disks.chain(devices(xml, "interface").map(of_model));
+            listed(all.collect(), ", ", "no disk and no NIC")
         }
-        ItemName::Pcie => {
-            let model = |controller: &Element<'_>| {
-                controller.attr("model").is_some_and(|model| model == "pcie-expander-bus")
-            };
-            let buses = devices("controller").filter(model).count();
-            let some = |number: usize, noun: &str, more: &str| match number {
-                1 => format!("1 {noun}"),
-                number => format!("{number} {noun}{more}"),
-            };
-            let functions = some(claims.passed.len(), "function", "s");
-            format!("{functions} below {}", some(buses, "expander bus", "es"))
-        }
-        ItemName::Iommufd => match (xml.is_by_iommufd(), xml.devices_with_iommufd()) {
-            (true, 0) => "on".into(),
-            (false, 0) => "off".into(),
-            _ => "by device".into(),
-        },
-        ItemName::Window => {
-            let mut holes = devices("controller").filter_map(|c| c.child("pcihole64"));
-            holes.next().map_or("QEMU's default".into(), |hole| {
-                format!("{} {}", hole.text(), hole.attr("unit").unwrap_or_else(|| "KiB".into()))
-            })
-        }
-        ItemName::Maxphysaddr => {
-            let cpu = root.child("cpu");
-            let mode = cpu.and_then(|cpu| cpu.attr("mode")).unwrap_or_else(|| "custom".into());
-            let bits = cpu.and_then(|cpu| cpu.child("maxphysaddr"));
-            let bits = bits.map(|bits| bits.attr("bits").or_else(|| bits.attr("mode")));
-            let bits = bits.flatten().unwrap_or_else(|| "default".into());
-            format!("CPU {mode}, bits {bits}")
-        }
+        ItemName::DiskCache => of_driver(devices(xml, "disk"), "cache"),
+        ItemName::DiskIo => of_driver(devices(xml, "disk"), "io"),
+        ItemName::DiskQueues => of_driver(devices(xml, "disk"), "queues"),
+        ItemName::NetQueues => of_nics(xml, "driver", "queues", "1"),
+        ItemName::Inbound => rates(devices(xml, "interface"), "inbound"),
+        ItemName::Outbound => rates(devices(xml, "interface"), "outbound"),
+        ItemName::Mtu => of_nics(xml, "mtu", "size", "the network's"),
+        ItemName::Network => listed(devices(xml, "interface").map(on).collect(), "; ", "no NIC"),
+        ItemName::Agent => either(has_agent(xml), "a channel", "no channel"),
+        ItemName::Pcie => pcie(xml, &claims),
+        ItemName::Iommufd => iommufd(xml),
+        ItemName::Window => window(xml),
+        ItemName::Maxphysaddr => address_bits(xml),
         ItemName::KvmHints => {
-            let hint = root.find("features/kvm/hint-dedicated").and_then(|hint| hint.attr("state"));
-            if hint.is_some_and(|state| state == "on") { "dedicated" } else { "none" }.into()
+            let hint = attr_at(xml, "features/kvm/hint-dedicated", "state");
+            either(hint.is_some_and(|state| state == "on"), "dedicated", "none")
         }
         ItemName::CpuCache => {
-            let mode = root.find("cpu/cache").and_then(|cache| cache.attr("mode"));
-            mode.map_or("QEMU's default".into(), |mode| mode.into_owned())
+            attr_at(xml, "cpu/cache", "mode").unwrap_or_else(|| "QEMU's default".into())
         }
         ItemName::Invtsc => {
-            let migratable = root.child("cpu").and_then(|cpu| cpu.attr("migratable"));
-            let seen = migratable.is_some_and(|migratable| migratable == "off");
-            if seen { "seen by the guest" } else { "hidden" }.into()
+            let seen = attr_at(xml, "cpu", "migratable").is_some_and(|migrates| migrates == "off");
+            either(seen, "seen by the guest", "hidden")
         }
-        ItemName::Balloon => {
-            let model = devices("memballoon").next().and_then(|balloon| balloon.attr("model"));
-            model.unwrap_or_else(|| "libvirt's default".into()).into_owned()
-        }
-        ItemName::SerialLog => {
-            let log = devices("serial").find_map(|serial| serial.child("log")?.attr("file"));
-            log.map_or("none".into(), |file| file.into_owned())
-        }
+        ItemName::Balloon => balloon(xml),
+        ItemName::SerialLog => serial_log(xml),
         ItemName::Movable => {
             let record = xml.record().ok().flatten();
-            let movable = record.is_some_and(|record| record.request.movable);
-            if movable { "on" } else { "off" }.into()
+            either(record.is_some_and(|record| record.request.movable), "on", "off")
         }
         ItemName::Request => {
             let record = xml.record().ok().flatten();
             record.map_or("nothing".into(), |record| wish(&record.request))
         }
     }
+}
+
+fn either(is: bool, yes: &str, no: &str) -> String {
+    if is { yes } else { no }.to_owned()
+}
+
+fn devices<'t>(xml: &'t DomainXml, name: &'static str) -> impl Iterator<Item = Element<'t>> {
+    let devices = xml.root().child("devices");
+    devices.into_iter().flat_map(move |devices| devices.children(name))
+}
+
+/// An attribute of the element at a path.
+fn attr_at(xml: &DomainXml, path: &str, name: &str) -> Option<String> {
+    Some(xml.root().find(path)?.attr(name)?.into_owned())
+}
+
+fn vcpus(claims: &Claims<'_>) -> String {
+    match (claims.plugged.len(), claims.vcpus.value) {
+        (some, all) if some < all as usize => format!("{some} of {all}"),
+        (_, all) => all.to_string(),
+    }
+}
+
+fn memory_words(xml: &DomainXml, claims: &Claims<'_>) -> String {
+    let all = claims.memory.value;
+    let size = xml.root().child("currentMemory");
+    let size = size.and_then(|size| memory(&size.text(), size.attr("unit").as_deref()).ok());
+    size.filter(|size| *size < all)
+        .map_or_else(|| all.to_string(), |size| format!("{size} of {all}"))
+}
+
+/// The functions of one kind; one that the host does not have counts as one of the board.
+fn functions(item: ItemName, xml: &DomainXml, claims: &Claims<'_>, topology: &Topology) -> String {
+    let kinds = Kinds::new(topology, xml);
+    let of = ExtraKind::ALL.into_iter().find(|kind| ItemName::from(*kind) == item);
+    let all = claims.passed.iter().map(|passed| passed.bdf.value);
+    let all = all.filter(|bdf: &Bdf| kinds.extra(*bdf) == of).map(|bdf| bdf.to_string());
+    listed(all.collect(), ", ", "none")
+}
+
+fn guest_topology(xml: &DomainXml) -> String {
+    xml.root().find("cpu/topology").map_or("none".into(), |topology| {
+        let part = |name| topology.attr(name).unwrap_or_else(|| "1".into()).into_owned();
+        let dies = match &*part("dies") {
+            "1" => String::new(),
+            dies => format!("{dies}x"),
+        };
+        format!("{}x{dies}{}x{}", part("sockets"), part("cores"), part("threads"))
+    })
+}
+
+fn iothreads(xml: &DomainXml, claims: &Claims<'_>) -> String {
+    let serves = devices(xml, "disk").filter_map(|disk| {
+        let threads = crate::domain::disks::named_iothreads(disk);
+        let threads: Vec<String> = threads.iter().map(ToString::to_string).collect();
+        (!threads.is_empty()).then(|| format!("{} by {}", target(disk), threads.join("+")))
+    });
+    let number = claims.iothreads.len();
+    let served = listed(serves.collect(), ", ", "no disk served");
+    if number == 0 { "none".into() } else { format!("{number}: {served}") }
+}
+
+fn huge_pages(claims: &Claims<'_>) -> String {
+    let Some(pages) = &claims.huge_pages else { return "normal pages".into() };
+    let sizes = pages.iter().map(|page| page.size.value.to_string()).collect();
+    listed(sizes, ", ", "the host's default size")
+}
+
+fn fill(xml: &DomainXml) -> String {
+    xml.root().find("memoryBacking/allocation").map_or("when used".into(), |fill| {
+        let threads = fill.attr("threads").unwrap_or_else(|| "1".into());
+        let noun = nouns(threads.parse::<u64>().unwrap_or(0), "thread");
+        format!("before start by {threads} {noun}")
+    })
+}
+
+fn cells(claims: &Claims<'_>) -> String {
+    let cell = |cell: &Cell<'_>| {
+        let vcpus = cell.vcpus.as_ref().map_or("no vCPU".into(), |set| set.value.to_string());
+        format!("{vcpus} with {} KiB", cell.memory.value.kib())
+    };
+    listed(claims.cells.iter().map(cell).collect(), "; ", "none")
+}
+
+fn memory_nodes(claims: &Claims<'_>) -> String {
+    let nodes = claims.bindings.iter().map(|b| match &b.cell {
+        None => format!("all {} on {}", b.mode, b.nodes.value),
+        Some(cell) => format!("cell {} {} on {}", cell.value, b.mode, b.nodes.value),
+    });
+    listed(nodes.collect(), ", ", "not bound")
+}
+
+/// An attribute of a child of each NIC; `none`: where there is none.
+fn of_nics(xml: &DomainXml, child: &str, name: &str, none: &str) -> String {
+    let value = |nic: Element<'_>| Some(nic.child(child)?.attr(name)?.into_owned());
+    let values = devices(xml, "interface").map(|nic| value(nic).unwrap_or_else(|| none.to_owned()));
+    listed(values.collect(), ", ", "no NIC")
+}
+
+fn pcie(xml: &DomainXml, claims: &Claims<'_>) -> String {
+    let is_expander = |controller: &Element<'_>| {
+        controller.attr("model").is_some_and(|model| model == "pcie-expander-bus")
+    };
+    let buses = devices(xml, "controller").filter(is_expander).count();
+    let some = |number: usize, noun: &str, more: &str| match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}{more}"),
+    };
+    let functions = some(claims.passed.len(), "function", "s");
+    format!("{functions} below {}", some(buses, "expander bus", "es"))
+}
+
+fn iommufd(xml: &DomainXml) -> String {
+    match (xml.is_by_iommufd(), xml.devices_with_iommufd()) {
+        (true, 0) => "on".into(),
+        (false, 0) => "off".into(),
+        _ => "by device".into(),
+    }
+}
+
+fn balloon(xml: &DomainXml) -> String {
+    let model = devices(xml, "memballoon").next().and_then(|balloon| balloon.attr("model"));
+    model.unwrap_or_else(|| "libvirt's default".into()).into_owned()
+}
+
+fn serial_log(xml: &DomainXml) -> String {
+    let log = devices(xml, "serial").find_map(|serial| serial.child("log")?.attr("file"));
+    log.map_or("none".into(), |file| file.into_owned())
+}
+
+fn window(xml: &DomainXml) -> String {
+    let mut holes = devices(xml, "controller").filter_map(|c| c.child("pcihole64"));
+    holes.next().map_or("QEMU's default".into(), |hole| {
+        format!("{} {}", hole.text(), hole.attr("unit").unwrap_or_else(|| "KiB".into()))
+    })
+}
+
+fn address_bits(xml: &DomainXml) -> String {
+    let cpu = xml.root().child("cpu");
+    let mode = cpu.and_then(|cpu| cpu.attr("mode")).unwrap_or_else(|| "custom".into());
+    let bits = cpu.and_then(|cpu| cpu.child("maxphysaddr"));
+    let bits = bits.map(|bits| bits.attr("bits").or_else(|| bits.attr("mode")));
+    let bits = bits.flatten().unwrap_or_else(|| "default".into());
+    format!("CPU {mode}, bits {bits}")
 }
 
 /// Whether a domain has the channel of a guest's agent.

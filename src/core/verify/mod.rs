@@ -238,7 +238,7 @@ pub fn unchecked(subject: &Subject<'_>) -> Vec<String> {
         }
     }
     add(matches!(subject.definition.record(), Ok(None)), "the plan (gpuvm did not make it)");
-    add(subject.definition.record().is_err(), "the plan (what is remembered of it cannot be read)");
+    add(subject.definition.record().is_err(), "the plan (its record cannot be read)");
     missing
 }
 

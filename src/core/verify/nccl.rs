@@ -29,7 +29,7 @@ pub fn compare(live: &DomainXml, found: &str, host: &Topology, report: &mut Repo
         return;
     }
     let at = format!("{FILE} of the guest");
-    differs(live, (&told, &addresses_of(found)), &at, report);
+    differs(live, &told, &addresses_of(found), &at, report);
 }
 
 /// Compares the file installed by the seed if the guest does not report its file. A stopped guest
@@ -47,7 +47,7 @@ pub fn compare_seeded(subject: &Subject<'_>, host: &Topology, report: &mut Repor
         return;
     }
     let named: Vec<Bdf> = seeded.functions.iter().map(|(_, guest)| *guest).collect();
-    differs(current, (&told, &named), "the file that the guest's seed brought", report);
+    differs(current, &told, &named, "the file that the guest's seed brought", report);
 }
 
 /// Whether a guest has a channel for an agent.
@@ -59,7 +59,7 @@ fn has_channel(domain: &DomainXml) -> bool {
 }
 
 /// Reports how a file differs from its required content.
-fn differs(domain: &DomainXml, (told, named): (&Told, &[Bdf]), at: &str, report: &mut Report) {
+fn differs(domain: &DomainXml, told: &Told, named: &[Bdf], at: &str, report: &mut Report) {
     let name = domain.name();
     let name = word(&name);
     let hint = &if told.is_needed {

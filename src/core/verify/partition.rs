@@ -20,7 +20,7 @@ const OVERLAP: Rule = Rule::error(
 );
 /// Guests of other partitions with these GPUs are refused.
 const STALE: Rule =
-    Rule::error("partition-stale", "an active NVLink partition of which nobody runs");
+    Rule::error("partition-stale", "an active NVLink partition with no running guest");
 /// The guest's GPUs exchange data more slowly.
 const DEGRADED: Rule =
     Rule::warning("partition-degraded", "a guest's NVLink partition with fewer NVLinks than most");

@@ -47,7 +47,9 @@ pub fn unchecked(subject: &Subject<'_>) -> Option<&'static str> {
     }
     match (host.manager, &view.driver) {
         (None, _) => Some("the guest's NVIDIA driver (Fabric Manager's version is not known)"),
-        (_, None) => Some("the guest's NVIDIA driver (none is loaded, or its agent does not tell)"),
+        (_, None) => {
+            Some("the guest's NVIDIA driver (none is loaded, or not reported by its agent)")
+        }
         _ => None,
     }
 }

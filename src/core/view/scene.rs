@@ -263,13 +263,13 @@ impl Sources<'_, '_> {
             below = area.bottom() + PAD;
         }
         let caches = match node {
-            Some(node) => self.caches(node, (inner_x, below, left)),
+            Some(node) => self.caches(node, inner_x, below, left),
             None => Vec::new(),
         };
         below = caches.iter().map(|cache| cache.area.bottom() + PAD).max().unwrap_or(below);
         let has_left = !memory.is_empty() || !caches.is_empty();
         let devices_x = if has_left { inner_x + LEFT + 2 * PAD } else { inner_x };
-        let (roots, height) = pcie::place(roots, (devices_x, inner_y, x + width - PAD - devices_x));
+        let (roots, height) = pcie::place(roots, devices_x, inner_y, x + width - PAD - devices_x);
         let bottom = below.max(inner_y + height + PAD).max(inner_y + PAD);
         let area = Area::new(x, y, width, bottom - y);
         NodeBox { area, node: id, label: self.label(id, node), memory, caches, roots }

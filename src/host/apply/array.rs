@@ -140,21 +140,21 @@ impl fmt::Display for ArrayStep {
             }
             ArrayStep::Add { device, members, .. } => write!(
                 f,
-                "add {} to array {device}, which destroys what is on them and fills them again",
+                "add {} to array {device} (destroys their data, then resynchronizes)",
                 members.join(", ")
             ),
             ArrayStep::Create { device, array, .. } => {
                 let members: Vec<&str> = array.members.iter().map(|m| m.id.as_str()).collect();
                 write!(
                     f,
-                    "make array {device} anew, {}, which destroys what is on {}",
+                    "recreate array {device} ({}; destroys the data on {})",
                     array.level,
                     members.join(", ")
                 )
             }
             ArrayStep::MakeFileSystem { device, file_system, .. } => write!(
                 f,
-                "make a file system on {device}, {}, which destroys what is on it",
+                "create a file system on {device} ({}; destroys its data)",
                 file_system.kind
             ),
             ArrayStep::CheckFileSystem { device, file_system } => {

@@ -91,7 +91,8 @@ pub(super) fn as_made(
     domain: &str,
     path: &Path,
     made: &MadeAs,
-    (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
 ) -> Result<(), StepError> {
     match made {
         MadeAs::CopyOf { disk, format } => {

@@ -92,11 +92,11 @@ impl GrowStep {
         match by {
             GrowBy::Guest if !runs && later => {
                 observer.note(&format!(
-                    "domain `{name}` is off by now, so disk `{target}` is not grown"
+                    "domain `{name}` has been stopped; disk `{target}` was not grown"
                 ));
                 Ok(())
             }
-            GrowBy::Guest if !runs => Err(wrong("the guest is off by now").into()),
+            GrowBy::Guest if !runs => Err(wrong("the guest has been stopped").into()),
             GrowBy::Guest => {
                 let size = hypervisor.disk_size(name, target)?;
                 if size.is_some_and(|size| size.capacity_bytes >= *bytes) {
@@ -107,8 +107,9 @@ impl GrowStep {
             }
             // Only QEMU may grow a file that it has open.
             _ if runs && later => {
-                observer
-                    .note(&format!("domain `{name}` runs by now, so disk `{target}` is not grown"));
+                observer.note(&format!(
+                    "domain `{name}` has been started; disk `{target}` was not grown"
+                ));
                 Ok(())
             }
             _ if runs => Err(wrong("the guest was started meanwhile").into()),
@@ -116,7 +117,7 @@ impl GrowStep {
                 let storage = hypervisor.storage();
                 let known = storage.volume_id(pool, name)?;
                 if let Some(now) = &known {
-                    refuse_another(now, (key.as_deref(), file.as_ref()), hypervisor)?;
+                    refuse_another(now, key.as_deref(), file.as_ref(), hypervisor)?;
                 }
                 if known.is_some_and(|known| known.capacity_bytes >= *bytes) {
                     Ok(())
@@ -127,7 +128,7 @@ impl GrowStep {
             GrowBy::File { path, file, reserve } => {
                 let now = FileId::at(path).ok().flatten();
                 if !now.is_some_and(|now| now.may_be(file)) {
-                    let what = "it is another file by now".to_owned();
+                    let what = "it was replaced by another file".to_owned();
                     return Err(StepError::Changed { path: path.clone(), what });
                 }
                 Ok(disk::grow(path, *bytes, *reserve)?)
@@ -140,7 +141,8 @@ impl GrowStep {
 /// the disk.
 fn refuse_another(
     now: &VolumeId,
-    (key, file): (Option<&str>, Option<&FileId>),
+    key: Option<&str>,
+    file: Option<&FileId>,
     hypervisor: &dyn Hypervisor,
 ) -> Result<(), StepError> {
     let is_same_file = match file {
@@ -152,7 +154,7 @@ fn refuse_another(
     if is_same_file && key.is_none_or(|key| key == now.key) {
         Ok(())
     } else {
-        let what = "it is another volume by now".to_owned();
+        let what = "it was replaced by another volume".to_owned();
         Err(StepError::Changed { path: now.path.clone(), what })
     }
 }

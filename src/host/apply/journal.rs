@@ -157,9 +157,10 @@ impl Journal {
     pub fn begin_on(
         verb: &str,
         subject: &str,
-        (uri, machine): (&str, machine::Identity),
+        uri: &str,
+        machine: machine::Identity,
     ) -> Result<Journal, JournalError> {
-        Journal::begin_at(&directory(), verb, subject, (uri, machine))
+        Journal::begin_at(&directory(), verb, subject, uri, machine)
     }
 
     /// Begins the journal of a change of this host in a directory, creating it if missing.
@@ -169,7 +170,7 @@ impl Journal {
         subject: &str,
         uri: &str,
     ) -> Result<Journal, JournalError> {
-        Journal::begin_at(dir, verb, subject, (uri, machine::Identity::of_this_machine()))
+        Journal::begin_at(dir, verb, subject, uri, machine::Identity::of_this_machine())
     }
 
     /// Begins the journal of a change of a machine in a directory, creating it if missing.
@@ -177,7 +178,8 @@ impl Journal {
         dir: &Path,
         verb: &str,
         subject: &str,
-        (uri, machine): (&str, machine::Identity),
+        uri: &str,
+        machine: machine::Identity,
     ) -> Result<Journal, JournalError> {
         super::interrupt::begins();
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed(dir))?;

@@ -139,7 +139,8 @@ pub(super) fn keep(
     state: Option<&Path>,
     step: &Step,
     made: Option<&Identity>,
-    (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
 ) {
     if let (Some(state), Step::Volume(VolumeStep::Fill { pool, name, .. })) = (state, step) {
         return filled(state, volume_at(hypervisor, pool, name).as_deref());

@@ -142,14 +142,10 @@ impl fmt::Display for Aftermath {
         match self {
             Aftermath::Undone { undone: 0, left } if left.is_empty() => Ok(()),
             Aftermath::Undone { left, .. } if left.is_empty() => {
-                f.write_str("; what was done before is undone")
+                f.write_str("; earlier steps are undone")
             }
-            Aftermath::Undone { .. } => {
-                f.write_str("; what was done before is undone only in part")
-            }
-            Aftermath::Unfinished => {
-                f.write_str("; there is no way back from what was done before")
-            }
+            Aftermath::Undone { .. } => f.write_str("; earlier steps are undone only in part"),
+            Aftermath::Unfinished => f.write_str("; earlier steps cannot be undone"),
         }
     }
 }
@@ -323,7 +319,7 @@ impl<'a> Transaction<'a> {
             // The step is done even if this is not written; recovery would treat it as begun.
             let _ = journal.done(number, made.as_ref().filter(|_| !told));
         }
-        kept::keep(state, step, made.as_ref(), (self.hypervisor, self.observer));
+        kept::keep(state, step, made.as_ref(), self.hypervisor, self.observer);
         self.done.push(Done { number, step: step.clone(), made, begun_ns: Some(begun_ns) });
         Ok(())
     }

@@ -26,7 +26,7 @@ fn is_it(path: &Path, file: &FileId) -> Result<(), StepError> {
     match at(path)? {
         Some(now) if file.may_be(&now) => Ok(()),
         now => {
-            let why = if now.is_some() { "it was made anew since" } else { "it is gone" };
+            let why = if now.is_some() { "it was recreated since" } else { "it is gone" };
             Err(StepError::NotOurs { what: path.display().to_string(), why: why.to_owned() })
         }
     }

@@ -14,9 +14,9 @@ use std::path::Path;
 
 /// The reason to keep a file that matches the created one only by inode number.
 pub(super) const UNBORN: &str =
-    "its file system does not tell when it was made, so that it is the same is not proven";
+    "its file system records no birth time, so its identity cannot be verified";
 /// The reason to keep a file that was replaced.
-const ANOTHER: &str = "it is another file by now, made since it was to be deleted";
+const ANOTHER: &str = "it was replaced by another file since the deletion was planned";
 /// The reason to keep a file that a journal identifies only by path.
 const UNKNOWN: &str = "an older gpuvm did not record which file it was";
 

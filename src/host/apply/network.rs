@@ -132,7 +132,7 @@ impl NetworkStep {
             (NetworkStep::Redefine { .. } | NetworkStep::Undefine { .. }, Some(now))
                 if now.active =>
             {
-                let message = "it is up, so somebody has started it again".to_owned();
+                let message = "it is active: it was started again meanwhile".to_owned();
                 Err(self.refused(WrongState, message))
             }
             (NetworkStep::Redefine { name, before, .. }, Some(now)) if now.xml != *before => {

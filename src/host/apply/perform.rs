@@ -43,7 +43,8 @@ pub(super) fn perform_again(
     begun: bool,
     hypervisor: &dyn Hypervisor,
     observer: &mut dyn Observer,
-    (proof, ours): (&Proof<'_>, &mut Ours<'_>),
+    proof: &Proof<'_>,
+    ours: &mut Ours<'_>,
 ) -> Result<(), StepError> {
     if let Step::Domain(DomainStep::Start { name, .. }) = step
         && row(hypervisor, name)? == Some(DomainState::Running)

@@ -29,9 +29,12 @@ pub(super) fn is_made(path: &Path, proof: &Proof<'_>) -> Result<bool, StepError>
     match &proof.made {
         Some(Identity::File(made)) if made.is(&now, proof.same_boot) => Ok(true),
         Some(Identity::File(made)) if made.may_be(&now) => not_ours(path.display(), UNBORN),
-        Some(_) => not_ours(path.display(), "it was made anew since"),
+        Some(_) => not_ours(path.display(), "it was recreated since"),
         // It gets its name only after its identity is in the journal.
-        None => not_ours(path.display(), "it was made by somebody else, or by an older gpuvm"),
+        None => not_ours(
+            path.display(),
+            "it was not made by this gpuvm, but by another tool or an older version",
+        ),
     }
 }
 

@@ -138,7 +138,7 @@ pub fn recover(
     let change = journal.id().map(str::to_owned);
     let of = Of { change: change.as_deref(), same_boot: story.same_boot, ends: Some(ends) };
     if recovery.way == Way::Finish {
-        match finish(&steps, &story, of, (hypervisor, observer), &mut journal) {
+        match finish(&steps, &story, of, hypervisor, observer, &mut journal) {
             Err(ApplyError::Failed { step, source, .. }) if goes_back(&story, &step, &source) => {
                 observer.note(&format!("cannot {step}: {source}"));
                 recovery.way = Way::Undo;
@@ -173,7 +173,8 @@ fn finish(
     steps: &[Done],
     story: &Story,
     of: Of<'_>,
-    (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
     journal: &mut Journal,
 ) -> Result<(), ApplyError> {
     let state = journal.state();
@@ -191,7 +192,7 @@ fn finish(
         let mut tell = |identity| journal.made(*number, &identity);
         let mut ours = Ours { mark: &proof.mark, made: &mut tell, later: true };
         let again = kept::deleting(state.as_deref(), step, hypervisor, || {
-            perform_again(step, begun, hypervisor, observer, (&proof, &mut ours))
+            perform_again(step, begun, hypervisor, observer, &proof, &mut ours)
         });
         match again {
             Err(why)

@@ -32,7 +32,8 @@ type Record<'r> = &'r mut dyn FnMut(Identity) -> Result<(), JournalError>;
 pub(super) fn make(
     new: New<'_>,
     token: Option<&str>,
-    (hypervisor, observer): (&dyn Hypervisor, &mut dyn Observer),
+    hypervisor: &dyn Hypervisor,
+    observer: &mut dyn Observer,
     record: Record<'_>,
 ) -> Result<(), StepError> {
     let place = volume_place(new.pool, &new.volume.name, hypervisor)?;
@@ -126,7 +127,7 @@ pub(super) fn delete_made(
                 (made, file) => made.is_none() && file.is_none(),
             };
             if !same || *key != now.key {
-                return not_ours(what(), "it was made anew since");
+                return not_ours(what(), "it was recreated since");
             }
         }
         // It gets its name only after its identity is in the journal, or nothing identifies it.

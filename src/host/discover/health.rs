@@ -14,10 +14,10 @@ use super::trust::owned;
 use crate::child::Question;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
-use gpuvm_core::health::{Health, HealthCode, HealthFinding, HealthSource, judge};
+use gpuvm_core::health::{Health, HealthCode, HealthFinding, HealthSource, XidCount, judge};
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, Parts, PciDevice};
-use gpuvm_core::xid::{XidKind, xids};
+use gpuvm_core::xid::xids;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
@@ -141,7 +141,7 @@ pub struct Known {
     /// What NVML found now, by address.
     pub now: BTreeMap<Bdf, Vec<HealthFinding>>,
     /// Xid messages of this boot by address.
-    xids: BTreeMap<Bdf, Vec<(&'static XidKind, usize)>>,
+    xids: BTreeMap<Bdf, Vec<XidCount>>,
     /// The driver's reports.
     pub cards: BTreeMap<Bdf, Card>,
     /// This boot.
@@ -201,7 +201,7 @@ impl Known {
     }
 
     /// The messages of this boot about a GPU.
-    fn xids_of(&self, gpu: Bdf) -> &[(&'static XidKind, usize)] {
+    fn xids_of(&self, gpu: Bdf) -> &[XidCount] {
         self.xids.get(&gpu).map_or(&[], Vec::as_slice)
     }
 
@@ -347,14 +347,14 @@ fn boot(root: &FsRoot) -> Result<Option<String>, FsError> {
 }
 
 /// Counts the Xid messages that report faults of hardware.
-fn by_gpu(text: &str) -> BTreeMap<Bdf, Vec<(&'static XidKind, usize)>> {
-    let mut all: BTreeMap<Bdf, Vec<(&'static XidKind, usize)>> = BTreeMap::new();
+fn by_gpu(text: &str) -> BTreeMap<Bdf, Vec<XidCount>> {
+    let mut all: BTreeMap<Bdf, Vec<XidCount>> = BTreeMap::new();
     for xid in xids(text) {
         let Some(kind) = xid.kind() else { continue };
         let of_gpu = all.entry(xid.gpu).or_default();
-        match of_gpu.iter_mut().find(|(known, _)| known.number == kind.number) {
-            Some((_, times)) => *times += 1,
-            None => of_gpu.push((kind, 1)),
+        match of_gpu.iter_mut().find(|known| known.kind.number == kind.number) {
+            Some(known) => known.times += 1,
+            None => of_gpu.push(XidCount { kind, times: 1 }),
         }
     }
     all

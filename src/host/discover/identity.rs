@@ -109,14 +109,14 @@ fn named(root: &FsRoot, bdf: Bdf) -> Result<Option<(Present, Dir<'_>, Bdf)>, FsE
     let (of, at) = match (card, of_card) {
         (Some(card), Some(of)) => {
             identity.add(MarkKind::Part, &virtual_part(&of, bdf)?.unwrap_or_default());
-            marks(root, &of, (card, Ids::read(&of)?.class), &mut identity)?;
+            marks(root, &of, card, Ids::read(&of)?.class, &mut identity)?;
             (of, card)
         }
         _ => {
             let part = bdf.to_string();
             let part = part.rsplit_once('.').map(|(_, number)| format!("fn{number}"));
             identity.add(MarkKind::Part, &part.unwrap_or_default());
-            marks(root, &dir, (bdf, ids.class), &mut identity)?;
+            marks(root, &dir, bdf, ids.class, &mut identity)?;
             (dir, bdf)
         }
     };
@@ -365,7 +365,8 @@ fn path(bdf: Bdf) -> String {
 fn marks(
     root: &FsRoot,
     dir: &Dir<'_>,
-    (bdf, class): (Bdf, u32),
+    bdf: Bdf,
+    class: u32,
     identity: &mut DeviceIdentity,
 ) -> Result<(), FsError> {
     if class >> 8 == CLASS_NVME {

@@ -32,7 +32,7 @@ pub enum Reach {
 /// Finds where packets to an address of a running guest's NIC arrive, and waits up to `patience`
 /// for an answer; longer while an entry of another neighbour may be out of date. Errors: those of
 /// the kernel.
-pub fn reach(live: &DomainXml, (mac, ip): (&str, IpAddr), patience: Duration) -> io::Result<Reach> {
+pub fn reach(live: &DomainXml, mac: &str, ip: IpAddr, patience: Duration) -> io::Result<Reach> {
     let Some(way) = way_to(ip)?.filter(|way| way.direct) else { return Ok(Reach::Elsewhere) };
     let devices = devices(live, mac);
     let links = links(&link_messages(&[])?);
@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn addresses_of_this_machine_and_unrouted_ones_are_not_the_guests() {
         let found = |source: &str, ip: &str| {
-            let nic = ("52:54:00:00:00:01", ip.parse().unwrap());
-            reach(&guest(source), nic, Duration::ZERO).unwrap()
+            let ip = ip.parse().unwrap();
+            reach(&guest(source), "52:54:00:00:00:01", ip, Duration::ZERO).unwrap()
         };
         // The host's own, IPv4 and IPv6, even where the guest's NIC claims to be on that device.
         for ip in ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "0.0.0.0"] {

@@ -29,6 +29,6 @@ pub fn create_if_absent(
         there.replace(Some(existing));
         Ok(none)
     };
-    let made = make(session, world, wanted, (waits, plan))?;
+    let made = make(session, world, wanted, waits, plan)?;
     Ok(there.into_inner().map_or(Ok(made), Err))
 }

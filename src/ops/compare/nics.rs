@@ -38,10 +38,11 @@ pub(crate) fn wished_nics(wanted: &CreateRequest, topology: &Topology) -> Option
 /// once.
 pub(super) fn running(
     wanted: &CreateRequest,
-    (live, topology): (&DomainXml, &Topology),
+    live: &DomainXml,
+    topology: &Topology,
     found: &mut Found,
 ) {
-    let Some((all, named)) = both(wanted, (live, topology)) else { return };
+    let Some((all, named)) = both(wanted, live, topology) else { return };
     if !found.has(Opt::Network) {
         sources(&all, &named, found);
     }
@@ -65,10 +66,11 @@ fn sources(all: &[Nic], named: &[Nic], found: &mut Found) {
 /// first.
 pub(super) fn networks(
     wanted: &CreateRequest,
-    (xml, topology): (&DomainXml, &Topology),
+    xml: &DomainXml,
+    topology: &Topology,
     found: &mut Found,
 ) {
-    let Some((all, named)) = both(wanted, (xml, topology)) else { return };
+    let Some((all, named)) = both(wanted, xml, topology) else { return };
     sources(&all, &named, found);
     if !found.has(Opt::Network) {
         settings(all, &named, found);
@@ -78,7 +80,8 @@ pub(super) fn networks(
 /// The NICs that are there and those that are requested; none: they cannot be compared.
 fn both(
     wanted: &CreateRequest,
-    (xml, topology): (&DomainXml, &Topology),
+    xml: &DomainXml,
+    topology: &Topology,
 ) -> Option<(Vec<Nic>, Vec<Nic>)> {
     let template = template_of(&wanted.guest, topology).ok();
     let of_template = template.as_ref().map(nics_of);

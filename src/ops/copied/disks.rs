@@ -69,7 +69,9 @@ pub(crate) fn copies(
     xml: &DomainXml,
     wanted: &CloneRequest,
     row: &DomainSummary,
-    (uses, hypervisor, state): (&Uses, &dyn Hypervisor, &Path),
+    uses: &Uses,
+    hypervisor: &dyn Hypervisor,
+    state: &Path,
 ) -> Result<Copies> {
     let mut copies = Copies::default();
     let recorded = xml.made();
@@ -88,7 +90,7 @@ pub(crate) fn copies(
         old.refuse_shared(uses, &row.uuid)?;
         let volume = uses.volume_at(old.path).filter(|volume| is_of_directory(volume, hypervisor));
         if format == "qcow2" && hypervisor.has_guests_here() {
-            refuse_backing(&old, disk, found.is_some(), (wanted, state))?;
+            refuse_backing(&old, disk, found.is_some(), wanted, state)?;
         }
         let (new, made) = match volume {
             Some(volume) => copies.volume(&old, volume, wanted, hypervisor)?,
@@ -233,7 +235,8 @@ fn refuse_backing(
     old: &Old<'_>,
     disk: Element<'_>,
     is_made: bool,
-    (wanted, state): (&CloneRequest, &Path),
+    wanted: &CloneRequest,
+    state: &Path,
 ) -> Result<()> {
     if is_made && format_made(old.path, state) != Some(DiskFormat::Raw) {
         return Ok(());

@@ -66,7 +66,9 @@ pub(crate) fn overlays(
     xml: &DomainXml,
     wanted: &CloneRequest,
     row: &DomainSummary,
-    (uses, hypervisor, world): (&Uses, &dyn Hypervisor, &World),
+    uses: &Uses,
+    hypervisor: &dyn Hypervisor,
+    world: &World,
 ) -> Result<Overlays> {
     let mut plan = Plan {
         wanted,
@@ -97,7 +99,7 @@ pub(crate) fn overlays(
         if disk.child("backingStore").is_some_and(|below| below.child("source").is_some()) {
             return whole(&old, wanted, "its definition names what it lies over".into());
         }
-        plan.disk(&old, made.is_some(), (nth, &row.uuid))?;
+        plan.disk(&old, made.is_some(), nth, &row.uuid)?;
         let format = Put::Is(FORMAT.to_owned());
         formats.push(DiskTuning { nth, format, ..DiskTuning::default() });
     }
@@ -142,7 +144,7 @@ fn whole<T>(old: &Old<'_>, wanted: &CloneRequest, why: String) -> Result<T> {
 
 impl Plan<'_> {
     /// One disk, by its number in the definition.
-    fn disk(&mut self, old: &Old<'_>, is_ours: bool, (nth, uuid): (usize, &str)) -> Result<()> {
+    fn disk(&mut self, old: &Old<'_>, is_ours: bool, nth: usize, uuid: &str) -> Result<()> {
         let Plan { wanted, uses, hypervisor, .. } = *self;
         old.refuse_shared(uses, uuid)?;
         let volume = uses.volume_at(old.path).filter(|volume| is_of_directory(volume, hypervisor));

@@ -22,7 +22,8 @@ use std::collections::BTreeSet;
 /// no libvirt answers; `root`: the machine's files, if they are here.
 pub(super) fn lacks(
     world: &World,
-    (wanted, topology): (&CreateRequest, &Topology),
+    wanted: &CreateRequest,
+    topology: &Topology,
     hypervisor: Option<&dyn Hypervisor>,
     root: Option<&FsRoot>,
 ) -> Vec<Error> {
@@ -32,7 +33,7 @@ pub(super) fn lacks(
     };
     let needs_efi = template_of(&wanted.guest, topology).is_ok_and(|xml| needs_efi(&xml));
     let facts = root.map(facts::read_needs).unwrap_or_default();
-    reasons((wanted.guest.virt, needs_efi), topology, facts, &connection)
+    reasons(wanted.guest.virt, needs_efi, topology, facts, &connection)
 }
 
 /// Whether the firmware of a definition is UEFI that libvirt chooses.
@@ -43,7 +44,8 @@ fn needs_efi(xml: &DomainXml) -> bool {
 
 /// The same by the known facts about the machine.
 fn reasons(
-    (virt, needs_efi): (VirtType, bool),
+    virt: VirtType,
+    needs_efi: bool,
     topology: &Topology,
     mut facts: Facts,
     connection: &Connection,
@@ -114,7 +116,7 @@ mod tests {
         let topology = from_json(include_str!("../../../topologies/dual-socket.json")).unwrap();
         let said = |virt, connection: &Connection| -> Vec<(&'static str, String)> {
             let facts = facts::read_needs(&FsRoot::at(dir.path()).unwrap());
-            let found = reasons((virt, true), &topology, facts, connection).into_iter();
+            let found = reasons(virt, true, &topology, facts, connection).into_iter();
             let told = found.map(|error| error.refusal().cloned().expect("a refusal"));
             told.map(|one| (one.code, format!("{} | {}", one.message, one.hint))).collect()
         };

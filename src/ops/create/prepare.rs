@@ -98,7 +98,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
             world.warning(&warning);
         }
     }
-    let mut xml = defined(world, wanted, (&planned, &extra, reserves), hypervisor)?;
+    let mut xml = defined(world, wanted, &planned, &extra, reserves, hypervisor)?;
     if let Some(hypervisor) = hypervisor {
         refuse_settings(&xml, (&format!("create domain `{name}`"), "--name"), hypervisor)?;
     }
@@ -182,7 +182,7 @@ fn without_hypervisor(world: &World, wanted: &CreateRequest, error: Error) -> Er
     let (Ok(topology), Ok(root)) = (world.topology(), FsRoot::live()) else {
         return obstacles.error();
     };
-    obstacles.extend(lacks(world, (wanted, &topology), None, Some(&root)));
+    obstacles.extend(lacks(world, wanted, &topology, None, Some(&root)));
     // Without libvirt no domain holds anything.
     let mut guest = wanted.guest.clone();
     guest.taken.assume_empty = true;
@@ -204,7 +204,7 @@ fn placed(
     let topology = world.topology()?;
     if hypervisor.is_some() && world.settings.host.is_none() {
         let root = machine_of_guests(world, hypervisor)?;
-        obstacles.extend(lacks(world, (wanted, &topology), hypervisor, root.as_ref()));
+        obstacles.extend(lacks(world, wanted, &topology, hypervisor, root.as_ref()));
     }
     let mut planned = match resolve_on(world, &wanted.guest, Some(&wanted.storage), topology) {
         Ok(planned) => planned,
@@ -332,7 +332,9 @@ fn make_network(name: &str) -> String {
 fn defined(
     world: &World,
     wanted: &CreateRequest,
-    (planned, extra, reserves): (&Planned, &Extra, bool),
+    planned: &Planned,
+    extra: &Extra,
+    reserves: bool,
     hypervisor: Option<&dyn Hypervisor>,
 ) -> Result<DomainXml> {
     let mut xml = render(&wanted.guest, planned, extra)?;

@@ -140,10 +140,10 @@ fn a_guest_that_nobody_can_log_in_to_is_made_only_where_it_is_so_wanted() {
     with_key.seed.user = Some("lab".into());
     for (wanted, warned) in [(with_key, 0), (with_keyless(&none, Keyless::Accepted), 0)] {
         create(&stage.world, &wanted).unwrap();
-        assert_eq!(stage.caller.heard("nobody will be able"), warned);
+        assert_eq!(stage.caller.heard("no user can log in"), warned);
     }
     create(&stage.world, &with_keyless(&none, Keyless::Warned)).unwrap();
-    assert_eq!(stage.caller.heard("nobody will be able"), 1);
+    assert_eq!(stage.caller.heard("no user can log in"), 1);
 }
 
 /// The same with another answer about keys.

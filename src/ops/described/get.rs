@@ -48,7 +48,7 @@ pub struct Described {
 pub fn describe(world: &World, name: &str) -> Result<Described> {
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
-    let described = of(world, (&*hypervisor, &world.topology()?), &summary)?;
+    let described = of(world, &*hypervisor, &world.topology()?, &summary)?;
     described.ok_or_else(|| {
         let message =
             format!("gpuvm did not make domain `{name}`, so what was requested is unknown");
@@ -63,7 +63,7 @@ pub fn describe_all(world: &World) -> Result<Vec<Described>> {
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     let mut all = Vec::new();
     for row in rows {
-        all.extend(of(world, (&*hypervisor, &topology), &row)?);
+        all.extend(of(world, &*hypervisor, &topology, &row)?);
     }
     Ok(all)
 }
@@ -71,7 +71,8 @@ pub fn describe_all(world: &World) -> Result<Vec<Described>> {
 /// Describes a domain; none: gpuvm did not make it.
 fn of(
     world: &World,
-    (hypervisor, topology): (&dyn Hypervisor, &Topology),
+    hypervisor: &dyn Hypervisor,
+    topology: &Topology,
     summary: &DomainSummary,
 ) -> Result<Option<Described>> {
     let xml = DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Inactive)?)?;
@@ -104,7 +105,7 @@ fn of(
         let mut runs = Found::default();
         let runs_with = guest::now(&live, topology, &now.request);
         running(&sized, &now.request, &runs_with, topology, &mut runs);
-        let at_once = comes_at_once(&runs.0, (summary, &live), now.vcpus);
+        let at_once = comes_at_once(&runs.0, summary, &live, now.vcpus);
         let runs = runs.0;
         (runs, at_once)
     } else {

@@ -42,7 +42,8 @@ pub(super) fn is_live(
 /// restarted later. Returns whether something was changed.
 pub(super) fn change(
     session: &mut Session<'_>,
-    (guest, wanted): (&DescribedGuest, &SetRequest),
+    guest: &DescribedGuest,
+    wanted: &SetRequest,
     restarts_later: bool,
 ) -> Result<bool> {
     let rows = session.hypervisor()?.domains()?;

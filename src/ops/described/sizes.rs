@@ -67,7 +67,7 @@ pub(super) fn together(
     let gets = |set: &SetRequest| set.gpus.unwrap_or_default() > 0 || set.gpu_set.is_some();
     let has_gpus = missing.iter().any(|(_, request)| request.gpus.number() > 0)
         || changing.iter().any(|(_, set)| gets(set));
-    let mut held = taken_for_new(world, &Taken::default(), (topology, has_gpus))?;
+    let mut held = taken_for_new(world, &Taken::default(), topology, has_gpus)?;
     held.domains.retain(|domain| gone.iter().all(|row| row.name != domain.domain));
     let name = |number: usize| wanted.guests[number].name.as_str();
     let new: Vec<Wanted<'_>> = missing
@@ -87,7 +87,7 @@ pub(super) fn together(
     for turn in &turns {
         let (_, request) = &changing[turn.guest];
         let placement = turn.tuned.placement.as_ref();
-        refuse_shared((&subjects, turn.guest), placement, request, world)?;
+        refuse_shared(&subjects, turn.guest, placement, request, world)?;
     }
     let turns = turns.into_iter().map(|turn| {
         let losses = losses(&turn, &subjects.all[turn.guest], topology)?;

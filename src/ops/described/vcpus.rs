@@ -57,7 +57,8 @@ fn has_room(live: &DomainXml, vcpus: u32) -> bool {
 /// has fewer, and `apply` gives it the rest at once.
 pub(super) fn comes_at_once(
     runs: &[GuestDifference],
-    (summary, live): (&DomainSummary, &DomainXml),
+    summary: &DomainSummary,
+    live: &DomainXml,
     vcpus: u32,
 ) -> bool {
     let is_still = still(summary.state, &summary.name).is_some();

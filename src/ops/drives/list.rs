@@ -149,7 +149,7 @@ fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>, Vec<String
     let why = why.unwrap_or_default();
     match is {
         DeviceState::Free => (reasons, None, Vec::new()),
-        DeviceState::Data => (reasons, None, vec![format!("what is on it is not known: it {why}")]),
+        DeviceState::Data => (reasons, None, vec![format!("its content is unknown: it {why}")]),
         _ => (reasons, Some(why), Vec::new()),
     }
 }

@@ -149,7 +149,7 @@ fn refuse_running(wanted: &RestoreArray, name: &str, device: &str, lost: &[Strin
     }
     let (device, lines) = (device.to_owned(), lost.join(", "));
     let hint = format!(
-        "`gpuvm drive restore-array {} --rebuild` adds them, which destroys what is on them",
+        "`gpuvm drive restore-array {} --rebuild` adds them, which destroys their data",
         word(name)
     );
     Err(ArrayVerbError::Incomplete { name: name.to_owned(), device, lines }.hint(hint))

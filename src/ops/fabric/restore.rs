@@ -18,8 +18,8 @@ use crate::topology::{FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{
-    Call, Domain, Listed, Meaning, Mode, Modules, Restore, RestoreEntry, RestoreList, Running,
-    restore as decide,
+    Call, Domain, KnownPartition, Listed, Meaning, Mode, Modules, Restore, RestoreEntry,
+    RestoreList, Running, restore as decide,
 };
 use gpuvm_host::fabric::config::{Config, PATH};
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile};
@@ -161,7 +161,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
             } else {
                 activate_all(&manager, &entries, &topology)
             };
-            let restored = activated(&entries, unplaced, (&running, &topology), failed);
+            let restored = activated(&entries, unplaced, &running, &topology, failed);
             let made = !wanted.dry_run && !restored.partitions.is_empty();
             Ok(Restored { made, ..restored })
         }
@@ -172,7 +172,8 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
 fn activated(
     entries: &[RestoreEntry],
     unplaced: Vec<Domain>,
-    (running, topology): (&[Running], &Topology),
+    running: &[Running],
+    topology: &Topology,
     failed: Vec<(&RestoreEntry, String, String)>,
 ) -> Restored {
     let of = |entry: &RestoreEntry| {
@@ -308,7 +309,7 @@ fn with_gpus<'b>(
 
 /// Returns the GPUs of partitions by number from the board's table; empty if the admin has defined
 /// others.
-fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<(u32, Modules)>> {
+fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<KnownPartition>> {
     let text = root.read(PATH)?.unwrap_or_default();
     if text.lines().any(|line| line.trim_start().starts_with(DEFINITIONS)) {
         return Ok(Vec::new());
@@ -317,7 +318,7 @@ fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<(u32, Modules)>> {
     let sets = topology.fabric().partitions.iter().map(|partition| {
         let modules: Option<Modules> =
             partition.gpus.iter().map(|gpu| ids.get(gpu).copied()).collect();
-        Some((partition.id.0, modules?))
+        Some(KnownPartition { id: partition.id.0, modules: modules? })
     });
     Ok(sets.flatten().collect())
 }
@@ -327,7 +328,7 @@ fn set(
     manager: &Manager,
     ids: &[u32],
     running: &[Running],
-    known: &[(u32, Modules)],
+    known: &[KnownPartition],
 ) -> Result<()> {
     let file = RestoreFile::lock(RestoreFile::here(), LOCK);
     let mut file = file.map_err(|error| FabricError::from(error).told())?;
@@ -339,7 +340,7 @@ fn set(
     }
     let modules_of = |id: u32| {
         let listed = listed.iter().find(|one| one.id == id).map(Listed::modules);
-        listed.or_else(|| Some(known.iter().find(|(known, _)| *known == id)?.1.clone()))
+        listed.or_else(|| Some(known.iter().find(|known| known.id == id)?.modules.clone()))
     };
     let mut list = RestoreList::default();
     for &id in ids {

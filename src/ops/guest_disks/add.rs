@@ -76,7 +76,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
     let devices = subject.xml.held(false)?.devices;
     let owner = Owner { name: &subject.name, target: &target, devices: &devices };
     let Disks { steps, disks, made, notices, losses, .. } =
-        another((&wanted.disk, &wanted.accept_backing), owner, abilities, world)?;
+        another(&wanted.disk, &wanted.accept_backing, owner, abilities, world)?;
     let [disk] = &disks[..] else { unreachable!("one disk was requested") };
     refuse_present(&subject, disk, hypervisor)?;
     refuse_records(disk, hypervisor)?;

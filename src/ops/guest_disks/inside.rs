@@ -69,9 +69,10 @@ pub(super) fn grow(
     hypervisor: &dyn Hypervisor,
     name: &str,
     live: &DomainXml,
-    (bytes, others): (u64, &Known),
+    bytes: u64,
+    others: &Known,
 ) -> InGuest {
-    grown(hypervisor, name, live, (bytes, others)).unwrap_or_else(|why| by_hand(&why))
+    grown(hypervisor, name, live, bytes, others).unwrap_or_else(|why| by_hand(&why))
 }
 
 /// The steps made; or why none were.
@@ -79,7 +80,8 @@ fn grown(
     hypervisor: &dyn Hypervisor,
     name: &str,
     live: &DomainXml,
-    (bytes, others): (u64, &Known),
+    bytes: u64,
+    others: &Known,
 ) -> Result<InGuest, String> {
     let others = others.as_ref().map_err(Clone::clone)?;
     let agent = greet(hypervisor, name, live)?;

@@ -147,7 +147,7 @@ fn text(element: Option<Element<'_>>, name: &str) -> Option<String> {
 impl Ground<'_> {
     /// Returns the paths of the disks that were created for the domain.
     fn made(&self, xml: &DomainXml, world: &World) -> Vec<String> {
-        let proof = Proof::of(xml, &self.uuid, &self.uses, (self.hypervisor, world.state()));
+        let proof = Proof::of(xml, &self.uuid, &self.uses, self.hypervisor, world.state());
         let made = xml.made().into_iter().filter(|made| made.role != Role::Base);
         let is_own = |made: &Made| proof.is_made(made) || matches!(proof.fate(made), Fate::Goes(_));
         let own = made.filter(is_own);

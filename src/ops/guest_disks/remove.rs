@@ -204,7 +204,7 @@ fn delete(
         return Err(GuestDiskError::NotOurs { target: target_of(), why }.hint(keeps));
     };
     let uses = Uses::read(hypervisor)?;
-    let proof = Proof::of(&subject.xml, &subject.uuid, &uses, (hypervisor, world.state()));
+    let proof = Proof::of(&subject.xml, &subject.uuid, &uses, hypervisor, world.state());
     match proof.fate(made) {
         Fate::Goes(step) => Ok(Some(step)),
         Fate::Gone => Ok(None),

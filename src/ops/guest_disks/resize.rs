@@ -84,7 +84,7 @@ pub fn run(
     if done.made {
         let live = if about.live { live() } else { None };
         about.guest = Some(match live.zip(others) {
-            Some((live, others)) => inside::grow(hypervisor, name, &live, (*bytes, &others)),
+            Some((live, others)) => inside::grow(hypervisor, name, &live, *bytes, &others),
             None => inside::by_hand("the guest is off"),
         });
     }

@@ -184,7 +184,7 @@ fn an_added_disk_is_deleted_by_undo_unless_something_was_written_on_it() {
         // The running guest never had it, so nothing waits for its next start.
         assert!(!undone.waits_for_start, "{runs} {is_written}");
         assert_eq!(file.exists(), is_written);
-        let stays = stage.caller.heard("stays with what the guest wrote on it");
+        let stays = stage.caller.heard("is kept with the guest's data");
         assert_eq!(stays, usize::from(is_written));
         let history = stage.world.history(UUID).unwrap();
         assert_eq!((history.entries.len(), history.undone.len()), (0, 1));

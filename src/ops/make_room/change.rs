@@ -48,7 +48,7 @@ pub(super) fn move_guests(
     let sources = leg.iter().map(|target| Source::Domain(target.name.clone())).collect();
     let subjects = subjects::read(world, &Tune { sources, ..Tune::default() })?;
     let all = subjects.all.iter().map(|subject| &subject.xml);
-    let mut now = taken_for_off(world, &Taken::default(), (subjects.topology(), all))?;
+    let mut now = taken_for_off(world, &Taken::default(), subjects.topology(), all)?;
     let is_one = |held: &Held| leg.iter().any(|target| target.name == held.domain);
     now.domains.retain(|held| !is_one(held));
     let others = now.clone();
@@ -61,19 +61,19 @@ pub(super) fn move_guests(
         let held = tuned.after.held_instead(&subjects.occupancy().domains)?;
         now.domains.push(Held { active: subject.running, ..held });
         let accepted = accepted(wanted);
-        allowed((&subjects, subject), tuned.placement.as_ref(), &accepted, world)?;
+        allowed(&subjects, subject, tuned.placement.as_ref(), &accepted, world)?;
         let moves = Moves::between(&subject.xml, &tuned.after)?;
         if tuned.changes.is_empty() {
             // It is there already.
             continue;
         }
-        refuse_unready(world, (subject, &tuned), false)?;
+        refuse_unready(world, subject, &tuned, false)?;
         tuned.changes.retain(|change| change.was != change.now);
         moving.push(Moving { subject, tuned, moves });
     }
     let names: Vec<&str> = leg.iter().map(|target| target.name.as_str()).collect();
     let mut change = Change::new("make-room", &names.join(" "), Vec::new(), ());
-    change.parts = parts(world, (&subjects, &others), moving, wanted.wait_s)?;
+    change.parts = parts(world, &subjects, &others, moving, wanted.wait_s)?;
     change.hold = Hold::Through;
     Ok(change)
 }
@@ -91,7 +91,7 @@ pub(super) fn repin(
     refuse_changed(subject, target, wanted, world)?;
     let now = subjects.occupancy();
     let tuned =
-        repinned(subject, &subjects, (now, new)).map_err(|error| cannot_move(subject, &error))?;
+        repinned(subject, &subjects, now, new).map_err(|error| cannot_move(subject, &error))?;
     let name = &subject.name;
     let mut change = Change::new("make-room", name, Vec::new(), ());
     if tuned.changes.is_empty() {
@@ -141,7 +141,8 @@ fn refuse_changed(
         return changed(why, format!("`--allow-stop {}` allows it", word(name)));
     }
     if subject.running && !target.stops && !target.live {
-        let why = format!("domain `{name}` runs by now, and was to be moved while it is off");
+        let why =
+            format!("domain `{name}` was started since the plan; it was to be moved while off");
         let hint = "run it again: it shows which guests are stopped then";
         return changed(why, hint.to_owned());
     }
@@ -151,7 +152,8 @@ fn refuse_changed(
 /// Refuses to continue if others have taken the space that the moves are for. `rest`: the guests
 /// that are still to be moved.
 pub(super) fn refuse_taken(
-    (world, wanted): (&World, &RoomRequest),
+    world: &World,
+    wanted: &RoomRequest,
     rest: &[Target],
     new: &Held,
 ) -> Result<()> {
@@ -162,14 +164,14 @@ pub(super) fn refuse_taken(
     let taken = new.devices.iter().find_map(|bdf| Some((bdf, holder(bdf)?)));
     if let Some((bdf, holder)) = taken {
         let name = &holder.domain;
-        let why = format!("{bdf}, which the moves were to free, is held by domain `{name}` by now");
+        let why = format!("{bdf} has been taken by domain `{name}` since the plan");
         let hint = format!("run it again, or `gpuvm show {}` shows the guest", word(name));
         return Err(classed(Class::Changed, why, hint));
     }
     match plan(&topology, &held, &request) {
         Ok(_) => Ok(()),
         Err(error) => {
-            let why = "others hold by now what the moves were to free";
+            let why = "the space freed by the moves has been taken";
             let hint = "run it again: it shows what would have to move now";
             Err(Error::from(error).around(Refusal::new(Class::Changed, why, hint)))
         }
@@ -179,7 +181,8 @@ pub(super) fn refuse_taken(
 /// The steps in their order.
 fn parts(
     world: &World,
-    (subjects, others): (&Subjects, &Occupancy),
+    subjects: &Subjects,
+    others: &Occupancy,
     mut moving: Vec<Moving<'_>>,
     wait_s: u64,
 ) -> Result<Vec<Part>> {
@@ -258,7 +261,7 @@ fn definition(
     let mut first = if *running { steps } else { Vec::new() };
     more.extend(bound.iter().filter(|one| theirs.contains(&one.bdf)).cloned());
     moves.rebind(xml, &mut tuned.after, &more, world)?;
-    first.extend(pages::to_move(name, (xml, *running), &tuned.after, world)?);
+    first.extend(pages::to_move(name, xml, *running, &tuned.after, world)?);
     let mut gone = moves.gone.clone();
     gone.retain(|bdf| !stays.contains(bdf));
     let last = give_back_some(xml, &gone, world)?;

@@ -76,10 +76,10 @@ impl Live<'_> {
             *held = floating(held);
         }
         let placement = plan(self.topology, &now, self.request).ok()?;
-        refuse_shared((self.topology, self.wanted), &placement).ok()?;
+        refuse_shared(self.topology, self.wanted, &placement).ok()?;
         let mut planned = RoomPlan::of_new(self.topology, &placement);
         for subject in set {
-            let tuned = repinned(subject, self.subjects, (&now, &planned.new)).ok()?;
+            let tuned = repinned(subject, self.subjects, &now, &planned.new).ok()?;
             let new = tuned.after.held(false).ok()?;
             for held in now.domains.iter_mut().filter(|held| held.domain == subject.name) {
                 let Held { vcpu_pins, emulator_pin, iothread_pins, .. } = new.clone();
@@ -138,7 +138,8 @@ fn floating(held: &Held) -> Held {
 pub(super) fn repinned(
     subject: &Subject,
     subjects: &Subjects,
-    (now, new): (&Occupancy, &Held),
+    now: &Occupancy,
+    new: &Held,
 ) -> Result<Tuned, TuneError> {
     let items = Items {
         pins: Item::On,

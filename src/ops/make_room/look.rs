@@ -61,7 +61,7 @@ impl Ground {
         let guest = &wanted.guest;
         let request = with_template(world, guest, guest.request.clone(), &topology)?;
         let has_gpus = request.gpus.number() > 0;
-        let held = taken_for_new(world, &guest.taken, (&topology, has_gpus))?;
+        let held = taken_for_new(world, &guest.taken, &topology, has_gpus)?;
         Ok(Ground { topology, held, request, all: Vec::new() })
     }
 
@@ -69,7 +69,7 @@ impl Ground {
     pub fn place(&self, wanted: &RoomRequest) -> Result<Result<RoomPlan, PlanError>> {
         match plan(&self.topology, &self.held, &self.request) {
             Ok(placement) => {
-                refuse_shared((&self.topology, wanted), &placement)?;
+                refuse_shared(&self.topology, wanted, &placement)?;
                 Ok(Ok(RoomPlan::of_new(&self.topology, &placement)))
             }
             Err(error) => Ok(Err(error)),
@@ -79,7 +79,8 @@ impl Ground {
     /// The moves of some of the guests.
     fn find(
         &self,
-        (world, wanted): (&World, &RoomRequest),
+        world: &World,
+        wanted: &RoomRequest,
         may_move: impl Fn(&Eligible) -> bool,
         limits: Limits,
     ) -> Result<Result<RoomPlan, NoRoom>> {
@@ -92,10 +93,11 @@ impl Ground {
     /// do not help.
     fn without_limits(
         &self,
-        (world, wanted): (&World, &RoomRequest),
+        world: &World,
+        wanted: &RoomRequest,
         may_move: impl Fn(&Eligible) -> bool,
     ) -> Option<(RoomPlan, String)> {
-        let find = |wanted: &RoomRequest| self.find((world, wanted), &may_move, Limits::default());
+        let find = |wanted: &RoomRequest| self.find(world, wanted, &may_move, Limits::default());
         let shared = RoomRequest { accept_shared_fabric: true, ..wanted.clone() };
         let (found, option) = match find(wanted) {
             // NVLinks that others reach are accepted by an option, unless they are strangers.
@@ -111,10 +113,11 @@ impl Ground {
     /// The hint that some of the guests could be moved without limits.
     fn hint(
         &self,
-        (world, wanted): (&World, &RoomRequest),
+        world: &World,
+        wanted: &RoomRequest,
         may_move: impl Fn(&Eligible) -> bool,
     ) -> String {
-        match self.without_limits((world, wanted), may_move) {
+        match self.without_limits(world, wanted, may_move) {
             Some((found, command)) => format!("`{command}` moves {}", listed(&found)),
             None => NO_MOVES.to_owned(),
         }
@@ -142,18 +145,18 @@ pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
     refuse_too_large(&ground.topology, &ground.held, &ground.request)?;
     let may_move = |one: &Eligible| one.is_movable || wanted.allow_stop.contains(&one.row.name);
     let limits = Limits { stops: wanted.max_stops, moves: wanted.max_moves };
-    let error = match ground.find((world, wanted), may_move, limits)? {
+    let error = match ground.find(world, wanted, may_move, limits)? {
         Ok(found) => return Ok(found),
         Err(no) if no.is_limited => {
             let limits = wanted.limits();
             RoomError::Limits { limits, is_certain: no.is_certain }
-                .refusal(ground.hint((world, wanted), may_move))
+                .refusal(ground.hint(world, wanted, may_move))
         }
         Err(no) => {
             let number = ground.all.iter().filter(|one| may_move(one)).count();
             // What would do, if it were allowed.
             let hint = if number < ground.all.len() {
-                ground.hint((world, wanted), |_| true)
+                ground.hint(world, wanted, |_| true)
             } else {
                 NO_MOVES.to_owned()
             };
@@ -179,7 +182,7 @@ pub fn offer(world: &World, wanted: &RoomRequest) -> Option<RoomOffer> {
     }
     for names_all in [false, true] {
         let may_move = |one: &Eligible| names_all || one.is_movable;
-        let Some((found, command)) = ground.without_limits((world, wanted), may_move) else {
+        let Some((found, command)) = ground.without_limits(world, wanted, may_move) else {
             continue;
         };
         return Some(RoomOffer { command, moves: found.lines(), gpus: found.gpus });
@@ -311,7 +314,7 @@ impl Search<'_> {
                     return why.map_or(Ok(Err(NoRoom { is_certain, ..no })), Err);
                 }
             };
-            match self.verified(&subjects, (&numbers, &found), guests)? {
+            match self.verified(&subjects, &numbers, &found, guests)? {
                 Ok(plan) => {
                     return Ok(Ok(RoomPlan { is_best: is_whole && plan.is_best, ..plan }));
                 }
@@ -338,6 +341,7 @@ impl Search<'_> {
             name: subject.name.clone(),
             request,
             runs: subject.running,
+            gpus: number,
             memory: held.memory.iter().map(|(_, size)| *size).sum(),
             pins: u32::try_from(held.vcpu_pins.len()).unwrap_or(u32::MAX),
         })
@@ -348,10 +352,11 @@ impl Search<'_> {
     fn verified(
         &self,
         subjects: &Subjects,
-        (numbers, found): (&[usize], &Room),
+        numbers: &[usize],
+        found: &Room,
         guests: &[&Eligible],
     ) -> Result<Result<RoomPlan, (usize, Error)>> {
-        if let Err(error) = refuse_shared((self.topology, self.wanted), &found.placement) {
+        if let Err(error) = refuse_shared(self.topology, self.wanted, &found.placement) {
             // With others it may have another place.
             let first = found.legs.iter().flatten().next().map(|one| numbers[one.guest]);
             return Ok(Err((first.unwrap_or_default(), error)));
@@ -377,19 +382,19 @@ impl Search<'_> {
                 };
                 let place = tuned.placement.as_ref();
                 let accepted = accepted(self.wanted);
-                if let Err(error) = allowed((subjects, subject), place, &accepted, self.world) {
+                if let Err(error) = allowed(subjects, subject, place, &accepted, self.world) {
                     return Ok(Err((at, not_there(subject, &error))));
                 }
                 // What later ones find, the moves before them have changed.
                 let is_first = planned.legs.is_empty();
                 let is_ready = refuse_far(subject, &tuned)
-                    .and_then(|()| refuse_unready(self.world, (subject, &tuned), is_first));
+                    .and_then(|()| refuse_unready(self.world, subject, &tuned, is_first));
                 if let Err(error) = is_ready {
                     return Ok(Err((at, error)));
                 }
                 let held = tuned.after.held_instead(&self.held.domains)?;
                 now.domains.push(self.kept(held, subject));
-                planned.moves.push(self.words(subject, &tuned, (&gpus, &names)));
+                planned.moves.push(self.words(subject, &tuned, &gpus, &names));
                 let uuid = { guests.iter() }.find(|one| one.row.name == subject.name);
                 let uuid = uuid.map(|one| one.row.uuid.clone()).unwrap_or_default();
                 let (name, stops) = (subject.name.clone(), subject.running);
@@ -415,12 +420,7 @@ impl Search<'_> {
     }
 
     /// A move in words and numbers.
-    fn words(
-        &self,
-        subject: &Subject,
-        tuned: &Tuned,
-        (gpus, leg): (&[Bdf], &[&str]),
-    ) -> PlannedMove {
+    fn words(&self, subject: &Subject, tuned: &Tuned, gpus: &[Bdf], leg: &[&str]) -> PlannedMove {
         let memory = tuned
             .placement
             .as_ref()

@@ -93,7 +93,8 @@ fn runs_otherwise(
 
 /// Refuses a place at which others reach the NVLinks of the new guest, as `create` would.
 pub(super) fn refuse_shared(
-    (topology, wanted): (&Topology, &RoomRequest),
+    topology: &Topology,
+    wanted: &RoomRequest,
     placement: &Placement,
 ) -> Result<()> {
     let Some(why) = placement.shared_fabric() else { return Ok(()) };
@@ -185,7 +186,8 @@ pub(super) fn moved(
 /// its new place, as far as that is free: `is_free`.
 pub(super) fn refuse_unready(
     world: &World,
-    (subject, tuned): (&Subject, &Tuned),
+    subject: &Subject,
+    tuned: &Tuned,
     is_free: bool,
 ) -> Result<()> {
     // Whether a recorded guest would react and start is unknown.

@@ -72,7 +72,7 @@ fn halves(answer: Answer, runs: bool) -> Stage {
 
 fn run(stage: &Stage, wanted: &RoomRequest, yes: bool) -> Result<RoomPlan> {
     let mut session = Session::begin(&stage.world, manner(Confirm::Given))?;
-    make_room(&mut session, &stage.world, (wanted, yes))
+    make_room(&mut session, &stage.world, wanted, yes)
 }
 
 /// The GPUs of a domain, by index.
@@ -350,7 +350,10 @@ fn what_was_not_so_at_the_question_is_not_done() {
         stage.fake.put_xml(&text, true);
     };
     let said = meanwhile(&off(), &eight(), start);
-    assert!(said.contains("`a` runs by now, and was to be moved while it is off"), "{said}");
+    assert!(
+        said.contains("`a` was started since the plan; it was to be moved while off"),
+        "{said}"
+    );
     let pause = |stage: &Stage| {
         let paused = DomainState::Paused;
         stage.fake.states.borrow_mut().insert("a".into(), paused);
@@ -366,7 +369,7 @@ fn what_was_not_so_at_the_question_is_not_done() {
     // Somebody else gets a GPU of the new guest.
     let take = |stage: &Stage| put(stage, ("y", 7), &[0], (false, false));
     let said = meanwhile(&off(), &eight(), take);
-    assert!(said.contains("is held by domain `y` by now"), "{said}");
+    assert!(said.contains("has been taken by domain `y` since the plan"), "{said}");
 }
 
 #[test]

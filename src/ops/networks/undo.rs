@@ -60,8 +60,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
     let network = state.as_ref().map(read).transpose()?;
     if !force && let Some(since) = since(entry, network.as_ref()) {
         let hint = format!(
-            "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it \
-             nevertheless",
+            "`gpuvm network undo {name} --diff` shows what would be lost; --force undoes it anyway",
             name = word(name)
         );
         return Err(NetworkError::Edited { since, change: named(entry) }.hint(hint));

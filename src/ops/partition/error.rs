@@ -73,7 +73,7 @@ pub enum FabricError {
         "Fabric Manager accepted the list of active partitions but lists partition {partition} as \
          inactive"
     )]
-    #[strum(to_string = "fabric-not-told")]
+    #[strum(to_string = "fabric-not-passed")]
     NotTold { partition: u32 },
     /// Fabric Manager lists a partition that was deactivated as active, with other GPUs than
     /// before.

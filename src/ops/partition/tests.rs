@@ -413,7 +413,8 @@ fn a_guest_starts_with_the_host_only_where_somebody_activates_its_partition() {
     };
     let Err(Error::Refused(refusal)) = judged(&[1], &topology, false) else { panic!("accepted") };
     assert!(refusal.message.contains("NVLink partition of domain `a b`"), "{}", refusal.message);
-    let wanted = "`gpuvm fabric hook --install` has libvirt do so, then `gpuvm autostart 'a b' on`";
+    let wanted =
+        "`gpuvm fabric hook --install` lets libvirt activate it, then `gpuvm autostart 'a b' on`";
     assert_eq!(refusal.hint, wanted);
     assert!(judged(&[1], &topology, true).is_ok());
     assert!(judged(&[], &topology, false).is_ok());

@@ -147,7 +147,8 @@ fn item_of(kinds: &Kinds<'_>, bdf: Bdf) -> ItemName {
 fn accept(
     subject: &Subject,
     tuned: &mut Tuned,
-    (topology, wanted): (&Topology, &SetRequest),
+    topology: &Topology,
+    wanted: &SetRequest,
     world: &World,
 ) -> Result<()> {
     let named = named(wanted);
@@ -188,7 +189,8 @@ fn losses(name: &str, gets: &[Bdf], subjects: &Subjects) -> Vec<String> {
 fn refuse_replaced(
     subject: &Subject,
     extra: &mut Extra,
-    (subjects, named): (&Subjects, &[Bdf]),
+    subjects: &Subjects,
+    named: &[Bdf],
     world: &World,
 ) -> Result<()> {
     let (name, topology) = (&subject.name, subjects.topology());
@@ -214,9 +216,9 @@ pub(super) fn settle(
 ) -> Result<()> {
     let moves = Moves::between(&subject.xml, &tuned.after)?;
     let sets = wanted.functions.vfs.is_some();
-    refuse_replaced(subject, extra, (subjects, &named(wanted)), world)?;
+    refuse_replaced(subject, extra, subjects, &named(wanted), world)?;
     if moves.is_none() && !sets {
-        return accept(subject, tuned, (subjects.topology(), wanted), world);
+        return accept(subject, tuned, subjects.topology(), wanted, world);
     }
     let (name, topology) = (subject.name.clone(), subjects.topology());
     let has_gpus = moves.has_gpus(&Kinds::new(topology, &subject.xml));
@@ -229,7 +231,7 @@ pub(super) fn settle(
         return Err(SetError::Runs { name, what }.hint(hint));
     }
     if has_gpus {
-        gpus::allowed((subjects, subject), tuned.placement.as_ref(), wanted, world)?;
+        gpus::allowed(subjects, subject, tuned.placement.as_ref(), wanted, world)?;
         // Its active partition ends before anything is bound for it.
         extra.first.splice(0..0, partition::to_change(world, &subject.xml, &tuned.after)?);
     } else {

@@ -65,7 +65,8 @@ fn has_its_switches(xml: &DomainXml, gpus: &[Bdf], topology: &Topology) -> bool 
 /// Refuses GPUs by which others reach the NVLinks of a guest, by its index, unless that was
 /// accepted.
 pub(crate) fn refuse_shared(
-    (subjects, at): (&Subjects, usize),
+    subjects: &Subjects,
+    at: usize,
     placement: Option<&Placement>,
     wanted: &SetRequest,
     world: &World,
@@ -76,11 +77,12 @@ pub(crate) fn refuse_shared(
     if !has_gpus && (wanted.functions.is_kept() || is_on_nvlink) {
         return Ok(());
     }
-    allowed((subjects, &subjects.all[at]), placement, wanted, world)
+    allowed(subjects, &subjects.all[at], placement, wanted, world)
 }
 
 pub(crate) fn allowed(
-    (subjects, subject): (&Subjects, &Subject),
+    subjects: &Subjects,
+    subject: &Subject,
     placement: Option<&Placement>,
     wanted: &SetRequest,
     world: &World,

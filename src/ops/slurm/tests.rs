@@ -75,7 +75,7 @@ fn record(stage: &Stage, (name, uuid): (&str, &str), job: SlurmJob) {
 
 fn end(stage: &Stage, id: u32) -> Result<Vec<String>> {
     let mut session = Session::begin(&stage.world, manner(Confirm::Given))?;
-    epilog(&mut session, &stage.world, ("c", id))
+    epilog(&mut session, &stage.world, "c", id)
 }
 
 fn compare(stage: &Stage, jobs: &[NodeJob]) -> Result<Reconciled> {

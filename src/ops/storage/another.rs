@@ -33,7 +33,8 @@ pub struct Owner<'a> {
 
 /// Plans one disk, with the steps that create it if it is new.
 pub fn another(
-    (wanted, accepted): (&NewDisk, &[String]),
+    wanted: &NewDisk,
+    accepted: &[String],
     owner: Owner<'_>,
     abilities: Abilities,
     world: &World,
@@ -51,10 +52,10 @@ pub fn another(
         NewDisk::Volume(volume) => existing_volume(volume, hypervisor, trusted, &mut disks)?,
         NewDisk::Blank { bytes, dir: Some(dir), preallocate, .. } => {
             refuse_elsewhere(elsewhere, "a file in a directory")?;
-            file(owner, *bytes, (dir, *preallocate), &mut disks)?;
+            file(owner, *bytes, dir, *preallocate, &mut disks)?;
         }
         NewDisk::Blank { bytes, dir: None, pool, preallocate } => {
-            volume(owner, *bytes, (pool, *preallocate), hypervisor, &mut disks)?;
+            volume(owner, *bytes, pool, *preallocate, hypervisor, &mut disks)?;
         }
         NewDisk::Drive(_) | NewDisk::Partition(_) => {
             refuse_elsewhere(elsewhere, "a drive or partition")?;
@@ -159,7 +160,8 @@ fn refuse_too_large(
 fn file(
     owner: Owner<'_>,
     bytes: u64,
-    (dir, preallocate): (&Path, Preallocate),
+    dir: &Path,
+    preallocate: Preallocate,
     disks: &mut Disks,
 ) -> Result<()> {
     let dir = std::path::absolute(dir)?;
@@ -188,7 +190,8 @@ fn file(
 fn volume(
     owner: Owner<'_>,
     bytes: u64,
-    (pool, preallocate): (&str, Preallocate),
+    pool: &str,
+    preallocate: Preallocate,
     hypervisor: &dyn Hypervisor,
     disks: &mut Disks,
 ) -> Result<()> {

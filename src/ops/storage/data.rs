@@ -94,7 +94,7 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
         (wanted, false) => {
             let there = directory.ancestors().find(|at| at.is_dir()).unwrap_or(&directory);
             let space = space(there).ok_or_else(|| {
-                StorageError::NoSpaceTold { path: there.display().to_string() }.refusal("")
+                StorageError::SizeUnknown { path: there.display().to_string() }.refusal("")
             })?;
             let gpus = place.gpus();
             let (bytes, share) = match wanted {

@@ -9,7 +9,7 @@ use crate::error::Coded;
 pub enum StorageError {
     /// Nothing lets anybody log in to the guest.
     #[error(
-        "nobody could log in to `{name}`: no --ssh-key, --password-hash or --user-data, {looked}"
+        "no user could log in to `{name}`: no --ssh-key, --password-hash or --user-data, {looked}"
     )]
     NoLogin {
         name: String,
@@ -26,8 +26,8 @@ pub enum StorageError {
     #[error("cannot make a data disk: it is a file of this machine, and the guest is on another")]
     Elsewhere,
     /// The file system does not report its size.
-    #[error("cannot tell the size of the file system of {path}")]
-    NoSpaceTold { path: String },
+    #[error("the file system of {path} does not report its size")]
+    SizeUnknown { path: String },
     /// The directory of the data disk does not exist.
     #[error("cannot make a disk in {dir}: it is not a directory")]
     NoDirectory { dir: String },

@@ -168,7 +168,8 @@ pub fn plan(
 pub fn seed_alone(
     wanted: &SeedRequest,
     pool: &str,
-    (planned, made): (&Planned, &[Made]),
+    planned: &Planned,
+    made: &[Made],
     world: &World,
 ) -> Result<Disks> {
     let storage = StorageRequest { pool: pool.to_owned(), ..StorageRequest::default() };

@@ -156,8 +156,8 @@ fn keys(
             }
         }
         disks.warn(format!(
-            "nobody will be able to log in to `{}`: none of --ssh-key, --password-hash and \
-             --user-data is given, {looked}; `ssh-keygen` makes a key",
+            "no user can log in to `{}`: no --ssh-key, --password-hash or --user-data, \
+ {looked}; `ssh-keygen` makes a key",
             place.planned.name
         ));
     }

@@ -68,7 +68,7 @@ fn open(tree: &Tree, fake: &Rc<Fake>, names: &[&str]) -> Result<Top> {
     let world = World::on(Rc::clone(fake) as _, Settings::default(), caller);
     let names = names.iter().map(ToString::to_string).collect();
     let request = TopRequest { names, once: true };
-    Top::on(&world, Rc::clone(fake) as _, tree.root(), (None, request))
+    Top::on(&world, Rc::clone(fake) as _, tree.root(), None, request)
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl TunedDomain {
         let changes = self.changes.iter().map(|Change { item, was, now }| {
             let name = &self.name;
             if was == now {
-                format!("change {item} of `{name}`: otherwise {now}")
+                format!("change {item} of `{name}` to another {now}")
             } else {
                 format!("change {item} of `{name}` from {was} to {now}")
             }

@@ -231,8 +231,7 @@ impl<'h> Ground<'h> {
         if old.format != said {
             return refused(
                 format!("disk `{name}` is {said} by its definition, and {path} is {}", old.format),
-                "what is right cannot be told; a guest that was shown its container has written \
-                 into it",
+                "the format is ambiguous: the guest may have written to the raw container",
             );
         }
         let below = disk.child("backingStore").and_then(|below| below.child("source"));
@@ -240,7 +239,8 @@ impl<'h> Ground<'h> {
         {
             return refused(
                 format!("{path} of disk `{name}` lies over {}", below.display()),
-                "`virsh blockpull` makes it stand alone, while the domain runs",
+                "`virsh blockpull` makes it independent of its backing file (while the domain \
+ runs)",
             );
         }
         let over = self.uses.volumes(&old.path);

@@ -88,8 +88,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
         _ => of_files(wanted, world)?,
     };
     let topology = world.topology()?;
-    let occupancy =
-        taken_for_off(world, &wanted.taken, (&topology, all.iter().map(|one| &one.xml)))?;
+    let occupancy = taken_for_off(world, &wanted.taken, &topology, all.iter().map(|one| &one.xml))?;
     let stack = world.stack(&topology, wanted.taken.assume).map(|of| of.stack);
     // Defects of versions are judged where these are known, as `check` does.
     let named = wanted.taken.assume.or(topology.machine().stack).filter(|_| recorded);
@@ -140,7 +139,7 @@ pub fn of_new(world: &World, wanted: &Tune, xml: DomainXml) -> Result<Subjects> 
     let topology = &subjects.topology;
     let others = std::mem::take(&mut subjects.occupancy);
     let empty = wanted.taken.assume_empty;
-    subjects.occupancy = ready_for_off(world, others, (topology, [&xml].into_iter()), empty)?;
+    subjects.occupancy = ready_for_off(world, others, topology, [&xml].into_iter(), empty)?;
     let (name, called) = (xml.name(), xml.name());
     subjects.all = vec![Subject { name, called, xml, running: false, is_file: false, live: None }];
     Ok(subjects)

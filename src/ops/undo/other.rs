@@ -28,19 +28,20 @@ pub(super) fn undo(
         Beyond::Renamed(before) => {
             let mut earlier = history.clone();
             earlier.entries.retain(|one| one.number != entry.number);
-            renaming((world, hypervisor), row, before, &earlier)?.0
+            renaming(world, hypervisor, row, before, &earlier)?.0
         }
         Beyond::SnapshotMade(snapshot) => {
-            let (steps, notes) = unmade(world, name, (entry, snapshot))?;
+            let (steps, notes) = unmade(world, name, entry, snapshot)?;
             warnings = notes;
             steps
         }
         Beyond::Reverted(_) | Beyond::SnapshotDeleted(_) if force => {
-            warnings.push(format!("{} is forgotten, and what it did stays", named(entry)));
+            warnings
+                .push(format!("{} is removed from the history; its effects remain", named(entry)));
             Vec::new()
         }
         Beyond::Reverted(snapshot) => {
-            let why = format!("what the disks held before is gone; they hold `{snapshot}`");
+            let why = format!("the earlier content of the disks is lost; they hold `{snapshot}`");
             return Err(kept(name, entry, why));
         }
         Beyond::SnapshotDeleted(snapshot) => {
@@ -75,14 +76,14 @@ fn kept(name: &str, entry: &Entry, why: String) -> crate::error::Error {
 fn unmade(
     world: &World,
     name: &str,
-    (entry, snapshot): (&Entry, &str),
+    entry: &Entry,
+    snapshot: &str,
 ) -> Result<(Vec<Step>, Vec<String>)> {
     let known = world.hypervisor()?.snapshots(name)?;
     let its = known.iter().find(|one| one.name == snapshot);
     let is_it = its.is_some_and(|one| is_by_gpuvm(one) && one.made_s >= entry.at_s);
     let Some(of) = DomainName::new(snapshot).ok().filter(|_| is_it) else {
-        let why =
-            if its.is_some() { "is another one by now, and stays" } else { "is gone already" };
+        let why = if its.is_some() { "was replaced since and is kept" } else { "is gone already" };
         return Ok((Vec::new(), vec![format!("snapshot `{snapshot}` {why}")]));
     };
     let change = snapshot::delete(world, &SnapshotOf { name: name.to_owned(), snapshot: of })?;

@@ -37,7 +37,7 @@ pub fn run(args: &HostBridgeCreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> 
     let wanted = wanted(args);
     if args.guard {
         leave_terminal();
-        change_host(CREATED, (&args.lock, false), || Ok(steps(&wanted)?), cx)?;
+        change_host(CREATED, &args.lock, false, || Ok(steps(&wanted)?), cx)?;
         show::print(Some(&args.name), cx)?;
         return Ok(EXIT_DONE);
     }

@@ -29,7 +29,8 @@ pub(super) fn judge(case: &Case<'_>, hops: &mut Hops) {
     } else if case.on.has_dhcp() {
         unknown(case, hops.hop("address"));
     } else {
-        let why = "no lease, agent or ARP entry tells it; the server of addresses is not libvirt's";
+        let why =
+            "not in any lease, agent report or ARP entry; the server of addresses is not libvirt's";
         hops.unchecked("address", why);
     }
     if let (Some(host), Some(bridge)) = (case.host, bridge) {

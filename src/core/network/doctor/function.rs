@@ -8,8 +8,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bdf: &str, hops: &mut Hops
     let name = format!("function {bdf}");
     let (Some(pf), Some(number)) = (&case.behind.pf, case.behind.vf) else {
         if case.behind.vf.is_none() {
-            return hops
-                .unchecked(&name, "it is no virtual function: the guest alone has its link");
+            return hops.unchecked(&name, "not a virtual function: the guest owns the link");
         }
         let hint =
             "`gpuvm nic list` shows the cards; the card's driver has to be bound on the host";
@@ -28,7 +27,7 @@ pub(super) fn judge(case: &Case<'_>, host: &HostSide, bdf: &str, hops: &mut Hops
     let at = format!("{pf} vf {number}");
     let hop = hops.hop(&format!("VF {number} of {pf}"));
     match card.vfs.get(&number) {
-        None => hop.says("the card's driver does not tell of it"),
+        None => hop.says("not reported by the card's driver"),
         Some(vf) => {
             if vf.disabled {
                 let hint = format!("`ip link set {pf} vf {number} state auto`");

@@ -6,7 +6,7 @@ use crate::network::{Kind, Mode, Reach};
 use crate::shell::word;
 
 /// Judges the path from the macvtap outwards.
-pub(super) fn judge(case: &Case<'_>, host: &HostSide, (nic, mode): (&str, Mode), hops: &mut Hops) {
+pub(super) fn judge(case: &Case<'_>, host: &HostSide, nic: &str, mode: Mode, hops: &mut Hops) {
     let device = case.nic.device.as_deref().filter(|_| case.running);
     let again = format!("start the guest again: `gpuvm restart {}`", word(case.guest));
     let Some(found) = host.device(nic) else {

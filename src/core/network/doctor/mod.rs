@@ -113,7 +113,7 @@ pub fn examine(case: &Case<'_>) -> Diagnosis {
         (None, _) => hops.unchecked("host", "the host is another machine"),
         (Some(host), Attached::Bridge(bridge)) => bridged::judge(case, host, bridge, &mut hops),
         (Some(host), Attached::Macvtap(nic, mode)) => {
-            macvtap::judge(case, host, (nic, *mode), &mut hops);
+            macvtap::judge(case, host, nic, *mode, &mut hops);
             notes.extend(macvtap::notes(*mode));
         }
         (Some(host), Attached::Function(bdf)) => function::judge(case, host, bdf, &mut hops),
@@ -142,7 +142,7 @@ fn network(case: &Case<'_>, hops: &mut Hops) {
     let (name, active, says) = match &case.on {
         On::None => return,
         On::Unknown(name) => {
-            return hops.unchecked(&format!("network {name}"), "libvirt does not tell");
+            return hops.unchecked(&format!("network {name}"), "not reported by libvirt");
         }
         On::Gone(name) => (name, None, String::new()),
         On::Known(network, active) => (&network.name, Some(*active), network.kind.to_string()),

@@ -5,6 +5,7 @@ use super::{Budget, CellSize, Counting, DGX2, Demand, Part, PerGpu, Room, Short,
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::placement::affinity::{self, Homes};
+use crate::placement::reason::ScarcePool;
 use crate::placement::taken::{Taken, ordinary};
 use crate::request::{PageSize, PinPolicy, Profile, Request};
 use crate::topology::{HugePagePool, NumaNode, Topology};
@@ -77,25 +78,28 @@ struct PoolShare {
     memory: MemSize,
     /// By how many GPUs it is divided.
     gpus: u32,
-    /// The free part and the whole pool, if only the free part is divided.
-    scarce: Option<(MemSize, MemSize)>,
+    /// Whether only the free part is divided.
+    is_scarce: bool,
+}
+
+/// Memory that GPUs share.
+#[derive(Clone, Copy)]
+struct OfGpus {
+    memory: MemSize,
+    gpus: u32,
 }
 
 impl PoolShare {
     /// All of a pool for all GPUs, or the free part for the free GPUs, if each gets less then:
     /// others have more than their share, or no GPU. None: GPUs share the node.
-    fn new(
-        per_gpu: PerGpu,
-        (free, free_gpus): (MemSize, u32),
-        (all, gpus): (MemSize, u32),
-    ) -> Option<PoolShare> {
+    fn new(per_gpu: PerGpu, free: OfGpus, all: OfGpus) -> Option<PoolShare> {
         let product = |size: MemSize, gpus: u32| u128::from(size.kib()) * u128::from(gpus);
-        let is_scarce = free_gpus > 0 && product(free, gpus) < product(all, free_gpus);
+        let is_scarce =
+            free.gpus > 0 && product(free.memory, all.gpus) < product(all.memory, free.gpus);
+        let share = |OfGpus { memory, gpus }, is_scarce| PoolShare { memory, gpus, is_scarce };
         match per_gpu {
-            PerGpu::OfFree if is_scarce => {
-                Some(PoolShare { memory: free, gpus: free_gpus, scarce: Some((free, all)) })
-            }
-            PerGpu::OfPool | PerGpu::OfFree => Some(PoolShare { memory: all, gpus, scarce: None }),
+            PerGpu::OfFree if is_scarce => Some(share(free, true)),
+            PerGpu::OfPool | PerGpu::OfFree => Some(share(all, false)),
             PerGpu::OfNode | PerGpu::BesidePools | PerGpu::WithoutPools => None,
         }
     }
@@ -116,7 +120,8 @@ pub(super) fn table(
     topology: &Topology,
     homes: &Homes<'_>,
     taken: &Taken<'_>,
-    (request, counting): (&Request, Counting),
+    request: &Request,
+    counting: Counting,
     nodes: &[Stock],
 ) -> Vec<Room> {
     let page = request.huge_pages.asked().map(PageSize::size);
@@ -153,8 +158,11 @@ pub(super) fn table(
             (shared - idle).min(rest.share(gpus as u64, free_gpus.into()))
         };
         let gpus = super::small(gpus);
-        let pool = PoolShare::new(counting.per_gpu, (free_pages, free_gpus), (total(own()), gpus));
+        let (free, all) = (free_pages, total(own()));
+        let of_free = OfGpus { memory: free, gpus: free_gpus };
+        let pool = PoolShare::new(counting.per_gpu, of_free, OfGpus { memory: all, gpus });
         let pool = pool.filter(|pool| pool.is_below(of_node, gpus));
+        let scarce = ScarcePool { node: node.os_index, free, all };
         Room {
             id: node.os_index,
             there,
@@ -171,7 +179,7 @@ pub(super) fn table(
                 _ => pool.as_ref().map_or(of_node, |pool| pool.memory),
             },
             by_pool: pool.is_some(),
-            scarce: pool.as_ref().and_then(|pool| pool.scarce),
+            scarce: pool.as_ref().filter(|pool| pool.is_scarce).map(|_| scarce),
             gpus: pool.map_or(gpus, |pool| pool.gpus),
             idle,
             pages: page.is_none()

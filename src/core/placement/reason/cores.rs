@@ -280,7 +280,10 @@ impl fmt::Display for CoreReason {
                  guests",
             ),
             CoreReason::NodeUnknown { gpu, from } => {
-                write!(f, "the kernel names no node of {gpu}; its cores are taken from node {from}")
+                write!(
+                    f,
+                    "the kernel reports no node for {gpu}; its cores are those of node {from}"
+                )
             }
             CoreReason::NodeWithoutCores { gpu, own, from } => {
                 write!(
@@ -289,7 +292,7 @@ impl fmt::Display for CoreReason {
                 )
             }
             CoreReason::TooFew { gpus } => {
-                write!(f, "too few vCPUs to have some on the node of {}", list(gpus))
+                write!(f, "too few vCPUs: none is on the node of {}", list(gpus))
             }
             CoreReason::AnnexTaken { node, share } => write!(
                 f,
@@ -305,7 +308,7 @@ impl fmt::Display for CoreReason {
             }
             CoreReason::Caches { node, caches, needed } => write!(
                 f,
-                "the cores on node {node} stand on {}, {needed} would do on the empty node",
+                "the cores on node {node} use {}; {needed} would suffice on an empty node",
                 count(*caches, "L3 cache")
             ),
             CoreReason::SharedCache { pcpus, domains: names } => write!(
@@ -401,7 +404,7 @@ impl CoreReason {
             ),
             CoreReason::EmulatorSpare { pcpus, node } => {
                 let noun = if pcpus.len() == 1 { "pcpu" } else { "pcpus" };
-                write!(f, "{noun} {pcpus}, what the last vCPU leaves of its core on node {node}")
+                write!(f, "{noun} {pcpus}, the free thread of the last vCPU's core on node {node}")
             }
             CoreReason::EmulatorFloats { threads_only, nodes } => {
                 let noun = if nodes.len() == 1 { "node" } else { "nodes" };

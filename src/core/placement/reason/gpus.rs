@@ -3,6 +3,7 @@
 use crate::bdf::Bdf;
 use crate::placement::explain::{count, list};
 use crate::topology::{PartitionId, SetAside};
+use crate::words::are;
 use std::fmt;
 
 /// The name of a GPU.
@@ -443,46 +444,35 @@ impl GpuReason {
     fn beside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GpuReason::Along { functions, by_iommu } => {
-                let (come, are) = match functions.len() {
-                    1 => ("comes", "it is a function"),
-                    _ => ("come", "they are functions"),
-                };
-                write!(f, "{} {come} along: ", list(functions))?;
-                if *by_iommu {
-                    f.write_str("the IOMMU cannot keep them apart")
-                } else {
-                    write!(f, "{are} of the same card")
-                }
+                let one = functions.len() == 1;
+                write!(f, "{} {} included: ", list(functions), are(functions.len()))?;
+                f.write_str(match (by_iommu, one) {
+                    (true, _) => "in the same IOMMU group",
+                    (false, true) => "a function of the same card",
+                    (false, false) => "functions of the same card",
+                })
             }
             GpuReason::Display { gpu, aside } => write!(f, "{gpu} {}", aside.costs()),
             GpuReason::Never { lines } => write!(f, "never placed: {}", lines.join("; ")),
             GpuReason::Unbound { functions, driver } => {
-                let have = if functions.len() == 1 { "has" } else { "have" };
                 let driver = driver.as_deref().unwrap_or("no driver");
                 let functions = list(functions);
-                write!(
-                    f,
-                    "{functions} {have} to be bound to vfio-pci before start: bound to {driver} now"
-                )
+                write!(f, "{functions} must be bound to vfio-pci before start (now: {driver})")
             }
             GpuReason::NoGroup { functions } => {
                 let functions = list(functions);
-                write!(
-                    f,
-                    "no IOMMU group is known of {functions}: the IOMMU has to be on before start"
-                )
+                write!(f, "{functions}: no IOMMU group is known; the IOMMU must be on before start")
             }
             GpuReason::Switches { switches, pool, nvlinks } => write!(
                 f,
-                "{}, the first free of the {pool} that serve these GPUs; {} of each GPU work in \
-                 this partition",
+                "{}, the first free of {pool} usable ones; each GPU has {} in this partition",
                 list(switches),
-                count(*nvlinks, "NVLink"),
+                count(*nvlinks, "active NVLink"),
             ),
             GpuReason::Clique { gpus } => write!(
                 f,
-                "{} hang below one PCIe switch and may send to each other; how fast depends on ACS \
-                 and ATS there, which are not looked at",
+                "{} are below one PCIe switch and may use peer-to-peer; its speed depends on \
+ ACS and ATS, which are not checked here",
                 list(gpus)
             ),
             _ => Ok(()),

@@ -121,8 +121,9 @@ impl fmt::Display for IsolationReason {
             IsolationReason::HoldsSwitches { switches } => write!(
                 f,
                 "not isolated on NVLink: the guest holds {} and can reprogram {}, since stock QEMU \
-                 filters no access to an NVSwitch; isolated are guests with all GPUs of a board, \
-                 or of 1 GPU while no guest holds an NVSwitch",
+                 filters no access to an NVSwitch; only guests \
+ with all GPUs of a board, or with 1 GPU while no guest holds an NVSwitch, are \
+ isolated",
                 count(*switches, "NVSwitch"),
                 if *switches == 1 { "it" } else { "them" },
             ),

@@ -50,6 +50,17 @@ pub enum NoPages {
     NotMounted,
 }
 
+/// What is free of a node's pool of huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScarcePool {
+    /// The node.
+    pub node: NodeId,
+    /// What is free.
+    pub free: MemSize,
+    /// The whole pool.
+    pub all: MemSize,
+}
+
 /// A reason for memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryReason {
@@ -105,8 +116,8 @@ pub enum MemoryReason {
         memory: MemSize,
         /// GPUs of the guest.
         gpus: usize,
-        /// Nodes with too few free pages for all free GPUs: the free part, and the whole pool.
-        scarce: Vec<(NodeId, MemSize, MemSize)>,
+        /// Pools with too few free pages for all free GPUs.
+        scarce: Vec<ScarcePool>,
     },
     /// A node without memory.
     NoMemory {
@@ -258,8 +269,7 @@ impl fmt::Display for MemoryReason {
             MemoryReason::Away { .. } => self.away(f),
             MemoryReason::Idle { memory, node } => write!(
                 f,
-                "{memory} of node {node} lie in huge pages that nobody uses and this guest does \
-                 not ask for"
+                "{memory} of node {node} are in unused huge pages that this guest did not request"
             ),
             MemoryReason::OffNodes { warning } => f.write_str(warning),
             MemoryReason::NotMounted { page } => {
@@ -288,14 +298,13 @@ fn pooled(
     f: &mut fmt::Formatter<'_>,
     memory: MemSize,
     gpus: usize,
-    scarce: &[(NodeId, MemSize, MemSize)],
+    scarce: &[ScarcePool],
 ) -> fmt::Result {
     let gpus = count(gpus, "GPU");
     write!(f, "{memory}: the share of {gpus} in the huge pages of the nodes")?;
-    let node = |(node, free, all): &(NodeId, MemSize, MemSize)| {
+    scarce.iter().try_for_each(|ScarcePool { node, free, all }| {
         write!(f, "; of node {node} {free} of {all} are free")
-    };
-    scarce.iter().try_for_each(node)
+    })
 }
 
 /// Writes the text for the pages of a node.

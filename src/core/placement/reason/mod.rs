@@ -13,7 +13,7 @@ pub use cores::{CoreReason, FewerThreads, NodeRule};
 pub(super) use gpus::label;
 pub use gpus::{AfterSplit, Compared, Criterion, GpuList, GpuName, GpuReason, LostBy, Unit};
 pub use isolation::IsolationReason;
-pub use memory::{MemoryReason, NoPages, Rounding};
+pub use memory::{MemoryReason, NoPages, Rounding, ScarcePool};
 pub use passing::PassReason;
 pub use tree::{TreeReason, WindowTooLarge};
 

@@ -82,7 +82,8 @@ pub enum TreeReason {
 /// Lists the devices below an expander bus.
 fn bus(
     f: &mut fmt::Formatter<'_>,
-    (devices, ports): (&[Bdf], usize),
+    devices: &[Bdf],
+    ports: usize,
     cell: Option<u32>,
 ) -> fmt::Result {
     let names = list(devices);
@@ -109,7 +110,7 @@ fn bus(
 impl fmt::Display for TreeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TreeReason::Bus { devices, ports, cell } => bus(f, (devices, *ports), *cell),
+            TreeReason::Bus { devices, ports, cell } => bus(f, devices, *ports, *cell),
             TreeReason::Away { devices } => {
                 write!(f, "{}: on another node than the guest's vCPUs", list(devices))
             }
@@ -123,8 +124,8 @@ impl fmt::Display for TreeReason {
                  path's link",
             ),
             TreeReason::NoSwitches { has_speed: false } => f.write_str(
-                "the host's switches are left out: this QEMU's switch ports cannot be told a \
-                 speed, and NVIDIA's driver refuses peer-to-peer over their 2.5 GT/s",
+                "the host's switches are left out: this QEMU cannot set the \
+ speed of switch ports, and NVIDIA's driver refuses peer-to-peer over 2.5 GT/s",
             ),
             TreeReason::NoPcie { machine } => {
                 write!(
@@ -135,21 +136,22 @@ impl fmt::Display for TreeReason {
             TreeReason::TooLarge(error) => error.fmt(f),
             TreeReason::NoBars => f.write_str("not set: the record does not know the BARs"),
             TreeReason::Window { unknown, gib, automatic_gib, is_told, bits } => {
-                write!(f, "{gib} GiB for 64-bit BARs; UEFI ")?;
+                write!(f, "{gib} GiB for 64-bit BARs")?;
                 match (automatic_gib, is_told) {
-                    (None, _) => {
-                        f.write_str("makes its own: the record does not know the address bits")
-                    }
+                    (None, _) => f.write_str(
+                        ", chosen by the firmware: the record does not know the address bits",
+                    ),
                     (Some(own), true) => {
                         write!(
                             f,
-                            "is told, since by itself it makes {own} GiB with {bits} address bits"
+                            ", set explicitly: the firmware would choose {own} GiB with {bits} address \
+ bits"
                         )
                     }
                     (Some(own), false) => write!(
                         f,
-                        "makes {own} GiB by itself with {bits} address bits (edk2-stable202211 and \
-                         later)"
+                        "; the firmware chooses {own} GiB itself with {bits} address bits (edk2-stable202211 \
+ and later)"
                     ),
                 }?;
                 if !unknown.is_empty() {

@@ -216,9 +216,8 @@ fn the_cost_is_that_of_an_exhaustive_search() {
 #[test]
 fn sets_come_by_their_cost_and_each_once() {
     let costs = [5, 1, 3, 1];
-    let mut sets = Cheapest::new(&costs);
     let mut seen: Vec<(u64, Vec<usize>)> = Vec::new();
-    while let Some(mut set) = sets.next() {
+    for mut set in Cheapest::new(&costs) {
         set.sort_unstable();
         let cost = set.iter().map(|&at| costs[at]).sum();
         assert!(seen.last().is_none_or(|(last, _)| *last <= cost), "{seen:?}");
@@ -241,14 +240,16 @@ fn two_that_need_each_others_places_are_off_before_the_first_one_moves() {
         mover.request = exactly(&mover.request, vec![gpu]);
     }
     let request = small(0);
-    let search = Search::new(&topology, &held, &request, &movers, Limits::default());
+    let cost = |mover: &Mover| mover.cost().sum();
+    let terms = Terms { limits: Limits::default(), cost, may_give_up: false, plans: PLANS };
+    let search = Search::new(&topology, &held, &request, &movers, terms);
     let wanted: Vec<Wanted<'_>> = [(NEW, &request)]
         .into_iter()
         .chain(movers.iter().map(|mover| (mover.name.as_str(), &mover.request)))
         .map(|(name, request)| Wanted { name, request, sets: &[] })
         .collect();
     let found = joint(&topology, &search.without(&[0, 1]), &wanted).unwrap();
-    let (legs, after) = search.in_turns(&[0, 1], &found.placements).unwrap();
+    let (legs, after) = search.in_turns(&[0, 1], &found.placements, held.clone()).unwrap();
     let [leg] = &legs[..] else { panic!("{legs:?}") };
     assert_eq!(leg.len(), 2);
     assert_eq!(after.domains.iter().map(|held| held.devices.len()).sum::<usize>(), 2);

@@ -57,7 +57,7 @@ fn more_caches_than_needed_are_said() {
         domains.push(Held { domain: format!("d{core}"), vcpu_pins: vec![pin], ..Held::default() });
     }
     let plan = plan_on(&host, &domains, &vcpus(3)).unwrap();
-    assert!(says(&plan, "stand on 2 L3 caches, 1 would do on the empty node", true));
+    assert!(says(&plan, "use 2 L3 caches; 1 would suffice on an empty node", true));
 }
 
 #[test]
@@ -192,7 +192,12 @@ fn cells_are_one_per_node_or_one_in_all() {
     assert_eq!(plan_on(&host, &[], &small).unwrap().cells.len(), 2);
     let (what, _, hint) =
         refusal(plan_on(&host, &[], &Request { cells: CellWish::Count(3), ..one }));
-    assert!(what.contains("3 cells of a pinned guest on 2 host nodes"), "{what}");
+    assert!(
+        what.contains(
+            "a pinned guest on 2 host nodes has one cell, or one for each node; requested 3"
+        ),
+        "{what}"
+    );
     assert!(hint.contains("--cells 2"), "{hint}");
 }
 
@@ -433,8 +438,7 @@ fn cores_below_the_largest_l3_are_taken_on_request_and_named_in_any_case() {
     assert!(found.emulator_pin.iter().all(|pcpu| core(pcpu.0) >= 8), "{}", found.emulator_pin);
     assert!(says(&found, "below L3 caches of 96 MiB", false), "{:?}", found.reasons);
     let (what, _, _) = refusal(plan_on(&host, &[], &large(18)));
-    let said =
-        "18 vCPUs are more than the 16 hyperthreads below the largest L3 caches of this host";
+    let said = "requested 18 vCPUs; this host has 16 hyperthreads below the largest L3 caches";
     assert!(what.starts_with(said), "{what}");
     // Holders of some of these cores are named, with the cores that they hold.
     let domains = [held("a", &plan_on(&host, &[], &large(12)).unwrap())];

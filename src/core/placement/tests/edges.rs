@@ -210,8 +210,8 @@ fn words_follow_numbers() {
     let one: CpuSet = "5".parse().unwrap();
     let two: CpuSet = "5,53".parse().unwrap();
     let spare = |pcpus| CoreReason::EmulatorSpare { pcpus, node: NodeId(0) }.to_string();
-    assert!(spare(one).starts_with("pcpu 5, what"));
-    assert!(spare(two).starts_with("pcpus 5,53, what"));
+    assert!(spare(one).starts_with("pcpu 5, the free thread"));
+    assert!(spare(two).starts_with("pcpus 5,53, the free thread"));
     let floats = |threads_only, nodes: &[u32]| {
         let nodes = nodes.iter().copied().map(NodeId).collect();
         CoreReason::EmulatorFloats { threads_only, nodes }.to_string()

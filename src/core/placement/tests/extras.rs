@@ -323,7 +323,7 @@ fn what_the_iommu_cannot_keep_apart_comes_along_without_gpus_too() {
     let place = plan(&host("dgx-2"), &Occupancy::default(), &exactly(&["86:00.0"], &[], &[]));
     let place = place.unwrap();
     assert_eq!(place.devices, [bdf("86:00.0"), bdf("86:00.1")]);
-    assert!(place.reasons.iter().any(|r| r.because.to_string().contains("86:00.1 comes along")));
+    assert!(place.reasons.iter().any(|r| r.because.to_string().contains("86:00.1 is included")));
     assert!(!place.reasons.iter().any(|r| r.choice == Topic::Isolation));
 }
 

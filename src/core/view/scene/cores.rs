@@ -64,7 +64,7 @@ pub struct Thread {
 
 impl Sources<'_, '_> {
     /// The cores of a node in rows below a place, in at most this width.
-    pub(super) fn caches(&self, node: &NumaNode, (x, y, width): (u32, u32, u32)) -> Vec<Cache> {
+    pub(super) fn caches(&self, node: &NumaNode, x: u32, y: u32, width: u32) -> Vec<Cache> {
         let mut groups: BTreeMap<Option<usize>, Vec<&Core>> = BTreeMap::new();
         for core in self.topology.cores_of(node.os_index) {
             let first = core.pcpus.first();

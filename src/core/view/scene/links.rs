@@ -144,7 +144,7 @@ fn partitions(topology: &Topology, guests: &[Guest<'_>], top: u32) -> Links {
     let number = u32::try_from(all.len()).unwrap_or(u32::MAX).max(1);
     let left = LEFT + 4 * PAD;
     let step = ((WIDTH - left - 2 * PAD) / number).clamp(1, 60);
-    let board = board(topology, guests, (left, top + TITLE), step);
+    let board = board(topology, guests, left, top + TITLE, step);
     let mut y = board.as_ref().map_or(top + TITLE, |board| board.area.bottom() + PAD);
     let mut rows = Vec::new();
     for (id, guest) in used {
@@ -184,7 +184,8 @@ fn partitions(topology: &Topology, guests: &[Guest<'_>], top: u32) -> Links {
 fn board(
     topology: &Topology,
     guests: &[Guest<'_>],
-    (left, top): (u32, u32),
+    left: u32,
+    top: u32,
     step: u32,
 ) -> Option<Board> {
     let holders = holders(topology, guests);

@@ -241,7 +241,7 @@ impl<'a> Grown<'a> {
 }
 
 /// Places trees in rows, and returns their height.
-pub(super) fn place(roots: &[Root], (x, y, width): (u32, u32, u32)) -> (Vec<Item>, u32) {
+pub(super) fn place(roots: &[Root], x: u32, y: u32, width: u32) -> (Vec<Item>, u32) {
     let items =
         roots.iter().map(|root| bridge(BridgeKind::Host, root.name.clone(), &root.twigs, width));
     let (mut items, area) = shelves(items.collect(), width);
@@ -254,7 +254,7 @@ fn bridge(kind: BridgeKind, label: String, twigs: &[Twig], most: u32) -> Item {
     let most = most.saturating_sub(2 * GAP);
     let items = twigs.iter().map(|twig| match twig {
         Twig::Leaf(tile) => Item::Tile(tile.clone()),
-        Twig::Card(tile, enabled, vfs) => card((tile, *enabled), vfs, most),
+        Twig::Card(tile, enabled, vfs) => card(tile, *enabled, vfs, most),
         Twig::Switch(kind, twigs) => bridge(*kind, kind.label(), twigs, most),
     });
     let (items, inner) = shelves(items.collect(), most);
@@ -269,7 +269,7 @@ fn framed(kind: BridgeKind, label: String, mut items: Vec<Item>, inner: Area) ->
 }
 
 /// A card with its virtual functions in rows beside it, at 0, 0.
-fn card((tile, enabled): (&Tile, u32), vfs: &[Tile], most: u32) -> Item {
+fn card(tile: &Tile, enabled: u32, vfs: &[Tile], most: u32) -> Item {
     let (wide, high) = (VF.0 + GAP, VF.1 + GAP);
     let room = most.saturating_sub(TILE.0 + 3 * GAP) / wide;
     // Two rows are as high as the card.

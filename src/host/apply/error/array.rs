@@ -35,7 +35,7 @@ pub enum ArrayError {
         seen: String,
     },
     /// A journal of an older version does not identify the array, and array names are reassigned.
-    #[error("cannot tell whether {device} is the intended array: its UUID was not recorded")]
+    #[error("unknown whether {device} is the intended array: its UUID was not recorded")]
     #[strum(to_string = "uuid-unknown")]
     Unproven { device: String },
     /// An array that it builds on was left as it is.

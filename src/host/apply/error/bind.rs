@@ -53,7 +53,7 @@ pub enum BindError {
     #[error("{bdf} is in use by {by}")]
     InUse { bdf: Bdf, by: String },
     /// It is unknown whether a function is in use, so it is left as it is.
-    #[error("cannot tell whether {bdf} is in use: {why}")]
+    #[error("unknown whether {bdf} is in use: {why}")]
     #[strum(to_string = "use-unknown")]
     Untold { bdf: Bdf, why: String },
     /// A file of configuration could not be written.

@@ -289,7 +289,7 @@ fn what_cannot_be_told_stays() {
     let away = Fake { away: true, ..Fake::default() };
     let error = host.look(&away, false, &[GPU]).unwrap_err();
     let said = format!(
-        "cannot tell whether {GPU} is in use: list domains: connection reset; the open files of 1 \
+        "unknown whether {GPU} is in use: list domains: connection reset; the open files of 1 \
          processes are not seen, and /dev/vfio/12 cannot be opened: Permission denied"
     );
     assert_eq!(error, said);

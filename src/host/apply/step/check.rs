@@ -72,7 +72,7 @@ impl Noun for CheckStep {
             CheckStep::Volume(volume) => volume.check(hypervisor, observer),
             CheckStep::Compare(comparison) => comparison.perform(hypervisor, observer),
             CheckStep::AsMade { domain, path, made } => {
-                compare::as_made(domain, path, made, (hypervisor, observer))
+                compare::as_made(domain, path, made, hypervisor, observer)
             }
             CheckStep::Source { path, bytes, modified_ns } => {
                 Ok(disk::expect_unwritten(path, *bytes, *modified_ns)?)
@@ -102,10 +102,7 @@ impl fmt::Display for CheckStep {
         match self {
             CheckStep::Volume(WrittenVolume { pool, name, format, capacity_bytes, .. }) => {
                 let size = MemSize::from_kib(capacity_bytes.div_ceil(1024));
-                write!(
-                    f,
-                    "read volume `{name}` of pool `{pool}` back, which has to be {format} of {size}"
-                )
+                write!(f, "verify that volume `{name}` of pool `{pool}` is {format} of {size}")
             }
             CheckStep::Compare(Comparison { pool, volume, disk, content, .. }) => {
                 let how = if *content { "byte for byte" } else { "by its size" };
@@ -114,10 +111,10 @@ impl fmt::Display for CheckStep {
             }
             CheckStep::AsMade { domain, path, .. } => {
                 let path = path.display();
-                write!(f, "make sure that domain `{domain}` has not written on {path}")
+                write!(f, "verify that domain `{domain}` has not written to {path}")
             }
             CheckStep::Source { path, .. } => {
-                write!(f, "make sure that nobody has written {} meanwhile", path.display())
+                write!(f, "verify that {} has not been written since", path.display())
             }
         }
     }

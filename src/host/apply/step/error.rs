@@ -56,7 +56,7 @@ pub enum StepError {
     },
     /// It is unknown whether the device to be taken, reset or released is in use, so it is left as
     /// it is.
-    #[error("cannot tell whether {what} is in use: {why}")]
+    #[error("unknown whether {what} is in use: {why}")]
     #[strum(to_string = "use-unknown")]
     Untold {
         /// The address of the function.

@@ -299,6 +299,6 @@ fn written<E: Into<StepError>>(
     match (is(was), is(text)) {
         (true, _) => Ok(()),
         (_, true) => set(path, was).map_err(E::into),
-        _ => not_ours(path.display(), "somebody has changed it since"),
+        _ => not_ours(path.display(), "it was changed since"),
     }
 }

@@ -200,7 +200,7 @@ fn named(
 /// The error of a snapshot that was replaced or is gone.
 fn other(domain: &str, snapshot: &str, is_there: bool) -> StepError {
     let what = format!("snapshot `{snapshot}` of domain `{domain}`");
-    let why = if is_there { "it was made anew since" } else { "it is gone" };
+    let why = if is_there { "it was recreated since" } else { "it is gone" };
     StepError::NotOurs { what, why: why.to_owned() }
 }
 

@@ -164,7 +164,7 @@ impl Noun for VolumeStep {
             VolumeStep::Make { pool, volume, from } => {
                 let new = volume::New { pool, volume, from: from.as_ref() };
                 let token = ours.mark.token();
-                volume::make(new, token.as_deref(), (hypervisor, observer), ours.made)
+                volume::make(new, token.as_deref(), hypervisor, observer, ours.made)
             }
             VolumeStep::Grow { pool, name, bytes } => Ok(storage.grow_volume(pool, name, *bytes)?),
             VolumeStep::Fill { pool, name, source, bytes, sha256 } => {

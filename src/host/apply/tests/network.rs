@@ -209,5 +209,5 @@ fn what_somebody_did_meanwhile_is_not_lost() {
     let said = "the definition of network `n` was changed by someone else in the meantime";
     assert_eq!(told(&change(), &there), said);
     assert_eq!(there.networks.seen(), [(n(), true, true, Some(4000))]);
-    assert!(told(&delete()[2..], &there).contains("somebody has started it again"));
+    assert!(told(&delete()[2..], &there).contains("it was started again meanwhile"));
 }

@@ -204,7 +204,10 @@ fn messages_of_programs_do_not_count() {
                 6,3,3,-;NVRM: Xid (PCI:0000:34:00): 79, GPU has fallen off the bus.\n";
     let all = by_gpu(text);
     let of_gpu = &all[&SLOTS[0].parse().unwrap()];
-    assert_eq!(of_gpu.iter().map(|(kind, n)| (kind.number, *n)).collect::<Vec<_>>(), [(79, 2)]);
+    assert_eq!(
+        of_gpu.iter().map(|one| (one.kind.number, one.times)).collect::<Vec<_>>(),
+        [(79, 2)]
+    );
     let known = Known { xids: all, ..Known::default() };
     let health = known.health(&gpu(0, "vfio-pci")).unwrap();
     assert_eq!((health.source, health.is_over()), (HealthSource::KernelLog, true));

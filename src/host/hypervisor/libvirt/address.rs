@@ -126,7 +126,7 @@ fn reach_of(libvirt: &Libvirt, domain: &Domain, address: &GuestAddress) -> Resul
         return Ok(if is_leased { Reach::Leased } else { Reach::Elsewhere });
     }
     let live = DomainXml::parse(&domain.xml_desc(0)?).map_err(|e| Failed::other(e.to_string()))?;
-    let found = reach(&live, (&address.mac, address.ip), ARP_WAIT);
+    let found = reach(&live, &address.mac, address.ip, ARP_WAIT);
     found.map_err(|e| Failed::other(e.to_string()))
 }
 
@@ -159,7 +159,7 @@ impl Run<'_> {
         }
         let live = self.live.get_or_init(|| DomainXml::parse(&self.domain.xml_desc(0).ok()?).ok());
         let patience = Duration::from_millis(200);
-        let found = live.as_ref().map(|live| reach(live, (&address.mac, address.ip), patience));
+        let found = live.as_ref().map(|live| reach(live, &address.mac, address.ip, patience));
         match (found, address.source) {
             (Some(Ok(Reach::Guest)), _) => {
                 Some(GuestAddress { source: AddressSource::Arp, ..address })

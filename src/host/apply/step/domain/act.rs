@@ -92,7 +92,7 @@ pub(super) fn shut_down(
             return Ok(());
         }
         if hypervisor.run_id(name).is_ok_and(|now| now.is_some() && now != run) {
-            observer.note(&format!("domain `{name}` was off, and somebody has started it again"));
+            observer.note(&format!("domain `{name}` was stopped, but has been started again"));
             return Ok(());
         }
         // A guest whose request fails may still be shutting down.
