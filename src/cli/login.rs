@@ -236,7 +236,7 @@ exit $status",
     )
 }
 
-/// Says why a guest refuses, and what helps.
+/// Explains why a guest refuses, and the remedy.
 fn explained(found: &Login, caller: Option<&User>) -> String {
     let own = caller.map(|caller| caller.name.clone());
     let own = own.or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.name));
@@ -261,7 +261,8 @@ fn by(program: &OsStr, caller: Option<&User>) -> Command {
     command
 }
 
-/// Becomes who called by sudo, for good: what ssh reads and runs is theirs.
+/// Becomes the user who called by sudo, for good: the files that ssh reads and the programs that it
+/// runs are theirs.
 fn become_caller() -> anyhow::Result<Option<User>> {
     let Some(caller) = caller()? else { return Ok(None) };
     become_one(&caller).with_context(|| format!("cannot run ssh as `{}`", caller.name))?;

@@ -33,7 +33,7 @@ pub enum BdfError {
     /// The text does not have the form of an address.
     #[error("`{text}` is not a PCI address such as 0000:34:00.0")]
     Form { text: String },
-    /// A field is above what PCI can express.
+    /// A field is above PCI's range.
     #[error("PCI {field} {value:#x} is above {max:#x}")]
     Range { field: &'static str, value: u32, max: u32 },
 }

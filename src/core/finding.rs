@@ -71,7 +71,7 @@ pub struct Finding<S> {
     /// The fault and its place, in the form of the rule's family.
     #[serde(flatten)]
     pub says: S,
-    /// What to change or do.
+    /// The change or action to take.
     pub hint: String,
 }
 

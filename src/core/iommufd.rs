@@ -15,7 +15,7 @@ pub struct Way<'a> {
     pub topology: &'a Topology,
     /// Versions of libvirt and QEMU.
     pub versions: Versions,
-    /// What libvirt's domain capabilities say; none: not known, so its version counts.
+    /// The support in libvirt's domain capabilities; `None`: not known, so its version counts.
     pub offered: Option<bool>,
 }
 
@@ -24,7 +24,7 @@ pub struct Way<'a> {
 pub struct Lack {
     /// The missing feature, half a sentence.
     pub what: String,
-    /// What brings it.
+    /// The version or setting that enables it.
     pub remedy: String,
 }
 

@@ -83,7 +83,7 @@ pub struct HostNumbers<'a> {
     pub topology: &'a Topology,
     /// The occupancy.
     pub held: &'a Occupancy,
-    /// What still fits.
+    /// The capacity that is left.
     pub capacity: &'a Capacity,
     /// Cores of every node that stay with the host.
     pub kept_cores: u32,

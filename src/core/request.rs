@@ -545,7 +545,7 @@ pub struct Request {
     /// Whether it may be stopped, moved and started again to make room for others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub movable: bool,
-    /// What its template is. Not remembered: the guest has all of it in its definition.
+    /// The kind of its template. Not remembered: the guest has all of it in its definition.
     #[serde(skip)]
     pub template: Template,
     /// Pages that each cell's memory is a multiple of, where these are larger than those that back

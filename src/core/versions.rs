@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// A version of up to three numbers: `6.12`, `10.0.2`; what follows them in a name is not looked
-/// at.
+/// A version of up to three numbers: `6.12`, `10.0.2`; the rest of a name is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Version(pub u32, pub u32, pub u32);
@@ -235,7 +234,7 @@ pub struct Defect {
     pub of: Component,
     /// The versions that have it.
     pub bad: Bad,
-    /// What happens with them.
+    /// Their effect.
     pub what: &'static str,
     /// The public source.
     pub source: &'static str,
@@ -288,7 +287,7 @@ impl Defect {
         }
     }
 
-    /// Returns what to change, half a sentence.
+    /// Returns the change to make, half a sentence.
     pub fn remedy(&self) -> String {
         let name = self.of.name();
         match self.good_from() {

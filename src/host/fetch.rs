@@ -30,7 +30,7 @@ const TRIES: u32 = 3;
 const MOST_TRIES: u32 = 100;
 /// Bytes left free on the file system of a fetched file.
 const LEFT_FREE: u64 = 16 << 20;
-/// How long what curl prints on one stream may be behind the other.
+/// How long curl's output on one stream may be behind the other.
 const LAG: Duration = Duration::from_secs(2);
 /// The largest part of curl's messages that is kept.
 const MOST_SAID: usize = 64 << 10;
@@ -109,7 +109,7 @@ struct Head {
     total: Option<u64>,
 }
 
-/// What curl printed: the last answer's head, and its messages.
+/// The output of curl: the last answer's head, and its messages.
 #[derive(Debug, Default)]
 struct Said {
     head: Head,

@@ -109,7 +109,7 @@ enum Resolve {
     Checked,
 }
 
-/// What all documents of ours begin with.
+/// The beginning of all documents of ours.
 #[derive(serde::Deserialize)]
 struct Head {
     version: u32,

@@ -1,4 +1,4 @@
-//! Signatures of what vendors publish, checked by the system's gpgv against the vendor's keyring.
+//! Signatures of vendors' files, checked by the system's gpgv against the vendor's keyring.
 
 use crate::command::{CommandError, output_of};
 use crate::input;

@@ -132,7 +132,7 @@ impl Slurm {
         Ok(Some(said.to_owned()).filter(|said| !said.is_empty() && said != "(null)"))
     }
 
-    /// What Slurm allotted to a job on each of its nodes, at least.
+    /// The resources that Slurm allotted to a job on each of its nodes, at least.
     pub fn allotted(&self, id: u32) -> Result<Resources, SlurmError> {
         let Some(named) = self.named(id)? else { return Ok(Resources::default()) };
         let said = self.ask("scontrol", &["--details", "show", "job", &named], PATIENCE)?;

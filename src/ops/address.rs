@@ -239,8 +239,8 @@ fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
     }
 }
 
-/// Returns the best address to reach a guest: one of its own NICs. What only its agent reports is
-/// none: a guest could send others to any machine.
+/// Returns the best address to reach a guest: one of its own NICs. An address that only its agent
+/// reports is not used: a guest could send others to any machine.
 pub(crate) fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<GuestAddress> {
     let nth = |address: &GuestAddress| macs.iter().position(|mac| *mac == address.mac);
     let seen = addresses.into_iter().filter(|address| address.source != AddressSource::Agent);

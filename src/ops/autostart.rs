@@ -46,7 +46,7 @@ pub struct Autostart {
     pub program: String,
 }
 
-/// What became of a guest's start with the host.
+/// The result for a guest's start with the host.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Autostarted {
@@ -70,7 +70,7 @@ struct Needed {
     pages: Numbers,
     /// Those of the functions that the guest has.
     own: Vec<Bdf>,
-    /// What of these is not so yet, in words.
+    /// Those that are not set yet, in words.
     missing: Vec<String>,
 }
 
@@ -194,8 +194,8 @@ fn unrecorded(xml: &DomainXml, bdf: Bdf, driver: Option<String>, name: &str) -> 
     DeviceError::Unidentified { bdf: bdf.to_string(), driver }.hint(hint)
 }
 
-/// The steps that take back what starts with the host for guests that do, if this one is the last
-/// of them and goes. Who may not write those files leaves them.
+/// The steps that revert the files that start with the host for guests that do, if this one is the
+/// last of them and is removed. Users who may not write those files leave them.
 pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result<Vec<Step>> {
     if !world.has_guests_here()? || !nix::unistd::geteuid().is_root() {
         return Ok(Vec::new());
@@ -339,12 +339,12 @@ pub fn lacking(world: &World, xml: &DomainXml, read: Option<&Topology>) -> Resul
     Ok(missing)
 }
 
-/// What keeps a guest from its start at boot, or must.
+/// An obstacle to a guest's start at boot, or one that must be.
 #[derive(Debug)]
 pub struct Clash {
     /// Why.
     pub why: String,
-    /// What ends it.
+    /// The remedy.
     pub hint: String,
 }
 

@@ -40,14 +40,14 @@ pub(crate) struct Chain {
     pub names: Vec<String>,
 }
 
-/// The reason that what an image names is not opened.
+/// The reason that files named by an image are not opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// The name, as the image has it.
     pub name: String,
     /// The reason.
     pub why: String,
-    /// What accepts it; none: nothing does.
+    /// The option that accepts it; `None` if there is none.
     pub accept: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Refused {
 #[strum(serialize_all = "kebab-case", prefix = "backing-")]
 #[allow(missing_docs)] // The messages say what the fields are.
 pub enum BackingError {
-    /// The image names what only the admin's word opens.
+    /// The image names a file that is opened only if the admin names it.
     #[error("disk `{at}` is refused: its image has a backing file, {name}: {why}")]
     Untrusted {
         at: String,

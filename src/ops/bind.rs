@@ -200,8 +200,8 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Refuses drives and NICs that report nothing by which they would be recognised at boot. `otherwise`:
-/// what to do where no driver of the host could read it.
+/// Refuses drives and NICs that report no identity by which they would be recognised at boot.
+/// `otherwise`: the remedy where no driver of the host could read it.
 pub(crate) fn refuse_unidentified(
     topology: &Topology,
     wanted: &Listed,

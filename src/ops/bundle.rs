@@ -174,7 +174,7 @@ fn refuse_tpm(name: &str, xml: &DomainXml) -> Result<()> {
     Err(ExportError::Tpm { name: name.to_owned() }.hint(hint))
 }
 
-/// Refuses what no import takes from a bundle.
+/// Refuses devices that no import accepts from a bundle.
 fn refuse_unknown(name: &str, xml: &DomainXml) -> Result<()> {
     let Some(what) = not_bundled(xml)? else { return Ok(()) };
     let hint = format!("`virsh edit {}` takes it out, if the guest does without it", domain(name));

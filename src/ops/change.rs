@@ -15,7 +15,7 @@ pub struct Change<T = ()> {
     pub subject: String,
     /// The actions, in this order; empty: already set.
     pub parts: Vec<Part>,
-    /// What would be lost, a phrase each: asked about by [`Question::Losses`].
+    /// The losses, a phrase each: asked about by [`Question::Losses`].
     pub losses: Vec<String>,
     /// Warnings.
     pub warnings: Vec<String>,

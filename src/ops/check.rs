@@ -1,4 +1,4 @@
-//! `check`: the checker's findings in a domain, and what could not be checked.
+//! `check`: the checker's findings in a domain, and the skipped checks.
 
 use crate::backing;
 use crate::disks;

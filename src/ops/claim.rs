@@ -78,7 +78,7 @@ pub struct Claim {
     pub bound: Vec<Bound>,
 }
 
-/// Reads what functions are bound to, from the machine or from its record; none for a missing one.
+/// Reads the drivers of functions, from the machine or from its record; `None` for a missing one.
 fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> Result<Option<Binding>> {
     let Some(root) = root else {
         let device = topology.device(bdf);
@@ -228,7 +228,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     recognise::refuse_moved(xml, &FsRoot::live()?)?;
     refuse_absent(xml, &devices, &topology)?;
     recognise::refuse_others_here(xml, world)?;
-    // What its own record proves is its own, whatever an older record of another says.
+    // Disks proven by its own record are its own, whatever an older record of another contains.
     let proven = recognise::compared(xml, &FsRoot::live()?, Likeness::Same)?;
     let others: Vec<Bdf> = devices.iter().copied().filter(|bdf| !proven.contains(bdf)).collect();
     recognise::refuse_of_others(&xml.name(), &others, &held)?;

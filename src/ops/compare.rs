@@ -38,7 +38,7 @@ const PRIVATE_NET: &str = "private-net";
 pub struct Compared {
     /// Name, state and UUID.
     pub summary: DomainSummary,
-    /// What differs.
+    /// The differences.
     pub differences: Vec<GuestDifference>,
     /// Whether its creation options are known.
     pub is_told: bool,

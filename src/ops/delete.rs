@@ -109,7 +109,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     Ok(Change { warnings, question, again, ..change })
 }
 
-/// What becomes of the firmware settings and the TPM state of a domain: the step that deletes them, or
+/// The fate of the firmware settings and the TPM state of a domain: the step that deletes them, or
 /// why they stay. `drops_nvram`: the definition has settings; `is_ours`: this hypervisor made it.
 fn firmware(
     xml: &DomainXml,

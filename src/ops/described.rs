@@ -155,7 +155,7 @@ pub struct AppliedGuest {
     pub name: String,
     /// The action.
     pub action: GuestAction,
-    /// What differs from the description.
+    /// The differences from the description.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<GuestDifference>,
     /// Indexes of the GPUs that a new guest gets, or one that gets others.
@@ -167,7 +167,8 @@ pub struct AppliedGuest {
     /// Whether it runs, and is restarted for its change.
     #[serde(skip)]
     restarts: bool,
-    /// What lets it run on, after which it can be changed without a restart; none: it takes one.
+    /// The command that resumes it, after which it can be changed without a restart; none: it
+    /// takes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
 }
@@ -536,7 +537,7 @@ fn no_place(
     };
     let doubt = if refused.is_certain { "" } else { " (not every set of GPUs was tried)" };
     let what = format!("guest `{name}` has no place {beside}{doubt}");
-    // What would fit beside those that have a place; not beside guests whose sizes change.
+    // Guests that would fit beside those that have a place; not beside guests whose sizes change.
     let placed: Vec<Wanted<'_>> = placed.collect();
     let nearest = match in_order(topology, held, &placed) {
         Ok(Joint { placements, .. }) if olds.is_empty() => {
@@ -595,7 +596,7 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
     made.map(|()| drift)
 }
 
-/// Carries out what differs; `done`: how many changes are made.
+/// Applies the differences; `done`: how many changes are made.
 fn carry_out(
     session: &mut Session<'_>,
     world: &World,

@@ -1,5 +1,5 @@
 //! `host doctor`: reads the facts of a host and applies the rules of [`gpuvm_core::doctor`]; and
-//! what `create` and `device bind` ask of these rules first.
+//! the checks of `create` and `device bind` by these rules before a change.
 
 use crate::apply::bind::boot;
 use crate::apply::{nic, startup};
@@ -182,7 +182,7 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
 
 struct Libvirt {
     versions: Versions,
-    /// What its domains hold, or why that is not known.
+    /// The occupancy of its domains, or why that is not known.
     guests: std::result::Result<Occupancy, String>,
     connection: Connection,
     traits: Option<Traits>,
@@ -222,7 +222,7 @@ fn libvirt(world: &World) -> Result<Libvirt> {
     Ok(Libvirt { versions: hypervisor.versions(), guests, connection, traits, fixed })
 }
 
-/// Reads what definitions of guests have; none if they cannot be read.
+/// Reads the traits of guests' definitions; `None` if they cannot be read.
 fn traits(hypervisor: &dyn Hypervisor) -> Option<Traits> {
     let mut traits = Traits::default();
     let found = definitions(hypervisor, |_| &[XmlOf::Public]).ok()?;

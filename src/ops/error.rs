@@ -82,7 +82,7 @@ pub struct NoPlace {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What went wrong.
+    /// The fault.
     pub message: String,
     /// A command to run, or what to change; empty: no hint.
     pub hint: String,

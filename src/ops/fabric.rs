@@ -71,7 +71,7 @@ pub struct PendingPartition {
     pub name: Option<String>,
 }
 
-/// What Fabric Manager and libvirt report.
+/// The reports of Fabric Manager and libvirt.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownFabric {

@@ -109,8 +109,8 @@ pub struct HostPlace {
     pub vcpus: u32,
     /// Memory in KiB.
     pub memory_kib: u64,
-    /// What later guests of the host lose: for each size the guests that fit no longer, times their
-    /// GPUs.
+    /// The loss of the host's later guests: for each size the guests that fit no longer, times
+    /// their GPUs.
     pub lost: u64,
     /// Choices that are worse than they could be; `gpuvm plan --explain` names them.
     pub compromises: usize,
@@ -128,8 +128,8 @@ pub struct HostPlace {
 }
 
 impl HostPlace {
-    /// Its place in an order, the best first: what later guests lose, then compromises, NVLinks, the
-    /// NICs, and memory.
+    /// Its place in an order, the best first: the loss of later guests, then compromises, NVLinks,
+    /// the NICs, and memory.
     pub fn order(&self) -> impl Ord + use<> {
         let links = Reverse(self.fit.nvlinks);
         (self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
@@ -171,8 +171,8 @@ impl Reporter for Quiet {
     }
 }
 
-/// What each host has and has left, in the order of the hosts. `gpus`: the sizes counted; none:
-/// those that each board offers.
+/// The resources of each host and those left, in the order of the hosts. `gpus`: the sizes counted;
+/// `None`: those that each board offers.
 pub fn capacities(
     hosts: Vec<FleetHost>,
     limit: Duration,
@@ -262,7 +262,7 @@ pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
 }
 
 impl FleetHost {
-    /// The source of what its domains hold.
+    /// The source of its domains' occupancy.
     fn taken(&self) -> Taken {
         Taken { domain_xml: self.domain_xml.clone(), ..Taken::default() }
     }
@@ -399,7 +399,7 @@ fn told<T>(
         }
     };
     let answer = question(&world, host).and_then(|answer| match world.unseen() {
-        // What its guests hold would count as free.
+        // The resources of its guests would count as free.
         Some(_) if host.connect.is_some() => {
             // Nor are its warnings reported.
             quiet.0.lock().unwrap_or_else(PoisonError::into_inner).clear();

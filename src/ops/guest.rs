@@ -41,7 +41,7 @@ pub struct GuestRequest {
     pub virt: VirtType,
     /// Its NICs; none: those of the template.
     pub networks: Vec<NicWish>,
-    /// The source of what domains hold.
+    /// The source of the domains' occupancy.
     pub taken: Taken,
     /// A plan that was made before, whose place it gets exactly; none: it is planned.
     pub place: Option<PlannedPlace>,
@@ -203,8 +203,8 @@ pub fn refuse_name_of_virsh(name: &str, (doing, option): (&str, &str)) -> Result
     Err(usage(message, format!("choose another {option}, such as `vm-{name}`")))
 }
 
-/// Refuses a name that a domain has, and one that virsh takes for the id or UUID of another
-/// domain. `doing`: what needs it; `option`: what takes another one.
+/// Refuses a name that a domain has, and one that virsh takes for the id or UUID of another domain.
+/// `doing`: the operation that needs it; `option`: the option that takes another one.
 pub fn refuse_name_taken(
     hypervisor: &dyn Hypervisor,
     name: &str,

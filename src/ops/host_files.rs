@@ -16,7 +16,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenFiles {
-    /// What decides about guests that start.
+    /// The settings for guests that start.
     #[serde(flatten)]
     pub files: Files,
     /// QEMU processes of running guests, with the limit of each.

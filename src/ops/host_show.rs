@@ -17,13 +17,13 @@ pub struct ShownHost<'a> {
     pub host: &'a Parts,
     /// GPUs by index.
     pub gpus: Vec<Bdf>,
-    /// What each PCI function is.
+    /// The kind of each PCI function.
     pub kinds: BTreeMap<Bdf, DeviceKind>,
     /// Missing, unresponsive, excluded and unhealthy devices, one line each; empty: none.
     pub degraded: Vec<String>,
 }
 
-/// Reads the host; for this machine, with notes on what hwloc sees differently.
+/// Reads the host; for this machine, with notes on differences of hwloc.
 pub fn read(world: &World) -> Result<Topology> {
     if world.settings.host.is_none() && world.is_here()? {
         Ok(checked(world.topology()?)?)

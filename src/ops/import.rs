@@ -105,7 +105,7 @@ impl ImportRequest {
     }
 }
 
-/// What another guest than the one in the bundle gets of its own.
+/// The own parts of a guest other than the one in the bundle.
 #[derive(Debug, Clone)]
 pub struct NewIdentity {
     /// Its UUID; none: libvirt chooses one, for previews.

@@ -24,7 +24,7 @@ const HEAD: u64 = 512;
 /// The largest NVRAM file of firmware settings, in bytes: that of 64-bit Arm.
 const MOST_NVRAM: u64 = 64 << 20;
 
-/// What happens to a disk.
+/// The fate of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It is removed by this step.
@@ -52,7 +52,7 @@ pub struct Proof<'a> {
     has_records: bool,
 }
 
-/// What libvirt knows of a recorded volume.
+/// libvirt's knowledge of a recorded volume.
 enum Known {
     /// It is where it was.
     Same,
@@ -89,7 +89,7 @@ impl<'a> Proof<'a> {
         self.recorded.as_ref().is_some_and(|recorded| !recorded.eq_ignore_ascii_case(self.uuid))
     }
 
-    /// What libvirt knows of a volume that is recorded to be at a path.
+    /// libvirt's knowledge of a volume that is recorded to be at a path.
     fn known(&self, volume: &VolumeRef, path: &Path) -> Known {
         match self.uses.volume(volume) {
             Some(known) if self.uses.is_same(&known.path, path) => Known::Same,
@@ -108,8 +108,8 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// What happens to each disk that is deleted, in the order in which they go: an image before
-    /// the one that it lies over.
+    /// The fate of each disk that is deleted, in the order of their deletion: an image before the
+    /// one that it lies over.
     pub fn fates(&self, xml: &DomainXml, made: &[&Made]) -> Vec<(String, Fate)> {
         let depth = |made: &Made| self.uses.below(Path::new(&made.path)).len();
         let (mut bases, disks): (Vec<&Made>, Vec<&Made>) =
@@ -131,8 +131,9 @@ impl<'a> Proof<'a> {
         all
     }
 
-    /// What happens to an image below disks of this domain, of which `own` are all and `going` are
-    /// deleted: it goes with the last image over it, if it is proven to be the one that gpuvm made.
+    /// The fate of an image below disks of this domain, of which `own` are all and `going` are
+    /// deleted: it is deleted with the last image over it, if it is proven to be the one that gpuvm
+    /// made.
     fn fate_of_base(&self, made: &Made, own: &[PathBuf], going: &[PathBuf]) -> Fate {
         let (path, volume) = (Path::new(&made.path), made.volume.as_ref());
         let stays = |why: String| Fate::Stays(format!("image {} stays: {why}", made.path));
@@ -197,7 +198,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// What happens to a disk.
+    /// The fate of a disk.
     pub fn fate(&self, made: &Made) -> Fate {
         let path = Path::new(&made.path);
         let volume = made.volume.as_ref();

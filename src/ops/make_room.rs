@@ -48,7 +48,7 @@ pub enum RoomError {
         movable: usize,
         is_certain: bool,
     },
-    /// What would do is beyond the limits.
+    /// Sufficient moves are beyond the limits.
     #[error("no moves make room for the guest within {limits}{}", doubt(*is_certain))]
     Limits { limits: String, is_certain: bool },
     /// Guests would share an NVLink fabric.

@@ -1,5 +1,5 @@
-//! What domains hold where devices have moved: each is held where it is now, by the identity that is
-//! recorded for it.
+//! The occupancy of domains whose devices have moved: each is held at its present address, by the
+//! identity that is recorded for it.
 
 use crate::bdf::Bdf;
 use crate::discover::identity::Finder;

@@ -10,7 +10,7 @@ use gpuvm_core::check::NicFact;
 use std::fmt;
 use std::path::Path;
 
-/// What keeps a NIC from being connected.
+/// The obstacle to connecting a NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoSource {
     /// The libvirt network does not exist.
@@ -40,7 +40,7 @@ impl fmt::Display for NoSource {
 }
 
 impl NoSource {
-    /// What helps; `domain`: the domain's name.
+    /// The remedy; `domain`: the domain's name.
     pub(crate) fn hint(&self, domain: &str) -> String {
         let domain = word(domain);
         let another = format!("`gpuvm set {domain} --network NAME` takes another one");
@@ -60,7 +60,7 @@ impl NoSource {
     }
 }
 
-/// Returns what keeps the NICs of a domain from being connected, by their place in the definition.
+/// Returns the obstacles to connecting the NICs of a domain, by their place in the definition.
 /// Bridges and network devices are looked for only where the domain's machine is this one.
 pub(crate) fn missing(
     xml: &DomainXml,
@@ -89,7 +89,7 @@ fn named(nic: Element<'_>, attribute: &str) -> Option<String> {
     Some(nic.child("source")?.attr(attribute)?.into_owned())
 }
 
-/// What keeps a NIC from being connected; none: nothing is known to.
+/// The obstacle to connecting a NIC; `None` if none is known.
 fn no_source(
     nic: Element<'_>,
     known: &[NetworkState],

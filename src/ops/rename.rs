@@ -23,10 +23,10 @@ use crate::world::World;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What follows the name of a domain in the name of a file that libvirt keeps the settings of its
-/// firmware in.
+/// The ending after a domain's name in the name of the file with its firmware settings, as libvirt
+/// names it.
 const NVRAM: &str = "_VARS.";
-/// What follows it in the name of a file that its serial console is written to.
+/// The ending after it in the name of the file of its serial console.
 const SERIAL_LOG: &str = "-serial.";
 /// The most logs of one name that are counted.
 const MOST_LOGS: u32 = 1000;
@@ -78,7 +78,7 @@ pub struct RenamedDomain {
     pub definitions: (String, String),
 }
 
-/// The new paths of what carries a domain's name.
+/// The new paths of files named after a domain.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     /// The old and the new path of its firmware's settings.
@@ -143,7 +143,8 @@ pub(crate) fn renaming(
     let xml = DomainXml::parse(&before)?;
     let paths = Paths::of(&xml, name, to);
     let mut steps = Vec::new();
-    // The definition before its files: what fails to move is then still where the old one has it.
+    // The definition before its files: a file that fails to move is then still where the old one
+    // has it.
     let after = paths.put(&before, name)?;
     if after != before {
         steps.push(

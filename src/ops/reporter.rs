@@ -40,8 +40,8 @@ pub enum Question {
         /// The guest.
         name: String,
     },
-    /// Whether a guest that has crashed may be ended, answered by yes: its process is kept for what
-    /// it has in memory.
+    /// Whether a crashed guest may be ended, answered by yes: its process is kept for the content
+    /// of its memory.
     EndCrashed {
         /// The verb that ends it: `stop`.
         verb: &'static str,
@@ -161,7 +161,7 @@ pub struct Asked<'a> {
     pub question: &'a Question,
     /// What would be done.
     pub steps: &'a [Step],
-    /// What would be lost, one phrase each.
+    /// The losses, one phrase each.
     pub losses: &'a [String],
 }
 

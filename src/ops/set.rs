@@ -191,7 +191,7 @@ impl SetRequest {
         words.join(" ")
     }
 
-    /// What of it a request for a guest can say.
+    /// The part of it that a request for a guest has.
     fn request(&self) -> Request {
         let gpus = self.gpus.unwrap_or_default();
         let vcpus = self.max_vcpus.or(self.vcpus);

@@ -117,7 +117,7 @@ impl Coded for SlurmConfError {}
 impl Coded for JobError {}
 impl Coded for SlurmError {}
 
-/// A refusal of a job, with what helps.
+/// A refusal of a job, with the remedy.
 pub fn job_refused(error: SlurmJobError) -> Error {
     let hint = match &error {
         SlurmJobError::Unknown { .. } => {
@@ -156,7 +156,7 @@ pub fn request_refused(error: JobError) -> Error {
     error.hint(hint)
 }
 
-/// A refusal of Slurm's configuration, with what helps.
+/// A refusal of Slurm's configuration, with the remedy.
 pub fn conf_refused(error: SlurmConfError) -> Error {
     let hint = match &error {
         SlurmConfError::NoGpus => "`gpuvm gpu list` shows the GPUs and their state",
@@ -173,7 +173,7 @@ pub fn conf_refused(error: SlurmConfError) -> Error {
     error.hint(hint)
 }
 
-/// An error in an answer of Slurm, with what helps.
+/// An error in an answer of Slurm, with the remedy.
 pub fn slurm_failed(error: SlurmError) -> Error {
     let hint = match &error {
         SlurmError::Unanswered { .. } => {
@@ -422,8 +422,8 @@ pub fn reconcile(
     }
 }
 
-/// Finishes or undoes what killed prologs, epilogs and runs of `reconcile` have left; nothing of
-/// other changes.
+/// Finishes or undoes the remains of killed prologs, epilogs and runs of `reconcile`; no other
+/// changes.
 fn settle(session: &mut Session<'_>, world: &World) -> Result<()> {
     let left = unfinished::all(world.state())?.readable;
     let changes = left.iter().filter_map(|orphan| Some(&orphan.story.as_ref()?.change));

@@ -89,7 +89,7 @@ pub struct SnapshotOf {
     pub snapshot: DomainName,
 }
 
-/// What became of a snapshot.
+/// The fate of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -110,7 +110,7 @@ pub struct ChangedSnapshot {
     pub name: String,
     /// The snapshot.
     pub snapshot: String,
-    /// What became of it.
+    /// Its fate.
     pub deed: SnapshotDeed,
     /// The disks that it has, by their names in the guest.
     pub disks: Vec<String>,
@@ -369,7 +369,7 @@ impl Subject {
     }
 }
 
-/// What an image says that lies over another, and what makes it whole.
+/// The message about an image that lies over another, and the command that makes it whole.
 pub(crate) fn over_it(image: &Path) -> (String, String) {
     let by = format!("image {} lies over it", image.display());
     let (image, whole) = (image.to_string_lossy(), format!("{}.whole", image.display()));
@@ -464,7 +464,7 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
         let snapshot = snapshot.name.clone();
         return Err(SnapshotError::OtherDisks { name, snapshot, before, now }.hint(hint));
     }
-    // Else libvirt reverts some of the disks, or to what another snapshot of this name has.
+    // Else libvirt reverts some of the disks, or to the content of another snapshot of this name.
     subject.refuse_images(&now, &snapshot.name, (hypervisor, world), |there| there == 1)?;
     subject.refuse_ids(&now, &snapshot.name, hypervisor)?;
     let made = when(snapshot.made_s);

@@ -1,4 +1,4 @@
-//! What domains hold on a host: those of its hypervisor, or those in files that accompany a
+//! The occupancy of domains on a host: those of its hypervisor, or those in files that accompany a
 //! recorded host.
 
 use crate::domain::DomainXml;
@@ -13,7 +13,7 @@ use gpuvm_core::versions::Stack;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The source of what domains hold.
+/// The source of the domains' occupancy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Assume that nothing is in use, whatever domains exist.

@@ -257,7 +257,7 @@ impl Top {
         self.scan();
     }
 
-    /// Scans all tasks while a vCPU waits: two scans give what ran between them.
+    /// Scans all tasks while a vCPU waits: two scans give the tasks that ran between them.
     fn scan(&mut self) {
         let waits = self
             .guests

@@ -34,7 +34,7 @@ pub struct Tune {
     /// Every defined domain, or for a recorded host every one that `taken` names. One that is
     /// refused does not prevent the others.
     pub all_domains: bool,
-    /// What to do with each setting, except NICs and formats of disks.
+    /// The action on each setting, except NICs and formats of disks.
     pub items: Items,
     /// NICs, by their network: changed if there is one, otherwise added.
     pub networks: Vec<NicWish>,
@@ -42,7 +42,7 @@ pub struct Tune {
     pub convert: Vec<Convert>,
     /// Whether cores and memory of other nodes than those of the devices may be used.
     pub allow_remote: bool,
-    /// The source of what domains hold.
+    /// The source of the domains' occupancy.
     pub taken: Taken,
     /// Whether running guests are changed as well.
     pub live: bool,

@@ -134,7 +134,7 @@ pub struct Undone {
     pub change: String,
 }
 
-/// Undoes the last change of a domain, and returns what differs from before; none: it was only
+/// Undoes the last change of a domain, and returns the differences from before; `None`: it was only
 /// shown.
 pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Option<Undone>> {
     let done = session.run(|world| undo(world, wanted));
@@ -167,7 +167,7 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
     Ok(Some(Undone { name, number, what, waits_for_start, change }))
 }
 
-/// Adds what to do where a running guest does not release vCPUs.
+/// Adds the remedy where a running guest does not release vCPUs.
 fn keeps_vcpus(error: Error) -> Error {
     let Some(Step::Live(LiveStep::PlugVcpus { name, .. })) = error.step() else { return error };
     let message = format!("running domain `{name}` keeps its vCPUs");
@@ -614,7 +614,7 @@ fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) 
     claim(&row.name, &comes, &topology, &held, world).map(drop)
 }
 
-/// What shows how another domain got a device.
+/// The command that shows how another domain got a device.
 fn who_holds(holder: &str) -> String {
     format!(
         "`gpuvm device list` shows who holds which device, `gpuvm history {}` how `{holder}` got it",

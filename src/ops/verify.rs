@@ -102,7 +102,7 @@ pub struct Compared {
     pub all: Vec<Verified>,
     /// The state of NVLink partitions; none: Fabric Manager manages none here.
     pub partitions: Option<Partitions>,
-    /// What running guests used during the sample; empty without one.
+    /// The usage of running guests during the sample; empty without one.
     pub loads: Vec<GuestLoad>,
 }
 

@@ -288,8 +288,8 @@ fn number_of(root: &FsRoot, pf: Bdf, vf: Bdf) -> Result<Option<u32>> {
     Ok(beyond.filter(|beyond| beyond % stride == 0).map(|beyond| beyond / stride))
 }
 
-/// Which of these networks hand out virtual functions. Refuses what libvirt could not provide, if
-/// the guest is to start.
+/// Which of these networks hand out virtual functions. Refuses those that libvirt could not
+/// provide, if the guest is to start.
 pub fn pools(
     networks: &[NicWish],
     held: &Occupancy,

@@ -1,5 +1,5 @@
-//! The world that an operation reads: the host, its hypervisor, what domains hold. Each is read on
-//! first use.
+//! The world that an operation reads: the host, its hypervisor, the occupancy of domains. Each is
+//! read on first use.
 
 use crate::apply::{Change, other_state, state_root};
 use crate::bdf::Bdf;
@@ -393,7 +393,8 @@ impl World {
         ))
     }
 
-    /// What every domain of the host holds, nothing on a recorded host, and the excluded devices.
+    /// The occupancy of every domain of the host, nothing on a recorded host, and the excluded
+    /// devices.
     pub fn occupancy(&self, assume_empty: bool) -> Result<Occupancy> {
         if assume_empty || self.is_recorded() {
             return Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() });

@@ -84,12 +84,12 @@ pub struct WipeArgs {
     /// `gpuvm drive list` prints them. A PCI address is that of an NVMe drive.
     #[arg(value_name = "ID")]
     pub id: String,
-    /// What every change takes.
+    /// The options of every change.
     #[command(flatten)]
     pub change: DriveChangeArgs,
 }
 
-/// What every verb takes that changes drives.
+/// The options of every verb that changes drives.
 #[derive(Debug, Args)]
 pub struct DriveChangeArgs {
     /// Print the steps and change nothing
@@ -103,7 +103,7 @@ pub struct DriveChangeArgs {
     pub lock: LockArgs,
 }
 
-/// What both verbs on arrays take.
+/// The options of both verbs on arrays.
 #[derive(Debug, Args)]
 pub struct ArrayArgs {
     /// Update the initramfs of every kernel
@@ -111,7 +111,7 @@ pub struct ArrayArgs {
     /// It contains a copy of mdadm.conf. Without this option the command is printed.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub initramfs: bool,
-    /// What every change takes.
+    /// The options of every change.
     #[command(flatten)]
     pub change: DriveChangeArgs,
 }
@@ -127,7 +127,7 @@ pub struct ReleaseArrayArgs {
     /// Refused while a process has a file open on it.
     #[arg(long, visible_alias = "umount")]
     pub unmount: bool,
-    /// What both take.
+    /// The options of both.
     #[command(flatten)]
     pub common: ArrayArgs,
 }
@@ -164,7 +164,7 @@ pub struct RestoreArrayArgs {
     /// Honours device files and set-user-ID programs on it, which a guest may have written.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub trust_content: bool,
-    /// What both take.
+    /// The options of both.
     #[command(flatten)]
     pub common: ArrayArgs,
 }

@@ -1,4 +1,4 @@
-//! What describes a guest on the command line, on every verb that plans one.
+//! The description of a guest on the command line, on every verb that plans one.
 
 use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
 use super::wish::{CellsArg, number, word};
@@ -13,7 +13,7 @@ use clap::{Args, ValueHint};
 use gpuvm_core::versions::Stack;
 use std::path::PathBuf;
 
-/// What describes a guest, on every verb that plans one.
+/// The description of a guest, on every verb that plans one.
 #[derive(Debug, Clone, Args)]
 pub struct GuestArgs {
     /// Domain name

@@ -21,5 +21,5 @@ pub const HOSTS: &str = "Hosts";
 pub const PICTURE: &str = "Picture";
 /// How the verb goes about it.
 pub const BEHAVIOUR: &str = "Behaviour";
-/// What every verb takes.
+/// The options of every verb.
 pub const GLOBAL: &str = "Global options";

@@ -52,7 +52,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("This program", &["completions", "man", "schema", "help"]),
 ];
 
-/// What clap's own verb does; it is not among the types.
+/// The help of clap's own verb; it is not among the types.
 const HELP: &str = "Print the help of a command";
 
 /// The last line of `gpuvm -h`; gpuvm(1) lists the other pages of the manual.

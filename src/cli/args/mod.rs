@@ -173,7 +173,7 @@ pub fn is_about_records(verb: &clap::Command) -> bool {
 #[command(name = "gpuvm", version, propagate_version = true)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub struct Cli {
-    /// What holds for every verb.
+    /// The options of every verb.
     #[command(flatten)]
     pub global: Global,
     /// The verb.
@@ -181,7 +181,7 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// What holds for every verb.
+/// The options of every verb.
 #[derive(Debug, Clone, Args)]
 pub struct Global {
     /// Use a recorded host instead of this machine

@@ -1,4 +1,4 @@
-//! Arguments of `set`: what size a guest that is there gets.
+//! Arguments of `set`: the new size of an existing guest.
 
 use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};

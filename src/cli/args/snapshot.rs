@@ -73,7 +73,7 @@ pub struct SnapshotCreateArgs {
 /// Arguments of `snapshot revert` and `snapshot delete`.
 #[derive(Debug, Args)]
 pub struct SnapshotChangeArgs {
-    /// What `create` takes.
+    /// The arguments of `create`.
     #[command(flatten)]
     pub of: SnapshotCreateArgs,
     /// Do not ask for confirmation

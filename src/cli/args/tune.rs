@@ -1,4 +1,4 @@
-//! Arguments of `tune`: which domains, and what becomes of each setting.
+//! Arguments of `tune`: the domains, and the change of each setting.
 
 use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, GUEST, NETWORK, PLACEMENT};
@@ -51,7 +51,7 @@ pub struct TuneArgs {
     /// The default if no setting is named.
     #[arg(long, help_heading = GUEST)]
     pub all_settings: bool,
-    /// What becomes of each setting.
+    /// The change of each setting.
     #[command(flatten)]
     pub items: ItemArgs,
     /// Rules to relax
@@ -109,7 +109,7 @@ pub struct TuneArgs {
     pub lock: LockArgs,
 }
 
-/// What becomes of each setting.
+/// The change of each setting.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ItemArgs {
     /// vCPU pinning

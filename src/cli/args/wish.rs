@@ -58,7 +58,7 @@ pub fn chosen_pages() -> impl TypedValueParser<Value = HugePages> {
     word_of(all.filter(|pages| *pages != HugePages::Auto).collect())
 }
 
-/// Reads a number. One with a sign would be read as a change of what there is.
+/// Reads a number. One with a sign would be read as a relative change.
 pub fn number(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number) if !text.starts_with('+') => Ok(number),

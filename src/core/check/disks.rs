@@ -110,7 +110,7 @@ pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
     report.finish()
 }
 
-/// What helps where a file of a disk does not exist.
+/// The remedy where a file of a disk does not exist.
 fn back_or_gone(domain: &DomainXml, disk: Element<'_>) -> String {
     let back = "put the file back where it was";
     match target_of(disk) {

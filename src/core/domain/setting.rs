@@ -22,7 +22,7 @@ use serde::Serialize;
 /// The name of the channel between libvirt and the guest agent.
 pub const AGENT: &str = "org.qemu.guest_agent.0";
 
-/// What becomes of a value that a document may have.
+/// The change of a value that a document may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -69,7 +69,7 @@ pub struct NicTuning {
     pub nth: usize,
     /// Its queues.
     pub queues: Put<u32>,
-    /// Whether the host's kernel is named as what moves its packets.
+    /// Whether the host's kernel is named as the mover of its packets.
     pub vhost: bool,
     /// Inbound limit of the guest.
     pub inbound: Put<Rate>,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// What of a plan is lost.
+/// A part of a plan that is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::IntoStaticStr)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -70,7 +70,8 @@ fn scalar(value: &Value) -> String {
     }
 }
 
-/// A text as both JSON and YAML quote it: what YAML does not print is written by its number.
+/// A text as both JSON and YAML quote it: characters that YAML does not print are written by
+/// number.
 fn quoted(text: &str) -> String {
     let json = Value::from(text).to_string();
     let mut all = String::with_capacity(json.len());

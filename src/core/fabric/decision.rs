@@ -117,7 +117,7 @@ impl PartitionRefusal {
         }
     }
 
-    /// Returns what helps.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         if let Some(partition) = self.stale() {
             return format!("`gpuvm fabric release {partition}` deactivates it");

@@ -70,7 +70,7 @@ pub enum NeedRefusal {
 }
 
 impl NeedRefusal {
-    /// Returns what helps.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self {
             NeedRefusal::UnknownGpus { how, .. } => how.clone(),

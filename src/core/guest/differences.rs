@@ -33,7 +33,7 @@ impl std::fmt::Display for GuestDifference {
     }
 }
 
-/// What differs so far.
+/// The differences so far.
 #[derive(Debug, Default)]
 pub struct Found(pub Vec<GuestDifference>);
 

@@ -26,7 +26,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What an image is.
+/// The kind and size of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Content {

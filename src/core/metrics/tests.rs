@@ -43,7 +43,7 @@ fn a_dgx2_with_guests_is_told_whole() {
         let own = Held { active, uuid: Some(format!("uuid-{gpus}")), ..placement.held(name) };
         held.domains.push(own.clone());
         if active {
-            // The definition of a running domain repeats what its live state has.
+            // The definition of a running domain repeats its live state.
             held.domains.push(Held { active: false, ..own });
         }
     }

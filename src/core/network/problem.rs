@@ -118,7 +118,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Returns what to do about it; empty: the message is enough.
+    /// Returns the remedy; empty: the message is enough.
     pub fn hint(&self) -> &'static str {
         match self {
             Problem::Exists => {

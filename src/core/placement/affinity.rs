@@ -306,7 +306,7 @@ fn home<'a, O: Ord + Copy>(
         (among.kind.is_none() || seat.speed == among.kind) && (seat.is_large || !among.large)
     };
     let (mut seats, mut helpers): (Vec<Seat<'_>>, Vec<Seat<'_>>) = all.partition(of_kind);
-    // Those for guests are not for what disturbs them.
+    // Those for guests are not for threads that disturb them.
     let is_slower = |seat: &Seat<'_>| seat.speed > among.kind || (among.large && !seat.is_large);
     helpers.retain(|seat| is_slower(seat) && !is_isolated(seat));
     helpers.sort_by_key(|seat| seat.speed);

@@ -1,4 +1,4 @@
-//! What prevents guests of a size, and what frees it, in words: the same for text and pages.
+//! The obstacles to guests of a size, and their remedy, in words: the same for text and pages.
 
 use super::capacity::{Blocked, Capacity, RoomOffer, Size};
 use super::freeing::{Advice, Away};
@@ -71,7 +71,7 @@ fn advise(advice: &Advice) -> String {
     format!("{only}{}: then {place} is free", steps.join("; "))
 }
 
-/// What to do with one guest.
+/// The action on one guest.
 fn step(guest: &Away) -> String {
     let Away { domain, running, gpus: number, to } = guest;
     let with = match number {

@@ -44,7 +44,7 @@ pub(super) struct Cover<'w> {
     number: usize,
     /// GPUs of the guest, as places among these rows.
     gpus: &'w [usize],
-    /// What GPUs of others need of each candidate, less is better.
+    /// The needs of other guests' GPUs of each candidate, less is better.
     wanted: &'w [[i32; 2]],
     /// Devices for each GPU, at most.
     rounds: usize,
@@ -128,7 +128,7 @@ impl<'w> Cover<'w> {
         taken.len() <= self.number
     }
 
-    /// What taking a candidate next is worth.
+    /// The worth of taking a candidate next.
     fn worth(&self, at: usize) -> Worth {
         let candidate = &self.candidates[at];
         let (mut reached, mut gain) = (0, 0);

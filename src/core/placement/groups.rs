@@ -250,7 +250,7 @@ fn card<'a>(topology: &'a Topology, gpu: &'a PciDevice) -> impl Iterator<Item = 
     })
 }
 
-/// Returns what shares an IOMMU group with another function of a GPU's card.
+/// Returns the functions that share an IOMMU group with another function of a GPU's card.
 fn beside_card<'a>(
     topology: &'a Topology,
     gpu: &'a PciDevice,

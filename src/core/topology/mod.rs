@@ -113,7 +113,7 @@ pub struct Machine {
     /// none: it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_unread: Option<String>,
-    /// What of the health of GPUs could not be read, and why; not recorded.
+    /// Health of GPUs that could not be read, with the reason; not recorded.
     #[serde(skip)]
     pub health_unread: Vec<String>,
     /// Host name; only if identifying data was requested.
@@ -169,7 +169,7 @@ pub struct Parts {
     /// NVLink and NVSwitch.
     #[serde(default)]
     pub fabric: Fabric,
-    /// What `host doctor` looks at beyond this; only a captured host has it. None: not recorded.
+    /// Further facts for `host doctor`; only a captured host has them. None: not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Box<Facts>>,
     /// Unreadable and contradictory data, for people; a host with notes is still usable.

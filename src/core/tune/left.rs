@@ -15,7 +15,7 @@ pub struct Left {
     pub is: String,
     /// The value by the option.
     pub would_be: String,
-    /// What that gains.
+    /// The gain of the change.
     pub gain: &'static str,
 }
 
@@ -37,7 +37,7 @@ pub fn left_alone(current: &DomainXml, given: &Given<'_>, tuned: &Tuned) -> Vec<
         .collect()
 }
 
-/// What naming a setting would change.
+/// The changes by naming a setting.
 fn of(current: &DomainXml, given: &Given<'_>, name: ItemName) -> Option<Left> {
     let gain = gain(name)?;
     let mut items = given.items.clone();

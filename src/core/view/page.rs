@@ -38,9 +38,9 @@ pub struct Page<'a> {
     pub placement: Option<&'a Placement>,
     /// Why it was placed so.
     pub reasons: &'a [Reason],
-    /// What still fits, as the answer of the page.
+    /// The capacity, as the answer of the page.
     pub capacity: Option<&'a Capacity>,
-    /// What still fits, in a line beside other answers.
+    /// The capacity, in a line beside other answers.
     pub fits: Option<&'a Capacity>,
     /// Definitions that change.
     pub changed: &'a [Changed],
@@ -186,7 +186,7 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// What filters the tables, above them.
+    /// The filters of the tables, above them.
     fn tools(&mut self) {
         let tools = [("id", &"tools" as _), ("hidden", &"hidden" as _)];
         self.out.open("p", &tools);

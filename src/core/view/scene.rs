@@ -100,7 +100,7 @@ pub struct Scene<'a> {
     pub mesh: Option<Mesh>,
     /// NVLinks from GPUs to NVSwitches.
     pub board: Option<Board>,
-    /// What letters, patterns and marks mean.
+    /// The meaning of letters, patterns and marks.
     pub legend: Vec<Entry>,
 }
 

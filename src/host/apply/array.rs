@@ -33,7 +33,7 @@ pub enum ArrayStep {
         before: Option<String>,
         /// The new text; none: the file is removed.
         after: Option<String>,
-        /// What that does, in words.
+        /// Its effect, in words.
         what: String,
         /// Whether systemd generates units from it, which are then regenerated.
         units: bool,

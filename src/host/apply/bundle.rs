@@ -125,7 +125,7 @@ impl BundleStep {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| error(dir, e))
     }
 
-    /// Removes what there is of it before it has its name.
+    /// Removes its parts before it has its name.
     pub(super) fn drop_unfinished(&self, token: &str) -> Result<(), DiskError> {
         let dir = unfinished(&self.path, token);
         match fs::remove_dir_all(&dir) {

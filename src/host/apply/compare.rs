@@ -216,7 +216,7 @@ mod tests {
         std::fs::write(&image, &head).unwrap();
         let error = refuse_kept(&image, "qcow2").unwrap_err().to_string();
         assert!(error.contains("it holds 2 internal snapshots"), "{error}");
-        // A raw disk has what its guest wrote, whatever that looks like.
+        // A raw disk has its guest's data, whatever that looks like.
         refuse_kept(&image, "raw").unwrap();
     }
 

@@ -103,7 +103,7 @@ pub enum Preallocate {
 const RESERVED_AT_ONCE: u64 = 64 << 30;
 /// Bytes per write.
 const WRITTEN_AT_ONCE: usize = 4 << 20;
-/// What direct writes are aligned to: no drive has larger sectors.
+/// The alignment of direct writes: no drive has larger sectors.
 const ALIGNED: usize = 4096;
 
 /// Creation of a file or a directory such that a run killed at any moment leaves nothing

@@ -30,7 +30,7 @@ const APPLY_S: u64 = 120;
 pub enum HostNetStep {
     /// Applies a netplan file until the next boot.
     Try {
-        /// What that does, in words.
+        /// Its effect, in words.
         what: String,
         /// The file.
         path: PathBuf,

@@ -120,7 +120,7 @@ pub struct Story {
     pub undoing: bool,
     /// Whether it is over.
     pub over: bool,
-    /// What steps have made, by their numbers.
+    /// The products of steps, by their numbers.
     pub made: BTreeMap<usize, Identity>,
     /// When steps began, by their numbers, in nanoseconds since 1970.
     pub begun_ns: BTreeMap<usize, u64>,

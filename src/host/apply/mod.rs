@@ -107,14 +107,14 @@ pub enum ApplyError {
     Failed {
         step: Box<Step>,
         source: StepError,
-        /// What became of the steps before it.
+        /// The fate of the steps before it.
         aftermath: Aftermath,
     },
     /// A signal came.
     #[error("interrupted by {signal}{}", aftermath)]
     Interrupted {
         signal: String,
-        /// What became of the steps before it.
+        /// The fate of the steps before it.
         aftermath: Aftermath,
     },
     /// The journal could not be written or removed.
@@ -123,14 +123,14 @@ pub enum ApplyError {
     Journal(#[from] JournalError),
 }
 
-/// What became of the steps before one that failed.
+/// The fate of the steps before one that failed.
 #[derive(Debug)]
 pub enum Aftermath {
     /// This many were undone, and these could not be.
     Undone {
         /// How many were undone.
         undone: usize,
-        /// What could not be undone.
+        /// The steps that could not be undone.
         left: Vec<Left>,
     },
     /// A step could not be undone any more: they stay done, and the rest is still to do.
@@ -151,7 +151,7 @@ impl fmt::Display for Aftermath {
 }
 
 impl ApplyError {
-    /// What became of the steps before; none: there were no steps.
+    /// The fate of the steps before; `None` if there were no steps.
     fn aftermath(&self) -> Option<&Aftermath> {
         match self {
             ApplyError::Failed { aftermath, .. } | ApplyError::Interrupted { aftermath, .. } => {
@@ -161,7 +161,7 @@ impl ApplyError {
         }
     }
 
-    /// What could not be undone.
+    /// The steps that could not be undone.
     pub fn left(&self) -> &[Left] {
         match self.aftermath() {
             Some(Aftermath::Undone { left, .. }) => left,

@@ -6,7 +6,7 @@ use gpuvm_core::domain::disk_change::path_of;
 use gpuvm_core::image::{below, is_untouched as has_no_content};
 use std::path::{Path, PathBuf};
 
-/// Whether an image of this machine has no content of its own, so that it shows what lies below it;
+/// Whether an image of this machine has no content of its own, so that it shows the image below it;
 /// false: it has, or it cannot be read.
 pub fn is_untouched(image: &Path) -> bool {
     open_regular(image).is_ok_and(|mut image| has_no_content(&mut image).unwrap_or(false))

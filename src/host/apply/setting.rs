@@ -19,7 +19,7 @@ const WRITE_S: u64 = 10;
 pub struct SettingStep {
     /// The setting, for people.
     pub name: String,
-    /// What happens to it, by the file's path below the root.
+    /// Its changes, by the file's path below the root.
     pub to: BTreeMap<String, String>,
     /// Its value when the change was planned.
     pub was: BTreeMap<String, String>,

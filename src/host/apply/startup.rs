@@ -87,7 +87,7 @@ pub struct Stranger {
     pub kind: StrangerKind,
 }
 
-/// What another's file is.
+/// The kind of another's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrangerKind {
     /// A link to /dev/null: the unit is masked (systemctl(1), `mask`), by the administrator or by
@@ -125,8 +125,8 @@ pub fn steps(
     Ok((steps, strangers))
 }
 
-/// The text of our file at a path, if there is one; or what another's is. Nothing that is not a
-/// regular file is opened.
+/// The text of our file at a path, if there is one; or the kind of another's. Only regular files
+/// are opened.
 fn there(place: &str, path: &Path) -> io::Result<Result<Option<String>, StrangerKind>> {
     let meta = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(None)),

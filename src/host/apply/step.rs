@@ -239,8 +239,8 @@ impl Step {
         self.noun().takes_away() || self.is_final()
     }
 
-    /// Whether it is bookkeeping of ours, of no interest to who makes the change: records of what
-    /// is made, and the reservation of an image's name.
+    /// Whether it is internal bookkeeping: records of products, and the reservation of an image's
+    /// name.
     pub fn is_internal(&self) -> bool {
         match self {
             Step::File(FileStep::Remember { .. }) => true,

@@ -79,7 +79,7 @@ pub struct TextStep {
     pub before: String,
     /// Its whole text after it.
     pub after: String,
-    /// What that does, in words.
+    /// Its effect, in words.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! ACS, ATS and device control of functions, from their config space. What each bit means is
+//! ACS, ATS and device control of functions, from their config space. The meaning of each bit is
 //! decided in [`gpuvm_core::p2p`].
 
 use crate::fsroot::Dir;

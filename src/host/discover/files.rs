@@ -40,7 +40,7 @@ pub struct Daemon {
     pub limit: Limit,
 }
 
-/// What decides how many files a guest that starts may have open.
+/// The settings that limit the open files of a guest that starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Files {

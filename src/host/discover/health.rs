@@ -52,7 +52,7 @@ pub struct Remembered {
     pub boot: Option<String>,
     /// The findings.
     pub findings: Vec<HealthFinding>,
-    /// What an admin accepted.
+    /// The overrides of an admin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accepted: Vec<HealthCode>,
 }
@@ -138,7 +138,7 @@ pub struct Known {
     pub entries: Vec<Remembered>,
     /// Whether the file could be used.
     pub usable: bool,
-    /// What NVML found now, by address.
+    /// NVML's findings now, by address.
     pub now: BTreeMap<Bdf, Vec<HealthFinding>>,
     /// Xid messages of this boot by address.
     xids: BTreeMap<Bdf, Vec<XidCount>>,
@@ -146,7 +146,7 @@ pub struct Known {
     pub cards: BTreeMap<Bdf, Card>,
     /// This boot.
     pub boot: Option<String>,
-    /// What could not be read.
+    /// Facts that could not be read.
     pub notes: Vec<String>,
 }
 
@@ -318,7 +318,7 @@ pub struct ToKeep {
     pub notes: Vec<String>,
 }
 
-/// Returns the file with what an admin accepts of a GPU, or with nothing accepted; none: it does not
+/// Returns the file with an admin's overrides for a GPU, or without any; `None`: it does not
 /// change.
 pub fn accepting(root: &FsRoot, gpu: &PciDevice, accepts: bool) -> Result<Option<String>, FsError> {
     let (cards, before) = (cards(root)?, entries(root)?);

@@ -216,7 +216,7 @@ impl Uses {
         Ok(())
     }
 
-    /// Returns what udev says a device is a member of, ignoring released arrays.
+    /// Returns the set that a device is a member of by udev, ignoring released arrays.
     fn member(&self, root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
         let udev = udev(root, name)?;
         let word = |key: &str| udev.get(key).map(String::as_str).filter(|word| !word.is_empty());

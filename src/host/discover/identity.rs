@@ -171,7 +171,7 @@ pub fn settled(root: &FsRoot, bdf: Bdf) -> Result<Option<Present>, FsError> {
     settles(root, bdf, &mut Patience::default(), |present| present.class >> 8 == CLASS_NVME)
 }
 
-/// The same at boot, for what identifies any drive or NIC.
+/// The same at boot, for the identity of any drive or NIC.
 pub fn settled_at_boot(
     root: &FsRoot,
     bdf: Bdf,
@@ -180,7 +180,7 @@ pub fn settled_at_boot(
     settles(root, bdf, patience, Present::needs_proof)
 }
 
-/// Waits for what identifies a function that a driver of the host has.
+/// Waits for the identity of a function that a driver of the host has.
 fn settles(
     root: &FsRoot,
     bdf: Bdf,

@@ -111,7 +111,7 @@ pub enum ManagerRefusal {
 }
 
 impl ManagerRefusal {
-    /// Describes the refusal to list partitions, with what to do.
+    /// Describes the refusal to list partitions, with the remedy.
     pub fn note(&self, address: &Address) -> String {
         match self {
             ManagerRefusal::Library { .. } => format!(
@@ -149,7 +149,7 @@ impl ManagerRefusal {
         }
     }
 
-    /// Returns what to do about it; none if unknown.
+    /// Returns the remedy; `None` if unknown.
     pub fn advice(&self) -> Option<&'static str> {
         match self {
             ManagerRefusal::Library { .. } => Some(

@@ -1,4 +1,4 @@
-//! One change of a domain or of the host, with what undoes it.
+//! One change of a domain or of the host, with the steps that undo it.
 
 use crate::apply::{
     CheckStep, Comparison, DeviceStep, DomainStep, FileStep, GrowStep, HostStep, SnapshotStep,

@@ -218,7 +218,7 @@ impl History {
         let renamed = |entry: &Entry| {
             let mut new = entry.clone();
             to.clone_into(&mut new.domain);
-            // What an earlier renaming was from and to stays.
+            // The names of an earlier renaming stay.
             if !matches!(entry.beyond(), Some(Beyond::Renamed(_))) {
                 new.before = defined(&entry.before);
                 new.after = entry.after.as_deref().map(&defined);

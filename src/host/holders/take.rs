@@ -18,13 +18,13 @@ pub struct Hindrance {
     pub kind: Option<UseKind>,
 }
 
-/// What taking functions means.
+/// The consequences of taking functions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Take {
     /// Functions that are taken: the requested ones and those that must be included, by address.
     pub functions: Vec<Bdf>,
-    /// What forbids it; empty: it may be.
+    /// The hindrances; empty: it may be taken.
     pub hindrances: Vec<Hindrance>,
 }
 
@@ -69,7 +69,7 @@ impl Take {
                 let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
                 match &other.driver {
                     Some(driver) if slot(other.bdf) != slot(bdf) && !is_vfio(driver) => {
-                        // What leaves the group alone stays as it is.
+                        // A driver that leaves the group alone stays.
                         if !leaves_group(driver) {
                             refuse(format!("{shares}, which driver {driver} has"), None);
                         }

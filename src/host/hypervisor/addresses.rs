@@ -1,4 +1,4 @@
-//! Addresses of guests, and what networks give their interfaces.
+//! Addresses of guests, and those that networks give their interfaces.
 
 use super::error::HypervisorError;
 use crate::discover::reach::Reach;

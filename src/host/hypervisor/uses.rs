@@ -308,7 +308,7 @@ impl Uses {
             let file = Some(self.identity(&file));
             self.entries.insert(Entry { file, volume: None, used: below.clone() });
         }
-        // What an image that is away lies over is not known: its file system may not be mounted.
+        // The images below one that is absent are not known: its file system may not be mounted.
         let is_seen = self.here && self.silent.why(&top).is_none();
         let is_away = layered && !told && is_seen && chain::is_absent(&top);
         let away = is_away.then(|| (top.clone(), "it is not there now".to_owned()));
@@ -440,8 +440,8 @@ impl Uses {
         all
     }
 
-    /// Returns what two disks of one domain have both, and one of them writes, unless both allow
-    /// sharing.
+    /// Returns the files that two disks of one domain share, and one of them writes, unless both
+    /// allow sharing.
     pub fn twice(&self, xml: &DomainXml) -> Vec<Twice> {
         let parts = self.parts(xml);
         let all: Vec<Identity> = parts.iter().map(|part| self.identity(&part.path)).collect();

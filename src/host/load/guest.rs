@@ -186,7 +186,7 @@ impl GuestFiles {
         })
     }
 
-    /// Reads what costs more: memory by node, and passed devices.
+    /// Reads the more expensive values: memory by node, and passed devices.
     fn read_slow(&mut self, root: &FsRoot) {
         match self.groups.memory(root, &mut self.buffer) {
             // A group without huge pages may only lack their controller.
@@ -274,7 +274,7 @@ fn times(file: &KeptFile, root: &FsRoot, buffer: &mut Vec<u8>) -> Option<(u64, u
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
-/// Reads `/proc/PID/io`: what reached storage, not what came from caches.
+/// Reads `/proc/PID/io`: bytes that reached storage, without those from caches.
 fn io(text: &str) -> Option<ByteCounts> {
     let value = |key: &str| -> Option<u64> {
         text.lines().find_map(|line| line.strip_prefix(key))?.trim().parse().ok()

@@ -299,7 +299,7 @@ fn over(to: &str) -> CloneRequest {
     CloneRequest { to, uuid: Some(uuid), overlay: true, seed, ..wanted() }
 }
 
-/// The file of a domain's first disk, and what lies below it, the next one first.
+/// The file of a domain's first disk, and the files below it, the next one first.
 fn chain(stage: &Stage, name: &str) -> Vec<String> {
     let xml = definition(stage, name);
     let disk = xml.disks().next().unwrap();
@@ -340,7 +340,8 @@ fn both_guests_have_an_image_over_the_base_that_nobody_writes() {
         let roles: Vec<_> = xml.made().into_iter().map(|made| made.role).collect();
         assert!(roles.contains(&Role::Base) && roles.contains(&Role::Os), "{roles:?}");
     }
-    // What `a` has not written since lies below the next clone, too, and `a` stays as it is.
+    // An image that `a` has not written since lies below the next clone, too, and `a` stays as it
+    // is.
     let before = stage.fake.definition("a");
     let second = run(&stage, &over("c")).unwrap().change.about;
     assert!(second.original.is_empty());
@@ -392,7 +393,7 @@ fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
         let refusal = error.refusal().unwrap_or_else(|| panic!("{error}"));
         (refusal.code, refusal.hint.clone())
     };
-    // Also by force: the clone would read what `a` writes.
+    // Also by force: the clone would read data that `a` writes.
     for force in [false, true] {
         assert_eq!(refused("a", force), ("undo-below", "`gpuvm delete b` first".into()));
     }

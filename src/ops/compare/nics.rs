@@ -48,7 +48,7 @@ pub(super) fn running(
     }
 }
 
-/// Compares what NICs are connected to.
+/// Compares the sources of NICs.
 fn sources(all: &[Nic], named: &[Nic], found: &mut Found) {
     let names = |nics: &[Nic]| {
         let mut names: Vec<&str> = nics.iter().map(|nic| &*nic.source).collect();
@@ -192,7 +192,7 @@ fn nics_of(xml: &DomainXml) -> Vec<Nic> {
 mod tests {
     use super::*;
 
-    /// What differs between the interfaces of a definition and requested ones.
+    /// The differences between the interfaces of a definition and requested ones.
     fn compared(interfaces: &str, wanted: &[&str]) -> Vec<String> {
         let xml = format!("<domain><devices>{interfaces}</devices></domain>");
         let named: Vec<Nic> = { wanted.iter() }
@@ -237,7 +237,7 @@ mod tests {
         ] {
             assert_eq!(compared(&nic("lan", is), &[wanted]), [said]);
         }
-        // What `set` does: it adds and changes, takes nothing away, and keeps a model.
+        // The rule of `set`: it adds and changes, removes nothing, and keeps a model.
         let of = |text: &str| text.parse::<NicWish>().unwrap().settings;
         for (is, wanted, named, changeable) in [
             ("lan", "lan,mtu=9000", false, true),

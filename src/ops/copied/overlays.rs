@@ -315,8 +315,8 @@ fn with_format(name: &str) -> String {
     other.map_or_else(|| name.to_owned(), |stem| format!("{stem}.{FORMAT}"))
 }
 
-/// The names after a taken one: `a.os`, `a.os-2`, `a.os-3`. The number comes after what says the
-/// role: `a-2.os` would be the disk of a new guest `a-2`.
+/// The names after a taken one: `a.os`, `a.os-2`, `a.os-3`. The number follows the role: `a-2.os`
+/// would be the disk of a new guest `a-2`.
 fn numbered(name: &str) -> impl Iterator<Item = String> {
     let name = with_format(name);
     let end = format!(".{FORMAT}");

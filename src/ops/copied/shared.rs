@@ -3,7 +3,7 @@
 
 use crate::domain::{DomainXml, Element};
 
-/// What two guests with the same device or file come to.
+/// The conflict of two guests with the same device or file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// The second one to start is refused.
@@ -25,7 +25,7 @@ pub(super) fn warnings(source: &DomainXml, clone: &DomainXml) -> Vec<String> {
     said.collect()
 }
 
-/// What of a definition a copy has as well.
+/// The parts of a definition that a copy has as well.
 fn parts(xml: &DomainXml) -> Vec<(String, Outcome)> {
     let devices = xml.root().child("devices").into_iter().flat_map(Element::elements);
     let of_qemu = xml.root().elements().filter(|line| line.name().ends_with(":commandline"));
@@ -38,7 +38,7 @@ fn parts(xml: &DomainXml) -> Vec<(String, Outcome)> {
     devices.flat_map(part).chain(arguments).collect()
 }
 
-/// What of a device a copy has as well.
+/// The parts of a device that a copy has as well.
 fn part(device: Element<'_>) -> Vec<(String, Outcome)> {
     let attr = |child: &str, name: &str| Some(device.child(child)?.attr(name)?.into_owned());
     let one = |what: Option<String>| what.map(|what| (what, Outcome::OneRuns));

@@ -142,8 +142,8 @@ struct Possible {
     networks: Option<Beside>,
 }
 
-/// Finds a guest's place, disks and networks. What stops it is looked for in all of them before it
-/// is refused.
+/// Finds a guest's place, disks and networks. All of them are examined for obstacles before it is
+/// refused.
 fn possible(
     world: &World,
     wanted: &CreateRequest,
@@ -190,8 +190,8 @@ fn without_hypervisor(world: &World, wanted: &CreateRequest, error: Error) -> Er
     obstacles.error()
 }
 
-/// The guest at its place, whose name is free, and what stops it from being created so far: what
-/// the machine lacks, and NVLinks that are not isolated unless sharing was accepted.
+/// The guest at its place, whose name is free, and the obstacles to its creation so far: parts
+/// missing from the machine, and NVLinks that are not isolated unless sharing was accepted.
 fn placed(
     world: &World,
     wanted: &CreateRequest,
@@ -377,7 +377,7 @@ fn log_serial(xml: &mut DomainXml, hypervisor: Option<&dyn Hypervisor>) -> Resul
 }
 
 /// Adds the NCCL topology file to a seed if the guest needs one. Below an expander bus no bus
-/// number depends on what libvirt adds; if one does, the file is left to `nccl --install`.
+/// number depends on devices that libvirt adds; if one does, the file is left to `nccl --install`.
 fn tell_nccl(
     seed: &mut Seed,
     xml: &DomainXml,

@@ -1,5 +1,5 @@
-//! A disk that two new guests of a file name: the second one would not be made, once the first one is.
-//! Those of guests that exist are compared with what these have.
+//! A disk that two new guests of a file name: the second one would not be made, once the first one
+//! is. Those of existing guests are compared with their definitions.
 
 use super::{DescribedGuest, GuestsError};
 use crate::error::{Coded as _, Result};

@@ -79,7 +79,7 @@ pub struct ListedDrive {
     pub role: DriveRole,
     /// Ways to give it to a guest as it is: `pci`, `disk`.
     pub give: Vec<&'static str>,
-    /// Who uses it, or a part of it, and for what.
+    /// The users of it, or of a part of it, each with the purpose.
     pub used_by: Vec<Reason>,
     /// Content of the drive and its partitions, a phrase each; empty: blank, in use, or on a
     /// recorded host.
@@ -105,7 +105,7 @@ pub struct ListedPartition {
     pub role: DriveRole,
     /// `partition`, if it can be given to a guest as it is.
     pub give: Vec<&'static str>,
-    /// Who uses it, and for what.
+    /// The users of it, each with the purpose.
     pub used_by: Vec<Reason>,
     /// Its content.
     pub content: Vec<String>,

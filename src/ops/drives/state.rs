@@ -29,7 +29,7 @@ pub enum Reason {
     Host {
         /// The used device: the drive, or one of its partitions.
         name: String,
-        /// For what.
+        /// The use.
         #[serde(flatten)]
         used: DriveUse,
     },
@@ -98,7 +98,7 @@ pub struct State {
 }
 
 impl State {
-    /// Reads the host. `held`: what its domains hold.
+    /// Reads the host. `held`: the occupancy of its domains.
     pub fn read(world: &World, held: Occupancy) -> Result<State> {
         let topology = match (world.root()?, &world.settings.host) {
             (Some(root), _) => discover_identified(&root)?,

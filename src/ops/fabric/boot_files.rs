@@ -21,7 +21,7 @@ pub const HOOK: &str = "/etc/libvirt/hooks/qemu.d/50-gpuvm";
 const HOOK_SINCE: Version = Version(6, 5, 0);
 /// The drop-in of Fabric Manager's unit.
 pub const UNIT: &str = "/etc/systemd/system/nvidia-fabricmanager.service.d/50-gpuvm.conf";
-/// What Fabric Manager's start runs, by the drop-in and by the packages' gpuvm-fabric.service.
+/// The command of Fabric Manager's start, by the drop-in and by the packages' gpuvm-fabric.service.
 const RESTORE: &str = "fabric restore --boot";
 /// The path of Fabric Manager's state with it; systemd makes the directory, by the drop-in.
 pub const STATE: &str = "/var/lib/nvidia-fabricmanager/fabricmanager.state";

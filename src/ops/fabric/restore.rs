@@ -66,7 +66,7 @@ pub struct Unrestored {
     pub partition: Option<u32>,
     /// Why it is not active.
     pub why: String,
-    /// What to do.
+    /// The remedy.
     pub hint: String,
 }
 
@@ -82,7 +82,7 @@ pub struct Restored {
     pub unplaced: Vec<Domain>,
     /// Guests that ran while nothing was active: they have lost NVLink and need a power cycle.
     pub broken: Vec<Domain>,
-    /// Those of them that have no NVLink partition now, each with what to do.
+    /// Those of them that have no NVLink partition now, each with the remedy.
     pub unrestored: Vec<Unrestored>,
     /// Whether it was done, not only shown.
     pub made: bool,
@@ -168,7 +168,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     }
 }
 
-/// What became of partitions that were to be activated, by those that were not.
+/// The fate of partitions that were to be activated, by those that were not.
 fn activated(
     entries: &[RestoreEntry],
     unplaced: Vec<Domain>,

@@ -15,7 +15,7 @@ const FORMAT: &str = "gpuvm-plan";
 const VERSION: u32 = 1;
 /// The largest plan, in bytes.
 const MOST: u64 = 16 << 20;
-/// What to do with a plan that does not hold.
+/// The remedy for a plan that does not hold.
 const HINT: &str = "plan again: `gpuvm plan --json`, with the options of this plan";
 
 /// A plan that was made before.
@@ -31,7 +31,7 @@ pub struct PlannedPlace {
     placement: Placement,
 }
 
-/// What every document of gpuvm begins with.
+/// The beginning of every document of gpuvm.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default)]

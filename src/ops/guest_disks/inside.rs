@@ -150,7 +150,7 @@ fn run(agent: &Agent<'_>, commands: &[Vec<String>]) -> InGuest {
     inside
 }
 
-/// Plans what to do on the disk that has got this size: the only one besides `others`.
+/// Plans the steps on the disk that has got this size: the only one besides `others`.
 fn planned(lsblk: &Value, bytes: u64, others: &BTreeSet<String>) -> Plan {
     let mut grown = of_size(lsblk, bytes).filter(|disk| !others.contains(text(disk, "name")));
     let (disk, more) = (grown.next(), grown.next());

@@ -161,7 +161,7 @@ fn line(name: &str, target: &str) -> String {
     format!("gpuvm disk remove {} {}", word(name), word(target))
 }
 
-/// Adds what to do where a guest does not let go of a disk.
+/// Adds the remedy where a guest does not release a disk.
 pub fn explained(error: Error, wanted: &RemoveDisk) -> Error {
     let Error::Apply(ApplyError::Failed { source: StepError::HoldsDisk { .. }, .. }) = &error
     else {

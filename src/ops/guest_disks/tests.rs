@@ -91,7 +91,7 @@ fn run_undo(stage: &Stage) -> Result<()> {
     undo::run(&mut session, &stage.world, &wanted).map(drop)
 }
 
-/// Whether the definition, and what runs, has disk `vdb`; the volumes of the pool.
+/// Whether the definition, and the running domain, has disk `vdb`; the volumes of the pool.
 fn state(stage: &Stage) -> (bool, bool, Vec<String>) {
     let defined = stage.fake.definition("a").contains("'vdb'");
     let live = stage.fake.xml("a", XmlOf::Live).unwrap().contains("'vdb'");

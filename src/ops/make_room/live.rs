@@ -20,7 +20,7 @@ const MOST: usize = 8;
 pub(super) struct Live<'a> {
     /// The host.
     pub topology: &'a Topology,
-    /// What domains hold.
+    /// The occupancy of the domains.
     pub held: &'a Occupancy,
     /// The request that needs a place.
     pub request: &'a Request,

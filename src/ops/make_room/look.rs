@@ -36,7 +36,7 @@ use gpuvm_core::tune::{Tuned, planned_request, together};
 pub(super) struct Ground {
     /// The host.
     pub topology: Topology,
-    /// What domains hold.
+    /// The occupancy of the domains.
     pub held: Occupancy,
     /// The request that needs a place.
     pub request: Request,
@@ -154,7 +154,7 @@ pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
         }
         Err(no) => {
             let number = ground.all.iter().filter(|one| may_move(one)).count();
-            // What would do, if it were allowed.
+            // Moves that would suffice, if they were allowed.
             let hint = if number < ground.all.len() {
                 ground.hint(world, wanted, |_| true)
             } else {
@@ -385,7 +385,7 @@ impl Search<'_> {
                 if let Err(error) = allowed(subjects, subject, place, &accepted, self.world) {
                     return Ok(Err((at, not_there(subject, &error))));
                 }
-                // What later ones find, the moves before them have changed.
+                // Facts that later ones depend on have been changed by the moves before them.
                 let is_first = planned.legs.is_empty();
                 let is_ready = refuse_far(subject, &tuned)
                     .and_then(|()| refuse_unready(self.world, subject, &tuned, is_first));

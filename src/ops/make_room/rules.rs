@@ -1,4 +1,4 @@
-//! Which guests may be moved, and what of a place is refused.
+//! Which guests may be moved, and the refusals of a place.
 
 use super::{RoomError, RoomRequest};
 use crate::bdf::Bdf;

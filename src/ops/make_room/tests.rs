@@ -86,7 +86,7 @@ fn has_room(stage: &Stage) -> bool {
     look(&stage.world, &eight()).is_ok_and(|room| room.is_done())
 }
 
-/// What of a definition a move leaves as it is.
+/// The parts of a definition that a move leaves alone.
 fn kept(stage: &Stage, name: &str) -> Vec<String> {
     let text = stage.fake.definition(name);
     let parts = ["<uuid>", "<name>", "<mac ", "<source file", "<memory unit", "<vcpu "];

@@ -56,7 +56,7 @@ pub struct Installed {
     /// Whether NCCL chooses otherwise with the file than without; a guest that needs none gets
     /// none.
     pub needed: bool,
-    /// The file, and what NCCL finds it by.
+    /// The file, and the files by which NCCL finds it.
     pub files: Vec<Placed>,
     /// Another file that NCCL uses instead of this one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub struct Installed {
     pub found: bool,
     /// Whether something was written.
     pub written: bool,
-    /// What to do if it does not.
+    /// The remedy if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -81,12 +81,12 @@ impl Installed {
     }
 }
 
-/// What to do with a guest's files.
+/// The action on a guest's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     /// Compare them.
     Check,
-    /// Report what would be written.
+    /// Report the files without writing them.
     DryRun,
     /// Write them.
     Install,
@@ -161,7 +161,7 @@ impl Wanted {
     }
 }
 
-/// What to do in a guest.
+/// The plan of the changes in a guest.
 struct Plan {
     files: Vec<Wanted>,
     /// The setting that names another file, and that file.
@@ -234,7 +234,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What to do if NCCL does not use the file.
+    /// The remedy if NCCL does not use the file.
     fn hint(&self, name: &str, manner: Manner) -> Option<String> {
         let name = word(name);
         if let Some((file, _)) = &self.overruled {

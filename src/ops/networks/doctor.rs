@@ -1,4 +1,4 @@
-//! `network doctor`: queries libvirt, the guest's agent and the host to find what breaks the path
+//! `network doctor`: queries libvirt, the guest's agent and the host to find the faults in the path
 //! of each of a guest's NICs. The judgement is in [`crate::network::doctor`].
 
 mod filter;

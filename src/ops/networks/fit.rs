@@ -40,7 +40,7 @@ pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<(
     Ok(())
 }
 
-/// Which settings a kind of network does not take, and what to do; none: it accepts all.
+/// The settings that a kind of network does not take, and the remedy; `None`: it accepts all.
 fn unfit(
     wish: &NicWish,
     kind: Kind,

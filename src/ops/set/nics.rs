@@ -87,7 +87,7 @@ pub(super) fn ports(subject: &Subject, wanted: &SetRequest) -> Result<Option<New
     Ok(Some(NewNics::Free(live.ports_without(&left(live, wishes))?)))
 }
 
-/// Adds what its NICs need on the host, and the changes of the running guest, if it is changed.
+/// Adds the needs of its NICs on the host, and the changes of the running guest, if it is changed.
 pub(super) fn settle(
     subject: &Subject,
     tuned: &Tuned,
@@ -111,8 +111,8 @@ pub(super) fn settle(
     Ok(())
 }
 
-/// The steps that give a running guest the NICs of its definition. Refuses what of those that stay
-/// does not change while it runs.
+/// The steps that give a running guest the NICs of its definition. Refuses changes of those that
+/// stay that are impossible while it runs.
 fn plugged(
     live: &DomainXml,
     after: &DomainXml,
@@ -154,7 +154,7 @@ fn plugged(
 }
 
 /// The NICs of a running guest that are connected to another network: the MAC address, the NIC then
-/// and now, without what libvirt has added to its network. `rates`: their other bandwidths.
+/// and now, without libvirt's additions to its network. `rates`: their other bandwidths.
 fn moved(
     live: &DomainXml,
     after: &DomainXml,
@@ -221,7 +221,7 @@ fn other(nic: Element<'_>, wish: &NicWish) -> Option<&'static str> {
     said.iter().find(|(_, wanted, is)| differs(wanted, is)).map(|(what, ..)| *what)
 }
 
-/// Adds what to do where a running guest does not let go of a device, or of vCPUs.
+/// Adds the remedy where a running guest does not release a device, or vCPUs.
 pub fn explained(error: Error, wanted: &SetRequest) -> Error {
     if let Some(Step::Live(LiveStep::PlugVcpus { name, vcpus, was })) = error.step() {
         let what = if vcpus < was { "does not release" } else { "does not get" };
@@ -239,7 +239,7 @@ pub fn explained(error: Error, wanted: &SetRequest) -> Error {
     error.around(Refusal::around(message, later(wanted)))
 }
 
-/// What to do where a running guest does not take part.
+/// The remedy where a running guest does not take part.
 fn later(wanted: &SetRequest) -> String {
     format!(
         "`{}` again once the guest has finished booting; `{}` changes its next start instead",

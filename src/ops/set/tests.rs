@@ -240,7 +240,7 @@ fn what_was_accepted_for_a_neighbour_does_not_count() {
         assert_eq!(code, Some("set-shared-fabric"), "{count}: {error:?}");
     }
     assert_eq!(stage.fake.definition("a"), before);
-    // What its own record says counts.
+    // Its own record counts.
     let mut record = GuestRecord::new(UUID, "a", "test:///fake");
     for (said, is_accepted) in [("false", false), ("true", true)] {
         record.told = Some([("accept-shared-fabric".into(), vec![said.into()])].into());

@@ -22,7 +22,7 @@ fn job(id: u32) -> SlurmJob {
     SlurmJob { cluster: "c".into(), id, node: "n".into(), submitted_s: 100 }
 }
 
-/// What Slurm says of a job.
+/// Slurm's answer about a job.
 fn said(id: u32, state: &str, submitted_s: u64) -> NodeJob {
     NodeJob { id, state: state.into(), submitted_s, gres: "gres:gpuvm:2".into() }
 }

@@ -37,7 +37,7 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
                     if let Some(there) = volumes.iter().find(|other| other.name == volume.name) {
                         return Err(taken(pool, there, hypervisor)?);
                     }
-                    // What no pool lists, as a link to nothing.
+                    // A file that no pool lists, as a dangling link.
                     if let Some(path) = volume_place(pool, &volume.name, hypervisor)? {
                         absent(&path)?;
                     }

@@ -203,7 +203,7 @@ impl Tracked {
         self.compared = found.collect();
     }
 
-    /// What differs from its XML.
+    /// The differences from its XML.
     pub(super) fn compared(&self) -> &[LoadFinding] {
         &self.compared
     }

@@ -49,7 +49,7 @@ pub struct TunedDomain {
     /// Settings that stay as its owner chose them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_alone: Vec<LeftAlone>,
-    /// What `check` finds in it afterwards.
+    /// The findings of `check` in it afterwards.
     pub findings: Vec<Finding>,
     /// Why it cannot be tuned; none: it can.
     #[serde(skip_serializing_if = "Option::is_none")]

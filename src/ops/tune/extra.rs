@@ -30,7 +30,7 @@ pub struct Extra {
     /// The parts of the definition that wait for the next start; none: no running guest was
     /// examined.
     pub waits: Option<Vec<String>>,
-    /// What remains of the previous state, in words.
+    /// The remains of the previous state, in words.
     pub stays: Vec<String>,
     /// The part of the request that is not done.
     pub undone: Option<String>,

@@ -49,7 +49,7 @@ pub struct Subjects {
     /// The domains.
     pub all: Vec<Subject>,
     topology: Topology,
-    /// What all domains hold, theirs included.
+    /// The occupancy of all domains, theirs included.
     occupancy: Occupancy,
     /// The best I/O settings of their disks.
     disks: BTreeMap<String, DiskIo>,
@@ -302,7 +302,7 @@ impl Subjects {
         &self.topology
     }
 
-    /// What all domains hold, theirs included.
+    /// The occupancy of all domains, theirs included.
     pub fn occupancy(&self) -> &Occupancy {
         &self.occupancy
     }
@@ -349,7 +349,7 @@ impl Subjects {
         Ok(tuned)
     }
 
-    /// What tuning leaves alone of each domain, as its owner chose it.
+    /// The settings of each domain that tuning leaves alone, as its owner chose them.
     pub fn left_alone(&self, wanted: &Tune, tuned: &[Result<Tuned, TuneError>]) -> Vec<Vec<Left>> {
         let given = self.given(&wanted.items, wanted);
         let of = |(subject, tuned): (&Subject, &Result<Tuned, TuneError>)| {

@@ -23,7 +23,7 @@ pub struct Ticker {
 }
 
 impl Ticker {
-    /// Reports what `look` returns, bytes done and all bytes, until this is dropped.
+    /// Reports the result of `look`, bytes done and all bytes, until this is dropped.
     pub fn new(
         reporter: &Arc<dyn Reporter>,
         mut look: impl FnMut() -> Option<(u64, u64)> + Send + 'static,

@@ -1,4 +1,4 @@
-//! One example of each setting: what `tune` changes, and the lines removed and added.
+//! One example of each setting: the change by `tune`, and the lines removed and added.
 
 use crate::cpuset::CpuSet;
 use crate::domain::edit::DomainEdit;

@@ -405,7 +405,7 @@ fn isolated_cores_are_for_vcpus_and_the_others_for_helpers() {
     assert!(says(&share, "pcpus 4-7,12-15 are isolated", false));
     let few = plan_on(&host, &[], &vcpus(4)).unwrap();
     assert_eq!((pins(&few), few.emulator_pin.to_string()), (vec![6, 14, 7, 15], "0,8".into()));
-    // More than are isolated: what disturbs is still on the others.
+    // More than are isolated: threads that disturb are still on the others.
     let many = plan_on(&host, &[], &vcpus(12)).unwrap();
     assert!(says(&many, "are not isolated", true), "{:?}", many.reasons);
     assert!(!many.emulator_pin.intersects(&host.parts().isolated), "{}", many.emulator_pin);

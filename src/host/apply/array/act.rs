@@ -241,7 +241,7 @@ pub(super) fn check(device: &str, wanted: &FileSystem) -> Result<(), ArrayError>
     Err(ArrayError::OtherContent { device: device.to_owned(), found, wanted: words(wanted) })
 }
 
-/// Returns what blkid finds on a device; none: nothing it knows. Needs permission to read the
+/// Returns blkid's findings on a device; `None` if it knows none. Needs permission to read the
 /// device.
 pub fn signature(device: &str) -> Result<Option<FileSystem>, CommandError> {
     let text = match output(&["blkid", "--probe", "--output", "export", device], MDADM_S) {

@@ -210,7 +210,7 @@ fn early(topology: &Topology, functions: &Listed, held: &BTreeSet<Bdf>) -> BootF
     (EARLY, Some(text))
 }
 
-/// What scripts of the initramfs begin with that release held drives: `release DIRECTORY` lets the
+/// The beginning of scripts of the initramfs that release held drives: `release DIRECTORY` lets the
 /// kernel choose a driver for one, if it is held.
 fn releasing() -> String {
     format!(

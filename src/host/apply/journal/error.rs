@@ -25,7 +25,7 @@ pub enum JournalError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What only that version knows, with its verb.
+        /// The step that only that version knows, with its verb.
         what: String,
     },
 }

@@ -53,7 +53,7 @@ impl Damaged {
         matches!(self.error, JournalError::Newer { .. })
     }
 
-    /// What ends the change, as a hint.
+    /// The command that ends the change, as a hint.
     pub fn hint(&self) -> &'static str {
         if self.is_newer() {
             "`recover` of the gpuvm that wrote it finishes or undoes the change: install that \

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 struct Fake {
     active: RefCell<BTreeSet<u32>>,
     calls: RefCell<Vec<String>>,
-    /// What calls return, by number: a code, and whether the change is made anyway.
+    /// The results of calls, by number: a code, and whether the change is made anyway.
     codes: Vec<(usize, i32, bool)>,
     /// The call from which it is unreachable.
     away_from: Cell<Option<usize>>,

@@ -173,7 +173,7 @@ impl fmt::Display for SnapshotStep {
     }
 }
 
-/// What gpuvm says of a snapshot that it makes.
+/// The description of gpuvm's own snapshots.
 const MAKER: &str = "gpuvm";
 
 /// The description of the snapshot that a step makes.

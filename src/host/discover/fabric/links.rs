@@ -55,7 +55,7 @@ pub struct Read {
     pub by: String,
     /// Why NVML did not answer, for the user.
     pub note: Option<String>,
-    /// Why the stored file is not used, with what helps.
+    /// Why the stored file is not used, with the remedy.
     pub unread: Option<String>,
 }
 
@@ -148,7 +148,7 @@ fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsEr
 /// A query in progress.
 pub struct Begun {
     kept: Vec<Kept>,
-    /// Why the stored file is not used, with what helps.
+    /// Why the stored file is not used, with the remedy.
     unread: Option<String>,
     /// GPUs to query from NVML.
     pub unknown: Vec<Bdf>,

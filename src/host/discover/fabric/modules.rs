@@ -109,7 +109,7 @@ impl Modules {
     }
 }
 
-/// Returns what helps where an error is about the admin's file; none: it is about another.
+/// Returns the remedy where an error is about the admin's file; `None`: it is about another.
 pub fn hint(error: &FsError) -> Option<String> {
     let (FsError::Malformed { path, .. } | FsError::NotText { path, .. }) = error else {
         return None;

@@ -1,5 +1,6 @@
-//! What decides at boot which driver gets a GPU: files of modprobe, module lists, kernel arguments,
-//! the initramfs; and how arguments and initramfs are changed on this distribution.
+//! The configuration that decides at boot which driver gets a GPU: files of modprobe, module lists,
+//! kernel arguments, the initramfs; and how arguments and initramfs are changed on this
+//! distribution.
 
 use super::{lines, text};
 use crate::discover::isolation::option_files;
@@ -22,7 +23,7 @@ pub const RELEASE: [&str; 2] = [
 /// A module that was joined with another one.
 const VIRQFD: &str = "vfio_virqfd";
 
-/// Reads what binds drivers at boot; none where there is nothing to read.
+/// Reads the configuration that binds drivers at boot; `None` if there is nothing to read.
 pub(super) fn drivers(root: &FsRoot, topology: &Topology) -> Result<Option<BootDrivers>, FsError> {
     let mut drivers = BootDrivers::default();
     let mut is_known = arguments(&topology.machine().kernel_arguments, &mut drivers);

@@ -43,7 +43,7 @@ pub(super) fn running(root: &FsRoot) -> Result<Option<Vec<String>>, FsError> {
     Ok((!pids.is_empty()).then_some(found))
 }
 
-/// Reads what an admin has changed in the units of libvirt's daemons; none where there are no units.
+/// Reads an admin's changes in the units of libvirt's daemons; `None` if there are no units.
 pub(super) fn daemon_units(root: &FsRoot) -> Result<Option<Vec<DaemonUnit>>, FsError> {
     if !UNITS.iter().any(|dir| root.exists(dir)) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What every guest needs of its host: KVM, libvirt's daemon, QEMU, UEFI firmware.
+//! Requirements of every guest on its host: KVM, libvirt's daemon, QEMU, UEFI firmware.
 
 use super::text;
 use crate::fsroot::{FsError, FsRoot};

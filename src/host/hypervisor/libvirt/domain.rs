@@ -215,7 +215,7 @@ impl Libvirt {
         };
         let asked: Vec<Option<(Domain, u32)>> = wanted.iter().map(listed).collect();
         let next = AtomicUsize::new(0);
-        // The calling thread takes what these read.
+        // The calling thread takes the values that these read.
         let read = |tell: mpsc::Sender<(usize, Option<String>)>| {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);

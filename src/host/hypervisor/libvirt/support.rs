@@ -54,14 +54,14 @@ struct ValueList {
     values: Vec<String>,
 }
 
-/// Why libvirt does not say what guests can have.
+/// Why libvirt does not report the abilities of guests.
 struct Refused {
     why: String,
     /// Whether the caller may not ask.
     is_denied: bool,
 }
 
-/// What libvirt says of the guests that it can run.
+/// libvirt's report of the guests that it can run.
 pub(super) struct Supported {
     pub(super) support: GuestSupport,
     /// Why KVM cannot be used; none: it can, or QEMU is missing.
@@ -113,7 +113,8 @@ pub(super) fn supported(connection: &Connect) -> Option<Supported> {
     Some(Supported { support, no_kvm: kvm.err().map(|refused| refused.why) })
 }
 
-/// Whether it offers iommufd for functions of the host; none: it does not say what guests can have.
+/// Whether it offers iommufd for functions of the host; `None`: it does not report the abilities of
+/// guests.
 pub(super) fn offers_iommufd(connection: &Connect) -> Option<bool> {
     let ask = |virt| capabilities(connection, virt).ok();
     let found = ask("kvm").or_else(|| ask("qemu"))?;

@@ -52,7 +52,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
                 _ => continue,
             };
             let path = element.attr("path").map(|path| path.into_owned());
-            // What new settings are copied from; other domains' are, too.
+            // The source of new firmware settings; other domains' are, too.
             let template = attr(element, "template").filter(|path| path.starts_with('/'));
             all.extend(template.map(|path| plain(path, How::Boot, false)));
             let found = text.into_iter().chain(source).chain(path);
@@ -73,7 +73,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
             _ => {}
         }
     }
-    // Of what an argument of QEMU names it is not known whether it is written.
+    // Of files named by an argument of QEMU it is not known whether they are written.
     all.extend(arguments::paths(root).into_iter().map(|(path, is_image)| Named {
         raw: !is_image,
         told: false,

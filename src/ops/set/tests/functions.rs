@@ -235,7 +235,7 @@ fn with_vfs() -> (Topology, Vec<Bdf>) {
     for device in parts.devices.iter_mut().filter(|device| device.bdf == pf.bdf) {
         device.sriov = Some(Sriov::Pf { total: 8, enabled: 2 });
         device.class = 0x02_0000;
-        // What its functions may do is asked of a network device that is there.
+        // The permissions of its functions are queried from an existing network device.
         let net = serde_json::json!({"netdevs": ["lo"]});
         device.net = Some(serde_json::from_value(net).unwrap());
     }
