@@ -1,5 +1,5 @@
-//! `make demo` on machines as strangers have them: without KVM, with a read-only /sys, without root, in a container that
-//! may not mount. Nowhere is a libvirtd needed.
+//! `make demo` on machines as strangers have them: without KVM, with a read-only /sys, without
+//! root, in a container that may not mount. Nowhere is a libvirtd needed.
 
 use crate::support::daemon::namespaces;
 use crate::support::{project, run};

@@ -468,7 +468,8 @@ fn a_virtual_machine_without_an_iommu_has_one_verdict_and_says_what_its_hypervis
     let dir = scratch();
     let (root, record) = (dir.path().join("root"), dir.path().join("record.json"));
     unpack(&host_text("h100-guest"), &root).unwrap();
-    // As the kernel shows it, each function has a link to its bus; the record written by hand lacks it.
+    // As the kernel shows it, each function has a link to its bus; the record written by hand lacks
+    // it.
     let functions = root.join("sys/devices/pci0000:00");
     for entry in fs::read_dir(functions).unwrap() {
         let function = entry.unwrap().path();
@@ -770,8 +771,8 @@ fn create_and_bind_refuse_what_surely_fails_and_let_the_other_gpus_be() {
     }
 }
 
-/// A KVM that is none, a request that no host meets and an image that is missing: all are named, and
-/// no step is done.
+/// A KVM that is none, a request that no host meets and an image that is missing: all are named,
+/// and no step is done.
 #[test]
 fn create_names_all_obstacles_at_once() {
     let Some(host) = with_rmrr("0000:34:00.0") else { return };

@@ -578,8 +578,8 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     unread(&later, "it is not a regular file", &verbs);
 }
 
-/// Asserts that `host show` says for this reason that the kept NVLinks are not used, and these verbs
-/// in the same words.
+/// Asserts that `host show` says for this reason that the kept NVLinks are not used, and these
+/// verbs in the same words.
 fn unread(machine: &Machine, reason: &str, verbs: &[&[&str]]) {
     let said = |args: &[&str]| {
         let (code, out, err) = machine.gpuvm(args, false);

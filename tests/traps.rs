@@ -199,8 +199,8 @@ fn names_none_of(words: &[&str]) {
     sources(&project().join("src"), &mut texts);
     assert!(texts.len() > 100, "only {} files were seen", texts.len());
     for text in &texts {
-        // Settings of firmware there are looked at, so that no guest gets those of another; a hint says
-        // where QEMU keeps the files of shared memory.
+        // Settings of firmware there are looked at, so that no guest gets those of another; a hint
+        // says where QEMU keeps the files of shared memory.
         let program = text.split("#[cfg(test)]").next().unwrap();
         let program = program.replace("/var/lib/libvirt/qemu/nvram\"", "");
         let program = program.replace("below /var/lib/libvirt/qemu/ram", "");

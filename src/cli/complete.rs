@@ -1,6 +1,6 @@
-//! Completion on Tab: the shell runs this program, which knows its own options and, unlike a script,
-//! the guests, images, networks and devices that are there now. A remote libvirt is not asked: it
-//! would be slow, or ask for a password.
+//! Completion on Tab: the shell runs this program, which knows its own options and, unlike a
+//! script, the guests, images, networks and devices that are there now. A remote libvirt is not
+//! asked: it would be slow, or ask for a password.
 
 use super::args::{KnownArgs, whole};
 use super::fleet::host_names;

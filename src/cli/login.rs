@@ -210,9 +210,10 @@ fn run(
     Err(around(error, "cannot run sh", "`sudo apt install openssh-client`"))
 }
 
-/// A script that runs its words, a command of ssh, and ends with its status. Where it did not get in
-/// it is asked once more, without a question and without a command: if the guest refuses every key,
-/// the script says so. As a script it needs no gpuvm that waits, and is as deaf to signals as ssh.
+/// A script that runs its words, a command of ssh, and ends with its status. Where it did not get
+/// in it is asked once more, without a question and without a command: if the guest refuses every
+/// key, the script says so. As a script it needs no gpuvm that waits, and is as deaf to signals as
+/// ssh.
 fn script(options: &[OsString], found: &Login, caller: Option<&User>) -> String {
     let quoted = |text: &OsStr| word(&text.to_string_lossy()).into_owned();
     let options: Vec<String> = options.iter().map(|option| quoted(option)).collect();

@@ -87,8 +87,8 @@ impl Way<'_> {
         Some(Lack { what, remedy })
     }
 
-    /// Returns the defect by which GPUs and NICs of one guest do not reach each other, and the version
-    /// that has it; none: they do, or there are not two.
+    /// Returns the defect by which GPUs and NICs of one guest do not reach each other, and the
+    /// version that has it; none: they do, or there are not two.
     pub fn unreached(&self, functions: &[Bdf]) -> Option<(Defect, Version)> {
         let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
         let is_peer = |kind| matches!(kind, DeviceKind::Gpu | DeviceKind::Nic);

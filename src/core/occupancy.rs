@@ -183,8 +183,8 @@ pub struct Occupancy {
     /// others on several nodes lies beside it, as when they were placed. It does not count as held.
     #[serde(skip)]
     pub own_memory: Vec<(NodeSet, MemSize)>,
-    /// Functions of such a guest: it keeps those that no other would get, since they are excluded or
-    /// unhealthy.
+    /// Functions of such a guest: it keeps those that no other would get, since they are excluded
+    /// or unhealthy.
     #[serde(skip)]
     pub own_devices: Vec<Bdf>,
     /// vCPUs and memory of the cells of such a guest. An amount of memory that is theirs in all

@@ -256,8 +256,8 @@ pub enum Prefer {
     Package,
 }
 
-/// Which L3 caches vCPUs are to be below, on a host with several sizes: AMD's X3D processors have one
-/// large one.
+/// Which L3 caches vCPUs are to be below, on a host with several sizes: AMD's X3D processors have
+/// one large one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -61,8 +61,8 @@ pub struct Abilities {
     /// The fastest link that a root port can be set to, in units of 0.1 GT/s; none if it cannot be
     /// set.
     pub port_speed_dgts: Option<u32>,
-    /// Whether libvirt offers iommufd for functions of the host, which it does where its QEMU and the
-    /// kernel have it, too; none: not known, as in records of before.
+    /// Whether libvirt offers iommufd for functions of the host, which it does where its QEMU and
+    /// the kernel have it, too; none: not known, as in records of before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommufd: Option<bool>,
 }
@@ -86,8 +86,8 @@ impl Stack {
         Stack::assumed(Version(11, 3, 0), Version(10, 0, 0))
     }
 
-    /// The stack of these versions. Nobody can be asked; each number is that of the release in which
-    /// the feature came.
+    /// The stack of these versions. Nobody can be asked; each number is that of the release in
+    /// which the feature came.
     pub fn assumed(libvirt: Version, qemu: Version) -> Stack {
         let versions = Versions { libvirt: Some(libvirt), qemu: Some(qemu) };
         let abilities = Abilities {

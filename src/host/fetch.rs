@@ -2,7 +2,8 @@
 //! a dozen crates less than a client of our own.
 //!
 //! A file is written here, and not by curl: so what fills the disk is known exactly, and a curl
-//! whose gpuvm was killed ends with its pipe. A file that was broken off is continued where it ends.
+//! whose gpuvm was killed ends with its pipe. A file that was broken off is continued where it
+//! ends.
 
 use crate::program::command;
 use crate::trace::{Running, removed, wrote};
@@ -124,8 +125,8 @@ pub struct Part {
     file: Flock<File>,
 }
 
-/// Returns the directory of fetched files: the host's for root, otherwise the user's own. It is made
-/// as needed, and refused if others may write into it.
+/// Returns the directory of fetched files: the host's for root, otherwise the user's own. It is
+/// made as needed, and refused if others may write into it.
 pub fn cache() -> io::Result<PathBuf> {
     let is_root = nix::unistd::geteuid().is_root();
     let own = || {
@@ -145,7 +146,8 @@ pub fn cache() -> io::Result<PathBuf> {
 }
 
 impl Part {
-    /// Opens a file to fetch into, which is made if it is missing; none: another run is fetching it.
+    /// Opens a file to fetch into, which is made if it is missing; none: another run is fetching
+    /// it.
     pub fn open(path: &Path) -> io::Result<Option<Part>> {
         let mut options = OpenOptions::new();
         let no_link = nix::fcntl::OFlag::O_NOFOLLOW.bits();

@@ -123,8 +123,8 @@ impl HeldDir {
         self.path().join(name)
     }
 
-    /// The path of the directory itself, which is valid while it is held. Where /proc is that of other
-    /// processes, it is the resolved path.
+    /// The path of the directory itself, which is valid while it is held. Where /proc is that of
+    /// other processes, it is the resolved path.
     pub fn path(&self) -> PathBuf {
         let held = PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
         if held.symlink_metadata().is_ok() { held } else { self.resolved.clone() }

@@ -235,8 +235,8 @@ fn startup_steps(world: &World, program: Option<&str>, installed: bool) -> Resul
     Ok(steps)
 }
 
-/// The steps that undo a change, of which one may take back a start with the host: the files for all
-/// guests that start with it stay as long as another one does, and go with the last.
+/// The steps that undo a change, of which one may take back a start with the host: the files for
+/// all guests that start with it stay as long as another one does, and go with the last.
 pub(crate) fn undone(
     steps: Vec<Step>,
     name: &str,

@@ -169,8 +169,8 @@ pub fn create(world: &World, wanted: &CreateRequest) -> Result<Change<DomainXml>
     Ok(change)
 }
 
-/// Makes a guest, and waits as requested. A signal undoes everything until the guest is started, and
-/// ends the wait for its address.
+/// Makes a guest, and waits as requested. A signal undoes everything until the guest is started,
+/// and ends the wait for its address.
 pub fn run(
     session: &mut Session<'_>,
     world: &World,

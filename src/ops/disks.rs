@@ -169,8 +169,9 @@ pub fn linked_functions(xml: &DomainXml) -> Vec<(String, Bdf)> {
 }
 
 /// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks,
-/// those that serve its vDPA NICs, and those that arguments name by a link: they count as held, so that no other guest gets the
-/// function. Only functions that could be passed through: disks share an AHCI controller.
+/// those that serve its vDPA NICs, and those that arguments name by a link: they count as held, so
+/// that no other guest gets the function. Only functions that could be passed through: disks share
+/// an AHCI controller.
 pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
     let mut functions: Vec<Bdf> = linked_functions(xml).into_iter().map(|(_, bdf)| bdf).collect();
     let mut files = files_of(xml, &[]);

@@ -116,8 +116,8 @@ pub struct HostPlace {
     pub compromises: usize,
     /// The fewest NVLinks between two of its GPUs; none: it has fewer than two.
     pub nvlinks: Option<u32>,
-    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none: no
-    /// GPU, or no NIC.
+    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none:
+    /// no GPU, or no NIC.
     pub nic: Option<String>,
     /// How well it suits the guest.
     #[serde(skip)]

@@ -22,8 +22,8 @@ d=$(mktemp -d /run/gpuvm-shell.XXXXXX 2>/dev/null || mktemp -d) &&
 /// Becomes a shell in the directory $1, on a terminal of $2 rows and $3 columns of kind $4. What
 /// looks whether gpuvm is still there ends it with its terminal.
 ///
-/// `script` of util-linux 2.38 does not end with its shell where its input is no terminal, so the shell
-/// ends it, and its status is in a file.
+/// `script` of util-linux 2.38 does not end with its shell where its input is no terminal, so the
+/// shell ends it, and its status is in a file.
 const SHELL: &str = r#"d=$1
 export HOME="${HOME-/root}" TERM="$4" SHELL="${SHELL-/bin/sh}"
 [ ! -x /bin/bash ] || SHELL=/bin/bash
@@ -152,7 +152,8 @@ fn run(inside: &Inside<'_>, script: &str, words: &[String]) -> Result<Vec<u8>> {
 }
 
 impl GuestShell<'_> {
-    /// Ends the shell, and removes its directory in the guest. Returns its status; none: it was left.
+    /// Ends the shell, and removes its directory in the guest. Returns its status; none: it was
+    /// left.
     pub fn end(self) -> Result<Option<u8>> {
         for handle in self.handles {
             // Those that it has ended with are closed.

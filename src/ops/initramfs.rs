@@ -1,5 +1,5 @@
-//! Renewing the initramfs as a step of a change, or by hand after it. Refused where no known program
-//! makes it, before anything is changed.
+//! Renewing the initramfs as a step of a change, or by hand after it. Refused where no known
+//! program makes it, before anything is changed.
 
 use crate::apply::array::ArrayStep;
 use crate::apply::bind::boot::COPIED;

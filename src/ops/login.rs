@@ -45,8 +45,8 @@ pub struct Login {
     pub uuid: String,
     /// Its address.
     pub address: IpAddr,
-    /// Whether packets to it are known to reach the guest; false: the caller named it, or only another
-    /// machine's libvirt does.
+    /// Whether packets to it are known to reach the guest; false: the caller named it, or only
+    /// another machine's libvirt does.
     pub proven: bool,
     /// The user in the guest; none: unknown.
     pub user: Option<String>,

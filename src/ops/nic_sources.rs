@@ -120,8 +120,8 @@ fn no_source(
     }
 }
 
-/// The same as facts for the checker, but for networks that are only down, which is no mistake of the
-/// definition. An embedded QEMU driver has no networks of its own, so none is missing there.
+/// The same as facts for the checker, but for networks that are only down, which is no mistake of
+/// the definition. An embedded QEMU driver has no networks of its own, so none is missing there.
 pub(crate) fn facts(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<NicFact>> {
     let name = xml.name();
     let is_embedded = hypervisor.opened_uri().contains(":///embed");

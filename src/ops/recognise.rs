@@ -1,5 +1,6 @@
 //! Whether the devices at a guest's addresses are those that it had when they were recorded in its
-//! metadata. Cards that are added or removed move addresses: the drive at one may now be the host's.
+//! metadata. Cards that are added or removed move addresses: the drive at one may now be the
+//! host's.
 
 use crate::bdf::Bdf;
 use crate::discover::identity::{self, Finder};
@@ -126,7 +127,8 @@ pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>>
     Ok(all)
 }
 
-/// The recorded functions at whose addresses the recorded device is, or another, as `likeness` says.
+/// The recorded functions at whose addresses the recorded device is, or another, as `likeness`
+/// says.
 pub(crate) fn compared(xml: &DomainXml, root: &FsRoot, likeness: Likeness) -> Result<Vec<Bdf>> {
     let finder = Finder::new(root);
     let mut all = Vec::new();

@@ -99,8 +99,8 @@ pub struct SetRequest {
     pub memory: Option<MemSize>,
     /// GPUs; those that it has stay, as far as it has more.
     pub gpus: Option<u32>,
-    /// Whether all of its GPUs may be others where no set of this number has its own; of a guest whose
-    /// GPUs were only counted they may in any case, if it is off.
+    /// Whether all of its GPUs may be others where no set of this number has its own; of a guest
+    /// whose GPUs were only counted they may in any case, if it is off.
     pub may_move: bool,
     /// Exactly these GPUs, whichever it has; none: it chooses.
     pub gpu_set: Option<Vec<Bdf>>,
@@ -131,7 +131,8 @@ pub struct SetRequest {
 }
 
 impl SetRequest {
-    /// The settings with these GPUs, none: its own stay; and with these root ports for functions, none: any.
+    /// The settings with these GPUs, none: its own stay; and with these root ports for functions,
+    /// none: any.
     pub(crate) fn tuning(&self, gpus: Option<GpuWish>, ports: Option<BTreeSet<u8>>) -> Tune {
         let resize = Resize {
             vcpus: self.vcpus,
@@ -312,8 +313,8 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
     })
 }
 
-/// Plans a guest with any GPUs of the wanted number, as `apply` does where none of that number has its
-/// own; none: its GPUs stay, or there are no such GPUs.
+/// Plans a guest with any GPUs of the wanted number, as `apply` does where none of that number has
+/// its own; none: its GPUs stay, or there are no such GPUs.
 fn moved(subjects: &Subjects, subject: &Subject, wanted: &SetRequest) -> Result<Option<Tuned>> {
     let Some(count) = wanted.gpus.filter(|_| !subject.running) else { return Ok(None) };
     let own = gpus::number(subject, subjects).unwrap_or_default();

@@ -368,8 +368,8 @@ pub fn epilog(
 }
 
 /// Deletes the guests of this cluster whose job does not have its node any more; `ask` returns the
-/// jobs of a node. Nothing is deleted where Slurm does not answer. What fails for one guest keeps no
-/// other from being deleted; the first such error is returned.
+/// jobs of a node. Nothing is deleted where Slurm does not answer. What fails for one guest keeps
+/// no other from being deleted; the first such error is returned.
 pub fn reconcile(
     session: &mut Session<'_>,
     world: &World,

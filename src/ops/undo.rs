@@ -64,7 +64,8 @@ pub enum UndoError {
     /// The guest has written on a disk that was made for it as another one is.
     #[error("{change} made disk {path}, on which domain `{name}` has written since")]
     Written { change: String, path: String, name: String },
-    /// It is not known whether the guest has written on a disk that was made for it as another one is.
+    /// It is not known whether the guest has written on a disk that was made for it as another one
+    /// is.
     #[error("it is not known whether domain `{name}` has written on {path} of {change}: {why}")]
     Unproven { name: String, path: String, change: String, why: String },
     /// The domain has state that belongs to the disks that the change made.
@@ -252,8 +253,8 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     Ok(Change { warnings: stays, question, again, ..change })
 }
 
-/// Adds the steps that delete images of a change which are proven to be the domain's own and without
-/// data, so that nothing is lost with them. Returns the others.
+/// Adds the steps that delete images of a change which are proven to be the domain's own and
+/// without data, so that nothing is lost with them. Returns the others.
 fn unwritten_go(
     world: &World,
     (row, entry, now): (&DomainSummary, &Entry, &str),

@@ -111,8 +111,8 @@ impl World {
         self.fabric.clone()
     }
 
-    /// The libvirt and QEMU of a recorded host: as `named`, as they were recorded, or the usual ones;
-    /// none: it is no record, and its libvirt is asked.
+    /// The libvirt and QEMU of a recorded host: as `named`, as they were recorded, or the usual
+    /// ones; none: it is no record, and its libvirt is asked.
     pub fn stack(&self, topology: &Topology, named: Option<Stack>) -> Option<RecordedStack> {
         let recorded = topology.machine().stack;
         let stack = named.or(recorded).unwrap_or_else(Stack::usual);

@@ -1,5 +1,5 @@
-//! A pool in which others copy files by libvirt, which does not look at its directory meanwhile, or by
-//! `cp`: whatever gpuvm makes there, also where it is killed, their files stay as they are.
+//! A pool in which others copy files by libvirt, which does not look at its directory meanwhile, or
+//! by `cp`: whatever gpuvm makes there, also where it is killed, their files stay as they are.
 
 use crate::libvirt::files;
 use crate::libvirt::place::{MOST, POOL_DIR, Place, until};

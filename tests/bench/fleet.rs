@@ -18,8 +18,8 @@ const KINDS: [(&str, usize); 5] =
 const STATES: usize = 20;
 const GUESTS: usize = 10;
 const SIZES: [usize; 4] = [200, 1000, 3000, 10_000];
-/// Limit over 200 hosts, in ms: of the time on CPUs for records alone, and a goal for the clock, and
-/// with guests.
+/// Limit over 200 hosts, in ms: of the time on CPUs for records alone, and a goal for the clock,
+/// and with guests.
 const MOST_MS: f64 = 1000.0;
 /// Limit of what each further host takes of memory, in KiB: its row, not its layout.
 const MOST_KIB: f64 = 8.0;

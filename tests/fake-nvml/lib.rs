@@ -1,6 +1,6 @@
-//! A fake of NVML, `libnvidia-ml.so.1`: the functions that report module ids, NVLinks and the health
-//! of GPUs. Compiled by the tests with rustc; configured by the file of the fake Fabric Manager
-//! (fake-nvfm/setting.rs).
+//! A fake of NVML, `libnvidia-ml.so.1`: the functions that report module ids, NVLinks and the
+//! health of GPUs. Compiled by the tests with rustc; configured by the file of the fake Fabric
+//! Manager (fake-nvfm/setting.rs).
 
 #[path = "../fake-nvfm/setting.rs"]
 mod setting;

@@ -1,5 +1,5 @@
-//! Images that are fetched over https from a vendor's server, with its checksums and signatures, and
-//! every way in which that fails.
+//! Images that are fetched over https from a vendor's server, with its checksums and signatures,
+//! and every way in which that fails.
 
 use super::files;
 use super::image::{Place, disk, sum};
@@ -82,7 +82,8 @@ impl Vendor {
         format!("https://localhost:{}/{manner}/{name}", self.ports[0])
     }
 
-    /// Writes the table of known images: `a`, whose files are served in a manner, with further lines.
+    /// Writes the table of known images: `a`, whose files are served in a manner, with further
+    /// lines.
     fn table(&self, url: &str, more: &str) {
         let text = format!("[image.a]\nurl = \"{url}\"\nca = \"ca.pem\"\n{more}\n");
         fs::write(self.dir.path().join("images.toml"), text).unwrap();

@@ -91,7 +91,8 @@ impl Ground {
 
     /// The state that shows whether a command has changed something.
     fn seen(&self) -> String {
-        // At once, since virsh takes longer to load than to answer; of a domain that is gone it says so.
+        // At once, since virsh takes longer to load than to answer; of a domain that is gone it
+        // says so.
         let all =
             format!("domstate '{NAME}'; dumpxml '{NAME}'; dumpxml --inactive '{NAME}'; list --all");
         let libvirt = self.place.daemon.virsh(&[&all]).1;

@@ -596,7 +596,8 @@ fn rpm_installs_and_its_program_needs_an_old_glibc_only() {
         assert!(dir.path().join(path).is_file(), "{path}");
     }
     assert_eq!(fs::read_link(dir.path().join("usr/bin/nvidia-vm")).unwrap(), Path::new("gpuvm"));
-    // README.md says for which distributions the packages are: RHEL 9 has glibc 2.34, Debian 12 has 2.36.
+    // README.md says for which distributions the packages are: RHEL 9 has glibc 2.34, Debian 12 has
+    // 2.36.
     let symbols = done(Command::new("objdump").arg("-T").arg(dir.path().join("usr/bin/gpuvm")));
     let newest = symbols.split("GLIBC_2.").skip(1).filter_map(|rest| {
         rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|minor| minor.parse::<u32>().ok())

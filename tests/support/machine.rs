@@ -35,8 +35,8 @@ pub fn enter() {
     if ENTERED.replace(true) || !nix::unistd::geteuid().is_root() {
         return;
     }
-    // A test program that a test has started has them already, and reads in /proc/self/mountinfo what
-    // its first thread sees.
+    // A test program that a test has started has them already, and reads in /proc/self/mountinfo
+    // what its first thread sees.
     let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     if mounts.contains(PREFIX) {
         return;

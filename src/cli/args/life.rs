@@ -100,8 +100,8 @@ pub struct StartArgs {
 pub struct OnlyArgs {
     /// Refuse a domain of another UUID
     ///
-    /// For scripts: `gpuvm show NAME --json` has the UUID. It is compared again once no other change
-    /// can come in between.
+    /// For scripts: `gpuvm show NAME --json` has the UUID. It is compared again once no other
+    /// change can come in between.
     #[arg(long, value_name = "UUID", help_heading = GUEST, hide_short_help = true)]
     pub uuid: Option<String>,
 }

@@ -157,8 +157,8 @@ pub struct CreateArgs {
     pub reserve_pages: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe ports
-    /// that do not redirect; the plan names the guests or ports.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe
+    /// ports that do not redirect; the plan names the guests or ports.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// Allow `gpuvm make-room` to move the guest
@@ -176,7 +176,8 @@ pub struct CreateArgs {
     /// Do nothing if the guest exists as requested
     ///
     /// Requires the name, or a plan, which has one. A guest of that name that is off is started,
-    /// unless --no-start is given. A domain of that name that differs is refused, with what differs.
+    /// unless --no-start is given. A domain of that name that differs is refused, with what
+    /// differs.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub if_absent: bool,
     /// Define it without starting it

@@ -372,10 +372,10 @@ pub enum Verb {
     Logs(Late<LogsArgs>),
     /// Log in to a running guest by ssh
     ///
-    /// Runs `ssh` with the guest's address, waiting for it and for the guest's ssh server if the guest
-    /// has just started. If the guest accepts no key of yours, says which it accepts. Host keys
-    /// are stored by the guest's UUID and accepted without a question at the first login, so that a
-    /// new guest at a reused address causes no warning; StrictHostKeyChecking yes in the ssh
+    /// Runs `ssh` with the guest's address, waiting for it and for the guest's ssh server if the
+    /// guest has just started. If the guest accepts no key of yours, says which it accepts. Host
+    /// keys are stored by the guest's UUID and accepted without a question at the first login, so
+    /// that a new guest at a reused address causes no warning; StrictHostKeyChecking yes in the ssh
     /// configuration is respected. A guest on another machine (--connect) is reached through that
     /// machine. Under sudo, `ssh` runs as the calling user, with that user's keys. Exits with the
     /// status of `ssh`.

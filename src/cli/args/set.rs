@@ -142,15 +142,16 @@ pub struct SetArgs {
     pub no_network: bool,
     /// Change running guests as well
     ///
-    /// NICs, virtual functions and NVMe drives are attached to free root ports and detached once the
-    /// guest releases them; NICs on networks get new bandwidth limits. vCPUs are plugged up to --max-vcpus, and unplugged down to those with which
-    /// the guest started. The running guest and its next start are both changed, or neither.
+    /// NICs, virtual functions and NVMe drives are attached to free root ports and detached once
+    /// the guest releases them; NICs on networks get new bandwidth limits. vCPUs are plugged up to
+    /// --max-vcpus, and unplugged down to those with which the guest started. The running guest and
+    /// its next start are both changed, or neither.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub live: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe ports
-    /// that do not redirect; the plan names the guests or ports.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe
+    /// ports that do not redirect; the plan names the guests or ports.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// Allow overwriting drives that contain data

@@ -17,8 +17,8 @@ use std::str::FromStr;
 pub struct BackingArgs {
     /// Accept this backing file of an image; repeatable
     ///
-    /// An image that is used as it is may name backing files in its own directory only. Others, also
-    /// those further down its chain, and URLs are refused unless named here: a guest may have
+    /// An image that is used as it is may name backing files in its own directory only. Others,
+    /// also those further down its chain, and URLs are refused unless named here: a guest may have
     /// written the header of the image.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     #[arg(help_heading = DISKS, hide_short_help = true)]

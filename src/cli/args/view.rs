@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 pub struct ViewArgs {
     /// Write a page with a picture to FILE; `-`: stdout
     ///
-    /// One HTML file that loads nothing: the picture of --svg, guests with their isolation, devices,
-    /// distances, IOMMU groups, what changes and why, and the document of --json. The same input
-    /// gives the same bytes. A file that exists is replaced only if gpuvm made it.
+    /// One HTML file that loads nothing: the picture of --svg, guests with their isolation,
+    /// devices, distances, IOMMU groups, what changes and why, and the document of --json. The same
+    /// input gives the same bytes. A file that exists is replaced only if gpuvm made it.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = PICTURE)]
     pub html: Option<PathBuf>,
     /// Write a picture to FILE; `-`: stdout

@@ -136,8 +136,9 @@ pub fn paths(root: Element<'_>) -> BTreeMap<String, bool> {
 /// The endings of QEMU's settings that name a file of the host, whatever their option.
 const FILES: [&str; 6] = ["file", "filename", "path", "image", "config", "dev"];
 
-/// Returns the paths that a value names. QEMU's protocols (`file:`, `fat:rw:`, `blkdebug:CONFIG:IMAGE`)
-/// stand before them; `is_file`: the setting names a file, so that a mere name is one, too.
+/// Returns the paths that a value names. QEMU's protocols (`file:`, `fat:rw:`,
+/// `blkdebug:CONFIG:IMAGE`) stand before them; `is_file`: the setting names a file, so that a mere
+/// name is one, too.
 fn paths_of(value: &str, is_file: bool) -> Vec<String> {
     if value.contains("://") && !value.starts_with("file://") || value.starts_with(['{', '"']) {
         return Vec::new();
@@ -383,8 +384,8 @@ fn assigned(text: &str) -> Vec<Named> {
     host.and_then(|(name, value)| setting(name, value)).into_iter().collect()
 }
 
-/// Reads the functions of drives that QEMU's own drivers have: `driver=nvme,device=..`, and links in
-/// sysfs to one (`driver=virtio-blk-vfio-pci,path=..`).
+/// Reads the functions of drives that QEMU's own drivers have: `driver=nvme,device=..`, and links
+/// in sysfs to one (`driver=virtio-blk-vfio-pci,path=..`).
 fn block(text: &str) -> Vec<Named> {
     let text = text.strip_prefix(JSON).unwrap_or(text);
     let settings: BTreeMap<String, String> = pairs(text, "driver").into_iter().collect();

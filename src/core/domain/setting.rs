@@ -194,8 +194,8 @@ pub enum Setting {
         /// Whether DMA translation is unspecified, in which case libvirt does not know it.
         translates_dma: bool,
     },
-    /// Whether functions are passed through by iommufd: the domain says it, and none of these devices
-    /// for itself.
+    /// Whether functions are passed through by iommufd: the domain says it, and none of these
+    /// devices for itself.
     Iommufd {
         /// Whether.
         on: bool,
@@ -204,9 +204,9 @@ pub enum Setting {
         /// Places of `<interface>` that do.
         interfaces: Vec<usize>,
     },
-    /// Memory in files, as huge pages are, is shared with whoever opens the file. QEMU 10.1 to 11.0.1
-    /// give devices by iommufd the file's pages, which are not the guest's where its memory is
-    /// private.
+    /// Memory in files, as huge pages are, is shared with whoever opens the file. QEMU 10.1 to
+    /// 11.0.1 give devices by iommufd the file's pages, which are not the guest's where its memory
+    /// is private.
     SharedMemory,
     /// A memory balloon of virtio; libvirt chooses its address.
     Balloon,

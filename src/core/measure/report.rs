@@ -118,8 +118,8 @@ impl Verdict {
     }
 }
 
-/// Judges a reading. `threshold` scales the expected value; `runs` are the guest's earlier runs, the
-/// oldest first.
+/// Judges a reading. `threshold` scales the expected value; `runs` are the guest's earlier runs,
+/// the oldest first.
 pub fn judge(
     tool: Tool,
     reading: Reading,

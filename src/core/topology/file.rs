@@ -31,8 +31,8 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
     generator.into_root_schema_for::<HostFile>()
 }
 
-/// The header, read where the file as a whole cannot be, so that a newer version is reported as such
-/// rather than as an unknown field.
+/// The header, read where the file as a whole cannot be, so that a newer version is reported as
+/// such rather than as an unknown field.
 #[derive(Deserialize)]
 struct Header {
     /// [`FORMAT`].

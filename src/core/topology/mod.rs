@@ -122,8 +122,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Address bits that a guest with passed-through functions may have, if the IOMMU has fewer than
-    /// the processor: it maps nothing above.
+    /// Address bits that a guest with passed-through functions may have, if the IOMMU has fewer
+    /// than the processor: it maps nothing above.
     pub fn address_limit(&self) -> Option<u8> {
         self.iommu_address_bits.filter(|bits| Some(*bits) < self.physical_address_bits)
     }

@@ -1,5 +1,5 @@
-//! Makes disks on SATA and IDE, and NICs of models that are emulated, ones of virtio: only on request,
-//! and where the guest has the drivers.
+//! Makes disks on SATA and IDE, and NICs of models that are emulated, ones of virtio: only on
+//! request, and where the guest has the drivers.
 
 use super::work::Work;
 use super::{ItemName, TuneError};

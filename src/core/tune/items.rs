@@ -249,8 +249,8 @@ pub struct Items {
 
 impl Items {
     /// Returns everything that the planner would set. The page size stays, since pages must be
-    /// reserved first; rates and MTU belong to the network, iommufd is a choice, and a disk format changes only on
-    /// request, since every byte of the disk is copied.
+    /// reserved first; rates and MTU belong to the network, iommufd is a choice, and a disk format
+    /// changes only on request, since every byte of the disk is copied.
     pub fn all() -> Items {
         Items {
             resize: None,

@@ -85,8 +85,8 @@ impl Comparison {
     }
 }
 
-/// Refuses a disk of a domain that is not as it was made. The bytes decide, never a time: clocks are
-/// set back. That the domain is not running is checked last, as above.
+/// Refuses a disk of a domain that is not as it was made. The bytes decide, never a time: clocks
+/// are set back. That the domain is not running is checked last, as above.
 pub(super) fn as_made(
     domain: &str,
     path: &Path,

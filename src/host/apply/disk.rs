@@ -260,8 +260,8 @@ impl Source<'_> {
         Err(io::Error::other(format!("{path} changed: its SHA-256 was {planned} and is {sum}")))
     }
 
-    /// Writes its bytes into a new file of zeros, but for zeros; `also` gets all of them. Without it,
-    /// holes are not even read.
+    /// Writes its bytes into a new file of zeros, but for zeros; `also` gets all of them. Without
+    /// it, holes are not even read.
     pub fn copy(
         &self,
         to: &File,

@@ -44,8 +44,8 @@ pub fn tpm_stays(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Option<String>
     ))
 }
 
-/// Whether a domain that was just defined has neither NVRAM nor TPM state yet, so that later ones are
-/// its own.
+/// Whether a domain that was just defined has neither NVRAM nor TPM state yet, so that later ones
+/// are its own.
 pub(super) fn is_bare(hypervisor: &dyn Hypervisor, name: &str) -> Option<bool> {
     let xml = hypervisor.xml(name, XmlOf::Inactive).ok()?;
     let xml = DomainXml::parse(&xml).ok()?;

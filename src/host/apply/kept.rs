@@ -29,8 +29,8 @@ struct Kept {
     path: PathBuf,
     /// Which file or volume it is.
     made: Identity,
-    /// The format it was made in, in libvirt's word. None: unknown, since an older gpuvm made it, or
-    /// its bytes were copied from elsewhere.
+    /// The format it was made in, in libvirt's word. None: unknown, since an older gpuvm made it,
+    /// or its bytes were copied from elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     disk_format: Option<String>,
 }

@@ -44,7 +44,8 @@ pub(super) fn give_back(
 }
 
 /// Finds a domain with this MAC address, in its definition or while it runs, other than the one of
-/// the UUID `but`; one that runs if any does. Errors: a definition cannot be read, so that the owner is unknown.
+/// the UUID `but`; one that runs if any does. Errors: a definition cannot be read, so that the
+/// owner is unknown.
 pub fn mac_owner(
     hypervisor: &dyn Hypervisor,
     mac: &str,

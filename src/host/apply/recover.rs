@@ -60,8 +60,8 @@ impl Recovery {
     }
 }
 
-/// Whether a step that was begun may have taken something away. A revert has not before the state of
-/// its disks is recorded.
+/// Whether a step that was begun may have taken something away. A revert has not before the state
+/// of its disks is recorded.
 fn took_away(story: &Story, at: usize, step: &Step) -> bool {
     let is_revert = matches!(step, Step::Snapshot(SnapshotStep::Revert { .. }));
     step.takes_away() && (!is_revert || story.made.contains_key(&at))

@@ -1,6 +1,6 @@
-//! Makes volumes, and deletes them again. A name and a size prove nothing: anybody may make a volume
-//! of both. In a pool of files of this machine a volume therefore has an unguessable name until its
-//! identity is recorded; elsewhere one that was not recorded is left.
+//! Makes volumes, and deletes them again. A name and a size prove nothing: anybody may make a
+//! volume of both. In a pool of files of this machine a volume therefore has an unguessable name
+//! until its identity is recorded; elsewhere one that was not recorded is left.
 
 use super::StepError;
 use super::disk::{self, unfinished};

@@ -58,9 +58,9 @@ pub fn groups(root: &FsRoot, settings: Option<&Isolation>) -> Result<Option<u64>
     Ok(Some(count))
 }
 
-/// Whether a record has the directories of PCI functions whole, and none of them a group. Records by
-/// hwloc, and those written by hand, have a few files of each, and not the link to the bus, which
-/// the kernel makes beside that to the group.
+/// Whether a record has the directories of PCI functions whole, and none of them a group. Records
+/// by hwloc, and those written by hand, have a few files of each, and not the link to the bus,
+/// which the kernel makes beside that to the group.
 fn shows_no_group(root: &FsRoot) -> bool {
     let dir = "sys/bus/pci/devices";
     let names = root.names(dir).unwrap_or_default();

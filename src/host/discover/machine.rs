@@ -71,8 +71,8 @@ pub fn machine(root: &FsRoot, identify: bool, notes: &mut Vec<String>) -> Result
     Ok(machine)
 }
 
-/// Reads the address bits of the narrowest IOMMU. Of Intel bits 21 to 16 of the capabilities are one
-/// less (VT-d specification, Capability Register, MGAW). Of AMD bits 11 and 10 of the extended
+/// Reads the address bits of the narrowest IOMMU. Of Intel bits 21 to 16 of the capabilities are
+/// one less (VT-d specification, Capability Register, MGAW). Of AMD bits 11 and 10 of the extended
 /// features count the levels of its page tables beyond four, of 9 bits each (I/O Virtualization
 /// Technology Specification, MMIO offset 30h, HATS).
 fn iommu_bits(root: &FsRoot) -> Result<Option<u8>, FsError> {

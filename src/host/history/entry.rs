@@ -36,8 +36,8 @@ pub struct Entry {
     pub after: Option<String>,
     /// Changes besides the definition, in order.
     pub steps: Vec<Step>,
-    /// When it was undone, in seconds since 1970, UTC: then definitions and steps are empty. None: it
-    /// was not.
+    /// When it was undone, in seconds since 1970, UTC: then definitions and steps are empty. None:
+    /// it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undone_at_s: Option<u64>,
 }

@@ -31,8 +31,8 @@ pub struct Take {
 impl Take {
     /// Judges whether the functions `asked` may be taken together. `uses` has those of all members
     /// of their IOMMU groups. Bridges stay with the host and do not matter; functions of the same
-    /// slot, and members without a driver, come along; a member that is not requested prevents it with
-    /// its driver, unless that leaves the group alone.
+    /// slot, and members without a driver, come along; a member that is not requested prevents it
+    /// with its driver, unless that leaves the group alone.
     pub fn new(topology: &Topology, uses: &[Use], asked: &[Bdf]) -> Take {
         let mut take = Take { functions: asked.to_vec(), hindrances: Vec::new() };
         for &bdf in asked {

@@ -245,8 +245,9 @@ pub enum UnsafeUri {
     Malformed,
 }
 
-/// Judges a connection in a file that others may have written; none: it is accepted. An alias is one
-/// of the caller's own configuration of libvirt (libvirt.org/uri.html), and has no other characters.
+/// Judges a connection in a file that others may have written; none: it is accepted. An alias is
+/// one of the caller's own configuration of libvirt (libvirt.org/uri.html), and has no other
+/// characters.
 pub fn unsafe_uri(uri: &str) -> Option<UnsafeUri> {
     match Uri::parse(uri) {
         Some(parsed) => parsed.unsafe_part().map(UnsafeUri::Part),

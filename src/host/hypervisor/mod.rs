@@ -80,7 +80,8 @@ pub trait Hypervisor: Domains + Snapshots + Live + Addresses {
     fn guest_support(&self) -> Option<GuestSupport> {
         None
     }
-    /// Why guests cannot have this machine type; none: they can, or a driver that does not report it.
+    /// Why guests cannot have this machine type; none: they can, or a driver that does not report
+    /// it.
     fn refuses_machine(&self, _machine: &str, _virt: VirtType) -> Option<String> {
         None
     }

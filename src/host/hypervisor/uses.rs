@@ -4,8 +4,8 @@
 //! It covers the live and the persistent definition of every domain: disks with their backing
 //! chains and mirrors, NVRAM, kernels and seeds; volumes with backing volumes; and loop devices.
 //! Backing files come both from libvirt and from the image's own header. Files are the same if
-//! their names, resolved names, inodes (also below an overlay file system) or device numbers are. An
-//! unreadable image may have any backing file, so everything possible counts as used.
+//! their names, resolved names, inodes (also below an overlay file system) or device numbers are.
+//! An unreadable image may have any backing file, so everything possible counts as used.
 
 mod chain;
 mod document;

@@ -133,8 +133,8 @@ fn a_clone_has_a_place_of_its_own_and_goes_again() {
     }
 }
 
-/// A definition as libvirt completes it: each PCI controller with the name of its model in QEMU, each
-/// root port with its number.
+/// A definition as libvirt completes it: each PCI controller with the name of its model in QEMU,
+/// each root port with its number.
 fn completed(text: &str) -> String {
     let mut parts = text.split("<controller type='pci'");
     let mut all = parts.next().unwrap().to_owned();

@@ -83,8 +83,8 @@ impl PlannedPlace {
         Ok(PlannedPlace { path: path.to_owned(), name, request, template, placement })
     }
 
-    /// The request for this place alone: its devices by address. Sizes and pages that were not asked
-    /// for follow from the host alone, as they did then: both depend on each other.
+    /// The request for this place alone: its devices by address. Sizes and pages that were not
+    /// asked for follow from the host alone, as they did then: both depend on each other.
     pub(super) fn exact(&self, topology: &Topology) -> Result<Request> {
         let Placement { devices, huge_pages, .. } = &self.placement;
         if let Some(bdf) = devices.iter().find(|bdf| topology.device(**bdf).is_none()) {

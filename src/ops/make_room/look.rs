@@ -65,7 +65,8 @@ impl Ground {
         Ok(Ground { topology, held, request, all: Vec::new() })
     }
 
-    /// The place of the new guest without moves, as far as `create` takes it; else why there is none.
+    /// The place of the new guest without moves, as far as `create` takes it; else why there is
+    /// none.
     pub fn place(&self, wanted: &RoomRequest) -> Result<Result<RoomPlan, PlanError>> {
         match plan(&self.topology, &self.held, &self.request) {
             Ok(placement) => {
@@ -347,8 +348,8 @@ impl Search<'_> {
         })
     }
 
-    /// The plan of moves that were found, each tuned as it will be; else a guest that cannot be, and
-    /// why not.
+    /// The plan of moves that were found, each tuned as it will be; else a guest that cannot be,
+    /// and why not.
     fn verified(
         &self,
         subjects: &Subjects,

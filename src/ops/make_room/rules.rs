@@ -182,8 +182,8 @@ pub(super) fn moved(
     tune(&subject.xml, &given)
 }
 
-/// Refuses a guest that runs and would not hear that it is to shut down, or could not start again at
-/// its new place, as far as that is free: `is_free`.
+/// Refuses a guest that runs and would not hear that it is to shut down, or could not start again
+/// at its new place, as far as that is free: `is_free`.
 pub(super) fn refuse_unready(
     world: &World,
     subject: &Subject,

@@ -50,8 +50,8 @@ pub(super) fn choices(
     Ok(sets.into_iter().map(Some).collect())
 }
 
-/// Whether a guest with these GPUs has the NVSwitches that their partition takes; true where they are
-/// of none.
+/// Whether a guest with these GPUs has the NVSwitches that their partition takes; true where they
+/// are of none.
 fn has_its_switches(xml: &DomainXml, gpus: &[Bdf], topology: &Topology) -> bool {
     let Ok(Some(partition)) = topology.partition_of(gpus) else { return true };
     let passed = Claims::read(xml).passed;

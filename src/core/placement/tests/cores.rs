@@ -456,7 +456,8 @@ fn cores_below_the_largest_l3_are_taken_on_request_and_named_in_any_case() {
     assert!(refused(&large(4), parts).contains("all L3 caches of this host have 32 MiB"));
 }
 
-/// AMD's "L3 as NUMA domain": a guest over several nodes of a package loses one core, not one of each.
+/// AMD's "L3 as NUMA domain": a guest over several nodes of a package loses one core, not one of
+/// each.
 #[test]
 fn nodes_that_are_l3_caches_have_one_core_for_helpers_together() {
     let slices = |l3| HostSpec { l3, ..HostSpec::even(4, 4, 64, 4) }.build();

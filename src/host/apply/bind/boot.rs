@@ -142,8 +142,8 @@ pub fn all(
     Ok(all)
 }
 
-/// The listed drives that the initramfs keeps from every driver: those that the unit would bind, where
-/// a root file system that lacks its drive is noticed. The host uses none of them.
+/// The listed drives that the initramfs keeps from every driver: those that the unit would bind,
+/// where a root file system that lacks its drive is noticed. The host uses none of them.
 fn held_drives(root: &FsRoot, topology: &Topology, functions: &Listed) -> BTreeSet<Bdf> {
     if !root_needs_its_device(root) {
         return BTreeSet::new();
@@ -221,9 +221,9 @@ fn releasing() -> String {
     )
 }
 
-/// The rest of the script that initramfs-tools runs each second while it does not find the root file
-/// system: after ten, since drives take some to appear, and before mdadm starts an array without a
-/// drive that it lacks, which it does after twenty.
+/// The rest of the script that initramfs-tools runs each second while it does not find the root
+/// file system: after ten, since drives take some to appear, and before mdadm starts an array
+/// without a drive that it lacks, which it does after twenty.
 const MISSES_ROOT: &str = "count=0\n[ ! -e /run/gpuvm-boot ] || read -r count </run/gpuvm-boot\n\
     count=$((count + 1))\necho $count >/run/gpuvm-boot\n[ $count -ge 10 ] || exit 0\n\
     for at in /sys/bus/pci/devices/*; do release \"$at\"; done\n";
@@ -452,8 +452,8 @@ mod tests {
         }
     }
 
-    /// A host that lists a drive and a NIC, and its initramfs. `root_at`: the number of the device of
-    /// its root file system.
+    /// A host that lists a drive and a NIC, and its initramfs. `root_at`: the number of the device
+    /// of its root file system.
     fn listing_a_drive<'a>(
         dir: &'a std::path::Path,
         host: &Topology,

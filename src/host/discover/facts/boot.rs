@@ -12,10 +12,11 @@ const LISTS: [&str; 2] = ["etc/modules", "etc/initramfs-tools/modules"];
 const LIST_DIRS: [&str; 2] = ["etc/modules-load.d", "etc/dracut.conf.d"];
 /// Where initramfs-tools has the scripts that run before udev.
 pub const SCRIPTS: &str = "etc/initramfs-tools/scripts/init-top";
-/// Our script of the initramfs: `driver_override` keeps a driver that is in it, too, from a function.
+/// Our script of the initramfs: `driver_override` keeps a driver that is in it, too, from a
+/// function.
 pub const EARLY: &str = "etc/initramfs-tools/scripts/init-top/gpuvm-vfio";
-/// Our scripts of the initramfs that release drives which [`EARLY`] holds: where the root file system
-/// is not found, and where nothing else would release them.
+/// Our scripts of the initramfs that release drives which [`EARLY`] holds: where the root file
+/// system is not found, and where nothing else would release them.
 pub const RELEASE: [&str; 2] = [
     "etc/initramfs-tools/scripts/local-block/gpuvm-vfio",
     "etc/initramfs-tools/scripts/init-bottom/gpuvm-vfio",

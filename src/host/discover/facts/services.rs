@@ -91,8 +91,8 @@ fn daemon(root: &FsRoot, unit: &str, files: &[String]) -> Result<Option<DaemonUn
             }
         }
     }
-    // libvirt's own units, and an admin's whole copies of them, have a small limit, which its daemon
-    // raises for guests.
+    // libvirt's own units, and an admin's whole copies of them, have a small limit, which its
+    // daemon raises for guests.
     let memlock = memlock.filter(|(_, path)| path.starts_with("etc/") && path.contains(".d/"));
     let without = allowed.and_then(|(list, path)| {
         let missing = NEEDED.iter().filter(|needed| !list.iter().any(|one| one == *needed));
@@ -119,7 +119,8 @@ fn bounded(before: Option<Vec<String>>, value: &str) -> Vec<String> {
     }
 }
 
-/// Reads a limit: `infinity`, bytes, or with a suffix to the base 1024; of `soft:hard` the hard one.
+/// Reads a limit: `infinity`, bytes, or with a suffix to the base 1024; of `soft:hard` the hard
+/// one.
 fn limit(text: &str) -> Option<u64> {
     let text = text.rsplit(':').next()?.trim();
     if text.is_empty() || text == "infinity" {

@@ -15,7 +15,8 @@ pub(super) struct Named {
     pub how: How,
     /// Whether it is raw, so that it has no backing file whatever its content.
     pub raw: bool,
-    /// Whether it may lie over others that the definition does not name: its format is one that can.
+    /// Whether it may lie over others that the definition does not name: its format is one that
+    /// can.
     pub layered: bool,
     /// Whether libvirt reports its complete backing chain, as for disks in use.
     pub told: bool,
