@@ -33,7 +33,7 @@ pub struct DomainName(String);
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "request-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RequestError {
     /// The name is empty or too long.
     #[error("a domain name has 1 to {MAX_NAME} characters, this one has {length}")]

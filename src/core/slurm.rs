@@ -24,7 +24,7 @@ const LONGEST_VALUE: usize = 128;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum JobError {
     /// A word of the comment has another key.
     #[error("comment of the job: unknown key `{key}`; it takes {known}")]

@@ -17,7 +17,7 @@ const LIST_BYTES: u64 = 1 << 20;
 /// The reason a bundle is not used.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "bundle-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BundleError {
     /// It is no directory with a manifest.
     #[error("{} is not a bundle: {why}", path.display())]

@@ -18,7 +18,7 @@ const LEFT_OPEN: Duration = Duration::from_secs(2);
 /// The error of a command.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "program-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum CommandError {
     /// It could not be started.
     #[error("cannot run `{program}`: {source}")]

@@ -39,7 +39,7 @@ const MOST_SAID: usize = 64 << 10;
 /// The reason a file is not fetched.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fetch-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FetchError {
     /// curl is missing.
     #[error("curl is not installed, which fetches {url}")]

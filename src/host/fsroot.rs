@@ -69,7 +69,7 @@ const RETRIES: usize = 1000;
 /// The error of a host's file. Paths are those below the root, prefixed by the root.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-file-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FsError {
     /// The system refuses.
     #[error("cannot read {path}: {source}")]

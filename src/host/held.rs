@@ -26,7 +26,7 @@ pub struct HeldDir {
 /// Why a directory is not written in.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "directory-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HeldError {
     /// A link of another user is on its path.
     #[error("{} is a link of another user (UID {uid}), who could lead it anywhere", link.display())]

@@ -17,7 +17,7 @@ const LIMIT_S: u64 = 60;
 /// The reason a signature is not accepted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "signature-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SignatureError {
     /// It is not made by a key of the keyring, or not of this text.
     #[error("it is not signed by a key of {keyrings}: {message}")]

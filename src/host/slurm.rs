@@ -25,7 +25,7 @@ const KEY_BYTES: u64 = 64 << 10;
 /// An error in an answer of Slurm.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SlurmError {
     /// It does not answer.
     #[error("Slurm does not answer: {source}")]

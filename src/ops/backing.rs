@@ -54,7 +54,7 @@ pub(crate) struct Refused {
 /// The reason a guest does not get an image.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "backing-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BackingError {
     /// The image names a file that is opened only if the admin names it.
     #[error("disk `{at}` is refused: its image has a backing file, {name}: {why}")]

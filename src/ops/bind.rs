@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 /// The reason a device is not bound or released.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "device-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DeviceError {
     /// A device of the list for the boot is not bound.
     #[error("{lines}")]

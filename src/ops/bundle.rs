@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// The reason a guest is not exported.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "export-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ExportError {
     /// A disk does not go into a bundle.
     #[error("disk `{target}` of domain `{name}` does not go into a bundle: {why}")]

@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 /// The reason a guest's devices cannot be claimed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "claim-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ClaimError {
     /// The host does not have functions that the guest needs.
     #[error(

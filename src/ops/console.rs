@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The reason no console can be attached.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "console-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ConsoleError {
     /// The console of the domain is of a kind that cannot be attached.
     #[error("the console of domain `{name}` is a {kind}{at}, which cannot be attached to")]

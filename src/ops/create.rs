@@ -35,7 +35,7 @@ pub(crate) use told::{Told, told};
 /// The reason a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "create-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum CreateError {
     /// The guest would share an NVLink fabric with other guests.
     #[error("{why}")]

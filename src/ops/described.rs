@@ -58,7 +58,7 @@ const WAIT_S: u64 = 120;
 /// The reason that a file is not applied.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "apply-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DescribedError {
     /// A guest differs in fixed options.
     #[error("domain `{name}` differs in fixed options: {what}")]
@@ -79,7 +79,7 @@ impl Coded for DescribedError {}
 /// The reason that a file of guests is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guests-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum GuestsError {
     /// It cannot be parsed.
     #[error("{at}: {why}")]

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// The reason a seed stays.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "seed-drop-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DropSeedError {
     /// The guest agent is not allowed to report whether cloud-init is done.
     #[error("the agent of `{name}` may not report whether cloud-init is done: {why}")]

@@ -145,7 +145,7 @@ impl Coded for FetchError {}
 /// which is its source.
 #[derive(Debug, thiserror::Error, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum Error {
     /// The operation refuses.
     #[error("{0}")]

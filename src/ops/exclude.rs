@@ -21,7 +21,7 @@ use std::str::FromStr;
 /// The reason a GPU is not excluded or included.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "gpu-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum GpuError {
     /// The device is neither a GPU nor an NVSwitch.
     #[error("{bdf} is neither a GPU nor an NVSwitch")]

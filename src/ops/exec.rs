@@ -34,7 +34,7 @@ exit $s";
 /// The reason nothing is run in a guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "exec-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ExecError {
     /// The domain has no channel for an agent.
     #[error("domain `{name}` has no channel for a guest agent")]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The reason a file is not written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "output-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FileError {
     /// The system refuses to write the file.
     #[error("cannot write {path}")]

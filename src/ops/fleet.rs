@@ -33,7 +33,7 @@ const AT_ONCE: usize = 8;
 /// The reason that a host does not answer for itself.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fleet-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FleetError {
     /// It does not answer in time.
     #[error("no answer within {seconds} s")]
@@ -54,7 +54,7 @@ impl Coded for FleetError {}
 /// The reason that a file of hosts is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "hosts-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HostsError {
     /// It cannot be parsed.
     #[error("{at}: {why}")]

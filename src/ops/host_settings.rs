@@ -19,7 +19,7 @@ use std::path::Path;
 /// The reason a setting of the host is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HostVerbError {
     /// The kernel allows a process fewer open files.
     #[error("{count} open files: the kernel allows a process at most {most}")]

@@ -43,7 +43,7 @@ const NETDEVS: &str = "/sys/class/net";
 /// The reason a guest is not imported.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "import-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ImportError {
     /// The definition is not one that gpuvm exports.
     #[error("the definition of the bundle is not used: {why}")]

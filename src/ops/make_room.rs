@@ -36,7 +36,7 @@ use std::time::Duration;
 /// The reason that no room is made.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "make-room-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RoomError {
     /// No guest may be moved.
     #[error("the guest has no place, and no guest may be moved to make room for it")]

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 /// The reason a guest does not get its huge pages.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-pages-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum GuestPagesError {
     /// Huge pages are missing for the start of the domain.
     #[error("domain `{name}` could not start: huge pages are missing{lines}")]

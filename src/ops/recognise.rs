@@ -18,7 +18,7 @@ use gpuvm_core::verify::identity::{Presence, hint};
 /// The reason a guest does not start with the devices at its addresses.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "identity-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum IdentityError {
     /// Other devices are at its addresses.
     #[error("domain `{name}` cannot start with other devices than it had{lines}")]

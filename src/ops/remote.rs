@@ -11,7 +11,7 @@ use crate::topology::file::from_json;
 /// The reason the layout of another machine is not known.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "remote-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RemoteError {
     /// The layout of the machine cannot be requested over this connection.
     #[error("{uri} leads to machine `{host}`, whose layout is not known here")]

@@ -34,7 +34,7 @@ const MOST_LOGS: u32 = 1000;
 /// The reason a domain is not renamed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "rename-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RenameError {
     /// The domain runs.
     #[error("domain `{name}` {state}; only a domain that is off can be renamed")]

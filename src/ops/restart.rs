@@ -19,7 +19,7 @@ use std::cell::Cell;
 /// The reason a guest is not restarted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "restart-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RestartError {
     /// The domain has no definition, so it would not exist after the stop.
     #[error("domain `{name}` has no persistent definition: stopping it would delete it")]

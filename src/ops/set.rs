@@ -39,7 +39,7 @@ use std::collections::BTreeSet;
 /// The reason a guest does not get another size.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "set-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SetError {
     /// The guest runs, and its GPUs or other devices are to be others.
     #[error("domain `{name}` is running; {what} can only be added or removed while it is off")]

@@ -88,7 +88,7 @@ const FAULTS: [&str; 38] = [
 /// The reason that a job gets no guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SlurmJobError {
     /// Slurm does not run the program, or not as a prolog.
     #[error("{variable} is not set to {what}: Slurm sets it for prologs and epilogs")]

@@ -30,7 +30,7 @@ use std::path::Path;
 /// The reason a snapshot is not made, reverted to or deleted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "snapshot-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SnapshotError {
     /// The domain runs.
     #[error("domain `{name}` {state}; its snapshots can only be changed while it is off")]

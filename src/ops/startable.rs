@@ -21,7 +21,7 @@ use std::path::PathBuf;
 /// The reason a guest cannot start.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "start-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum StartError {
     /// Another uses a disk, or has an image over it.
     #[error("domain `{name}` cannot start: its disk {} is not free: {by}", path.display())]

@@ -33,7 +33,7 @@ const SCAN_EVERY: Duration = Duration::from_secs(5);
 /// The reason why guests cannot be sampled.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "top-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TopError {
     /// The guests do not really run.
     #[error("guests of libvirt's test driver run on no machine")]

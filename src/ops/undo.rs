@@ -41,7 +41,7 @@ use written::unwritten;
 /// The reason a change of a domain is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "undo-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum UndoError {
     /// The domain had another name when the change was made.
     #[error("domain `{name}` was `{was}` when {change} was made")]

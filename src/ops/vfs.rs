@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 /// The reason a guest does not get its virtual functions.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "vf-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum VfsError {
     /// The card of the virtual function has no Ethernet device of the host.
     #[error(

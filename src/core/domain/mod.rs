@@ -66,7 +66,7 @@ pub struct DomainXml {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "xml-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DomainXmlError {
     /// Not well-formed, or refused on purpose (DOCTYPE).
     #[error("domain XML, line {line}: {message}")]

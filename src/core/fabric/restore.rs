@@ -63,7 +63,7 @@ fn distinct<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RestoreEnt
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-list-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RestoreListError {
     /// Not JSON of this form.
     #[error("line {line}: {reason}")]

@@ -42,7 +42,7 @@ pub struct Content {
 /// The reason an image is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "image-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ContentError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]

@@ -143,7 +143,7 @@ pub struct Told {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "nccl-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum NcclError {
     /// No GPU that NCCL uses is passed through.
     #[error("the guest has no NVIDIA GPU")]

@@ -44,7 +44,7 @@ struct Header {
 /// The error of a text that is not a recorded host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "record-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FileError {
     /// Not JSON, or a field is missing, unknown or of the wrong kind. The source has line and
     /// column.

@@ -182,7 +182,7 @@ pub struct Parts {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "topology-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TopologyError {
     /// The same item appears twice.
     #[error("{kind} {id} appears twice")]

@@ -112,7 +112,7 @@ pub struct Tuned {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "tune-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TuneError {
     /// It does not run on QEMU.
     #[error("its type is `{kind}`; only `kvm` and `qemu` run on QEMU")]

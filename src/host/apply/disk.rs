@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// The error of an operation on an image.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "disk-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DiskError {
     /// The file already exists.
     #[error("{} already exists and is not replaced", path.display())]

@@ -41,7 +41,7 @@ pub struct HostLock {
 /// The error of taking the lock.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "lock-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LockError {
     /// Another process holds it.
     #[error("{} is held by {}", path.display(), holder_text(*holder))]

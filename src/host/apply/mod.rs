@@ -99,7 +99,7 @@ impl fmt::Display for Left {
 /// The error of a run of steps.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "change-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ApplyError {
     /// A step failed.
     #[error("cannot {step}{}", aftermath)]

@@ -68,7 +68,7 @@ pub enum NicStep {
 /// The error of a step on a network card.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "nic-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum NicError {
     /// Reading the host's files failed.
     #[error(transparent)]

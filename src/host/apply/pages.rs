@@ -71,7 +71,7 @@ impl fmt::Display for PagesStep {
 /// The error of changing the number of pages.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "pages-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum PagesError {
     /// Reading the host's files failed.
     #[error(transparent)]

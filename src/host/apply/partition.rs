@@ -120,7 +120,7 @@ impl fmt::Display for PartitionStep {
 /// The error of changing a partition.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum PartitionError {
     /// Reading the host's files failed.
     #[error("{0}")]

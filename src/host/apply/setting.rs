@@ -28,7 +28,7 @@ pub struct SettingStep {
 /// The error of changing a setting.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "setting-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SettingError {
     /// Reading the host's files failed.
     #[error(transparent)]

@@ -86,7 +86,7 @@ pub fn is_held(path: &Path) -> bool {
 /// The error of a block device that a step is about to give away or overwrite.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "drive-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BlockError {
     /// Somebody uses it.
     #[error("{} is in use: {by}", path.display())]

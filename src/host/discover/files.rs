@@ -55,7 +55,7 @@ pub struct Files {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "qemu-conf-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ConfError {
     /// The key occurs twice.
     #[error("/{CONF} sets {MAX_FILES} in lines {first} and {second}")]

@@ -58,7 +58,7 @@ use gpuvm_core::topology::{Iommu, Parts, Topology, TopologyError, Trust};
 /// The error of reading a host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "discovery-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DiscoverError {
     /// A file of the host cannot be read.
     #[error(transparent)]

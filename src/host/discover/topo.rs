@@ -18,7 +18,7 @@ const SHOWN: usize = 4;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "gpu-table-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TopoError {
     /// There is no table.
     #[error("no header row that begins with `GPU0`")]

@@ -88,7 +88,7 @@ impl Default for Limits {
     strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ManagerRefusal {
     /// Its library cannot be loaded, or lacks a function.
     #[error("Fabric Manager was not asked: {reason}")]

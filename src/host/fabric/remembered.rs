@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The error of using the file.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RestoreFileError {
     /// The file system failed.
     #[error("list of active partitions {}: {source}", path.display())]

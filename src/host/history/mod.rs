@@ -56,7 +56,7 @@ pub struct History {
 /// The error of reading the store.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "history-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HistoryError {
     /// The file system failed.
     #[error("{} {}: {source}", Records::at(path).noun(), path.display())]

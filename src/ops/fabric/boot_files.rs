@@ -31,7 +31,7 @@ const MARK: &str = "# Made by gpuvm: ";
 /// The reason a file is not installed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BootFileError {
     /// A file of that name was made by others, or was changed.
     #[error("{path} was not made by gpuvm, or was changed since, so it is left as it is")]

@@ -19,7 +19,7 @@ use std::path::Path;
 /// The reason a definition cannot be written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RenderError {
     /// A NIC has more queues than its guest can use.
     #[error("{why}")]

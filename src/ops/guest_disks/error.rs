@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason why a disk of a domain is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-disk-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum GuestDiskError {
     /// The domain has no definition that could be changed.
     #[error("domain `{name}` has no persistent definition to change")]

@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason a network is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "network-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum NetworkError {
     /// The definition of the network cannot be understood.
     #[error("cannot parse the definition of network `{name}`: {reason}")]

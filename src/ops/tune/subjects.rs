@@ -34,7 +34,7 @@ use std::path::PathBuf;
 /// The reason a domain is not tuned.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "tuned-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TunedError {
     /// The domain has no definition that could be changed.
     #[error("domain `{name}` has no persistent definition to change")]

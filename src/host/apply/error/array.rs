@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The error of a step on an array.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "array-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ArrayError {
     /// A command failed.
     #[error("{0}")]

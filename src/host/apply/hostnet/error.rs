@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The error of a change of the host's network.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-network-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HostNetError {
     /// A file could not be read.
     #[error("{}: {source}", path.display())]

@@ -14,7 +14,7 @@ use std::io;
 /// The error of reading or setting a network device.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "link-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LinkError {
     /// There is no such network device.
     #[error("network device {netdev} does not exist")]

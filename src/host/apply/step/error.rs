@@ -22,7 +22,7 @@ use std::path::PathBuf;
 /// The error of a step or of its undo.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "step-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum StepError {
     /// The hypervisor failed.
     #[error("{0}")]

@@ -6,7 +6,7 @@ use gpuvm_core::topology::TopologyError;
 /// The error of a text that is not a usable lstopo record.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "lstopo-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LstopoError {
     /// Longer than any host's.
     #[error("lstopo record of {bytes} bytes; at most {most} are read")]
