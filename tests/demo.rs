@@ -1,5 +1,5 @@
-//! `make demo` on machines as strangers have them: without KVM, with a read-only /sys, without root, in a container that
-//! may not mount. Nowhere is a libvirtd needed.
+//! `make demo` on machines as strangers have them: without KVM, with a read-only /sys, without
+//! root, in a container that may not mount. Nowhere is a libvirtd needed.
 
 use crate::support::daemon::namespaces;
 use crate::support::{project, run};
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// The demo and what it needs, readable by everyone, and a file that is no device.
+/// The demo and its requirements, readable by everyone, and a file that is no device.
 fn copied() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -21,7 +21,7 @@ fn copied() -> tempfile::TempDir {
     dir
 }
 
-/// Runs the demo by a shell script whose `$1` is the folder of [`copied`], and returns what it prints.
+/// Runs the demo by a shell script whose `$1` is the folder of [`copied`], and returns its output.
 fn shown(dir: &Path, script: &str) -> String {
     let text = format!("set -e\n{script} \"$1/demo\" \"$1/gpuvm\"\n");
     let mut command = Command::new("unshare");

@@ -1,4 +1,4 @@
-//! Which functions count as GPUs, what is passed along with them, and which odd records load: small
+//! Which functions count as GPUs, which are included with them, and which odd records load: small
 //! hosts built here.
 
 use crate::support::tree::{Small, host_text, scratch, unpack};

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// What is laid over the host: path and text; a text that begins with `->` is a link's target.
+/// Files laid over the host: path and text; a text that begins with `->` is a link's target.
 type Overlay = &'static [(&'static str, &'static str)];
 
 const DROP_IN: &str = "etc/systemd/system/libvirtd.service.d/hardened.conf";
@@ -225,7 +225,7 @@ fn each_rule_finds_its_sign_and_no_other_does() {
             assert!(!finding[key].as_str().unwrap().is_empty(), "{rule}: {key}");
         }
         assert!(!finding["fix"].as_array().unwrap().is_empty(), "{rule}");
-        // A record of that host tells the same, but for programs that run.
+        // A record of that host gives the same result, except for programs that run.
         let _ = fs::remove_file(&record);
         let words = ["host", "capture", record.to_str().unwrap(), "--host"];
         let (code, _, err) = run(gpuvm(&words).arg(&root));
@@ -468,7 +468,8 @@ fn a_virtual_machine_without_an_iommu_has_one_verdict_and_says_what_its_hypervis
     let dir = scratch();
     let (root, record) = (dir.path().join("root"), dir.path().join("record.json"));
     unpack(&host_text("h100-guest"), &root).unwrap();
-    // As the kernel shows it, each function has a link to its bus; the record written by hand lacks it.
+    // As the kernel shows it, each function has a link to its bus; the record written by hand lacks
+    // it.
     let functions = root.join("sys/devices/pci0000:00");
     for entry in fs::read_dir(functions).unwrap() {
         let function = entry.unwrap().path();
@@ -770,8 +771,8 @@ fn create_and_bind_refuse_what_surely_fails_and_let_the_other_gpus_be() {
     }
 }
 
-/// A KVM that is none, a request that no host meets and an image that is missing: all are named, and
-/// no step is done.
+/// A KVM that is none, a request that no host meets and an image that is missing: all are named,
+/// and no step is done.
 #[test]
 fn create_names_all_obstacles_at_once() {
     let Some(host) = with_rmrr("0000:34:00.0") else { return };
@@ -831,7 +832,7 @@ fn fix_prints_the_commands_and_runs_none() {
     assert_eq!(fs::read_to_string(&policy).unwrap(), "default [powersave]\n");
     assert!(out.contains("\necho 2 >/sys/kernel/mm/ksm/run\n"), "{out}");
     assert!(out.contains("# error: GPU 0000:34:00.0"), "{out}");
-    // What it prints is a script, whatever it was found by.
+    // Its output is a script, by whatever name it was found.
     let file = own.path().join("script");
     fs::write(&file, &out).unwrap();
     let (code, _, err) = run(std::process::Command::new("sh").arg("-n").arg(&file));

@@ -178,7 +178,7 @@ fn a_drive_that_no_size_mends_is_refused_before_sizes_are_offered() {
         let is_told = err.contains(args[1]) && !err.contains("would fit now");
         assert!(code == 1 && is_told, "{verb} {args:?}: {err}");
     }
-    // A usable drive does not hide what is missing.
+    // A usable drive does not hide missing ones.
     let args = ["export", "--name", "a", "--vcpus", "4000", "--drive", "nvme6n1"];
     let (code, _, err) = on(dir.path(), &args);
     assert!(code == 1 && err.contains("would fit now: --vcpus 96"), "{err}");

@@ -1,5 +1,5 @@
-//! What is installed below share/doc/gpuvm/examples does what it says. That HCL's parser and
-//! cloud-init take it is asked in `tests/packages/examples`, with a network.
+//! The files installed below share/doc/gpuvm/examples work as documented. Whether HCL's parser and
+//! cloud-init accept them is tested in `tests/packages/examples`, with a network.
 
 use crate::support::{gpuvm, project, run};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn place(query: &Value) -> (i32, String, String) {
     (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
 }
 
-/// The words after each occurrence of a prefix, up to what is no part of a name.
+/// The words after each occurrence of a prefix, up to the end of the name.
 fn names_after<'t>(text: &'t str, prefix: &str) -> Vec<&'t str> {
     let rest = text.split(prefix).skip(1);
     rest.map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap())

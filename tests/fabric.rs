@@ -416,7 +416,7 @@ fn module_ids_are_written_for_gpus_that_leave_the_driver() {
     let written: Value = serde_json::from_str(&written).unwrap();
     assert_eq!(written["0000:9d:00.0"], 1);
 
-    // All GPUs on vfio-pci: NVML is not asked, and the file tells.
+    // All GPUs on vfio-pci: NVML is not asked, and the file is used.
     let vfio = record.replace("/bus/pci/drivers/nvidia\n", "/bus/pci/drivers/vfio-pci\n");
     let Some(later) = Machine::new(&vfio) else { return };
     let later = later.mode(1);
@@ -441,7 +441,8 @@ fn module_ids_are_written_for_gpus_that_leave_the_driver() {
     let said = "/etc/gpuvm/module-ids.json line 3: module id 1 appears twice: 0000:1b:00.0 and \
                 0000:43:00.0";
     assert!(err.contains(said), "{err}");
-    // What others than root may have written is not believed, nor what is no file.
+    // A file that others than root may have written is ignored, and so is a path that is not a
+    // file.
     std::fs::copy(machine.path("etc/gpuvm/module-ids.json"), &file).unwrap();
     let mode = |mode| std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
     let refused = |said: &str| {
@@ -513,7 +514,7 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     assert!(!Path::new(&machine.path("var/gpuvm/nvlinks.json")).exists());
     let (code, _, err) = machine.gpuvm(&["host", "modules", "--write"], true);
     assert!(err.contains(&format!("{path}: NVLinks by NVML")), "{code} {err}");
-    // What a newer version wrote, and a link, stay as they are.
+    // A file of a newer version, and a link, stay as they are.
     let stored = machine.path("var/gpuvm/nvlinks.json");
     let good = std::fs::read_to_string(&stored).unwrap();
     let newer = r#"{"format":"gpuvm-nvlinks","version":99}"#;
@@ -577,8 +578,8 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     unread(&later, "it is not a regular file", &verbs);
 }
 
-/// Asserts that `host show` says for this reason that the kept NVLinks are not used, and these verbs
-/// in the same words.
+/// Asserts that `host show` says for this reason that the kept NVLinks are not used, and these
+/// verbs in the same words.
 fn unread(machine: &Machine, reason: &str, verbs: &[&[&str]]) {
     let said = |args: &[&str]| {
         let (code, out, err) = machine.gpuvm(args, false);
@@ -922,7 +923,7 @@ fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
 }
 
 /// The findings of `verify` on partitions: the exit code, findings as domain, rule and message,
-/// what was not checked, and the metrics about them.
+/// skipped checks, and the metrics about them.
 fn verified(machine: &Machine, uri: &str) -> (i32, Vec<[String; 3]>, String, Vec<String>) {
     let metrics = machine.path("gpuvm.prom");
     let args = ["verify", "--all", "--json", "--metrics", &metrics, "--connect", uri];
@@ -1007,7 +1008,7 @@ fn verify_finds_what_fabric_show_calls_wrong() {
     let (_, out, _) = machine.gpuvm(&["verify", "--all", "-c", &uri], true);
     assert!(out.contains("\nthis host: 1 difference"), "{out}");
     assert!(out.contains("hint: `gpuvm fabric release ") && out.contains(" 3` deactivates it"));
-    // Off: what is active for it, and what may be.
+    // Off: the partitions active for it, and those that may be.
     let uri = off(&machine, &uri);
     remember(6, "6,8");
     machine.fake("h100", &H100, "active 6");
@@ -1137,7 +1138,7 @@ fn a_guest_gets_its_partition_after_the_resets_or_is_refused_before_anything_is_
     assert_eq!((code, steps.len()), (1, 0), "{steps:#?}");
     assert!(err.contains("cannot be activated for domain `a`, which has no working CUDA"), "{err}");
     assert!(err.contains("hint: it does not run, or listens elsewhere"), "{err}");
-    // A guest without GPUs asks nobody.
+    // A guest without GPUs needs no query.
     let (code, steps, err) = dry_run(&machine, &uri, "0");
     assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");
     // Virtual GPUs get their partitions by other means.
@@ -1283,7 +1284,7 @@ fn a_create_is_undone_whatever_fabric_manager_answers_or_does_not() {
         assert!(err.contains(&format!("IN_USE ({code})")), "{err}");
         assert!(err.contains("earlier steps are undone"), "{err}");
         nothing_is_left(&machine, &uri, &code.to_string());
-        // It is active nevertheless: that counts.
+        // It is active all the same: that counts.
         afresh(&machine, &format!("fail_nth {number} {code} done"));
         let (ended, calls, err) = create();
         assert_eq!((ended, calls.len()), (1, 2), "{code}: {err}");
@@ -1549,12 +1550,12 @@ fn a_restarted_fabric_manager_is_told_what_running_guests_have() {
     assert!(kept.contains(ours) && !kept.contains(gone), "{kept}");
     let (code, shown) = restored(&machine, &["-c", &uri]);
     assert_eq!((code, &shown["mode"], &shown["made"]), (0, &"normal".into(), &false.into()));
-    // At boot nobody asks libvirt: no process of a guest runs, so nothing is active.
+    // At boot libvirt is not asked: no process of a guest runs, so no partition is active.
     fresh("restart_mode 600000\nstarting_for_ms 300");
     let (code, shown) = restored(&machine, &["--boot", "-c", "test:///nosuch"]);
     assert_eq!((code, &shown["partitions"]), (0, &serde_json::json!([])), "{shown}");
     assert_eq!(operations(&machine), ["fmSetActivatedFabricPartitions"]);
-    // Started plainly: what is missing is activated, and the guest is broken.
+    // Started plainly: missing partitions are activated, and the guest is broken.
     fresh("answers new");
     let (code, out, err) = machine.gpuvm(&["fabric", "restore", "-c", &uri], true);
     assert_eq!(code, 3, "{out}{err}");
@@ -1697,7 +1698,7 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     assert!(code == 1 && err.contains("CONNECTION_NOT_VALID (-9)"), "{err}");
 }
 
-/// Only what the command line names counts: libvirt's hook has the environment of its daemon.
+/// Only the command line counts: libvirt's hook has the environment of its daemon.
 #[test]
 fn what_never_asks_libvirt_takes_no_record_and_no_connection_to_another_machine() {
     let Some(machine) = Machine::h100() else { return };
@@ -1775,7 +1776,7 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
     assert_eq!(asks("release").0, 0);
     assert_eq!(operations(&machine)[1..], ["fmDeactivateFabricPartition 3"]);
 
-    // The library's own version, where its file's name tells it.
+    // The library's own version, if its file's name shows it.
     machine.with_versions("570.2", "570.2");
     let lib = machine.dir.path().join("lib");
     std::fs::create_dir(&lib).unwrap();
@@ -1894,7 +1895,7 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
     }
     assert_eq!(done("fabric unit --print"), printed, "what is installed does not matter");
     std::fs::remove_file(&unit).unwrap();
-    // A link to what is not there is somebody's, too.
+    // A dangling link belongs to others, too.
     std::os::unix::fs::symlink("/nowhere", &unit).unwrap();
     for line in ["fabric unit --install", "fabric unit --remove"] {
         let (code, _, err) = gpuvm(line);
@@ -1908,7 +1909,7 @@ fn hook_and_unit_are_installed_and_taken_back_byte_for_byte() {
         "{said}"
     );
     assert!(said.contains("+STATE_FILE_NAME=/var/lib/nvidia-fabricmanager/"), "{said}");
-    // A copy of somebody else stays; gpuvm's own is made anew.
+    // A copy of others stays; gpuvm's own is recreated.
     let script = "cd /usr/share/nvidia/nvswitch; G=\"$0 -q fabric unit --install --config -c $1\"
          echo theirs >fabricmanager.cfg.before-gpuvm; cp fabricmanager.cfg was
          for more in --dry-run ''; do ! $G $more 2>&1; cmp fabricmanager.cfg was; done

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What a run printed: exit status, standard output, standard error.
+/// The result of a run: exit status, standard output, standard error.
 type Output = (i32, String, String);
 
 /// A recorded host of the project.
@@ -38,7 +38,7 @@ fn fleet(file: &Path, words: &[&str]) -> Output {
     run(command.arg("fleet").args(words).arg("--hosts").arg(file))
 }
 
-/// What it prints as JSON.
+/// Its output as JSON.
 fn json(output: &Output) -> Value {
     serde_json::from_str(&output.1).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
@@ -51,7 +51,7 @@ fn each(answer: &Value, field: &str) -> Vec<Value> {
 #[test]
 fn a_refusing_and_a_silent_host_are_findings_and_delay_no_other() {
     let dir = scratch();
-    // Connections are accepted by the kernel, and nobody answers.
+    // Connections are accepted by the kernel, without any answer.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("qemu+tcp://127.0.0.1:{}/system", silent.local_addr().unwrap().port());
     let gone = {

@@ -32,7 +32,7 @@ fn walk(command: &Command, words: &str, each: &mut impl FnMut(&Command, &str)) {
     }
 }
 
-/// What is shown of a command's arguments.
+/// The visible arguments of a command.
 fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !arg.is_hide_set())
 }

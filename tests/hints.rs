@@ -1,5 +1,4 @@
-//! Every command that a hint suggests exists, applies to the same host, and does what the hint
-//! says.
+//! Every command in a hint exists, applies to the same host, and fulfils its promise.
 
 mod states;
 
@@ -247,7 +246,7 @@ fn the_verbs_that_read_records_are_those_that_offers_name_the_record_to() {
         let path: Vec<&str> = verb.iter().map(String::as_str).collect();
         let mut args: Vec<&str> = line.iter().map(String::as_str).collect();
         // `tune` changes domains of libvirt, and prints files; a pool of pages is shown, and set
-        // where it is told how.
+        // where its size is given.
         if path == ["tune"] {
             args.push("--check");
         }
@@ -333,7 +332,7 @@ fn what_is_offered_instead_of_a_refused_plan_is_planned() {
     let dir = scratch();
     let mut ran = 0;
     for host in ["dgx-2", "dgx-a100", "dual-socket", "h100-guest"] {
-        // A name that has to be quoted.
+        // A name that must be quoted.
         let record = dir.path().join(format!("{host} of mine.json"));
         std::fs::copy(project().join(format!("topologies/{host}.json")), &record).unwrap();
         let record = record.to_str().unwrap();
@@ -602,7 +601,7 @@ fn words_of_other_tools_are_told_ours() {
     let line = ["-c", "test:///default", "export", "--gpus", "1", "a b"];
     let (code, _, err) = run(&mut gpuvm(&line));
     assert!(code == 2 && err.contains("a name has letters, digits"), "{err}");
-    // What other tools take.
+    // Options of other tools.
     for (line, tip) in [
         (&["apply", "g 1.yaml"][..], "`-f 'g 1.yaml'` names the file"),
         (&["make-room", "8"], "`--gpus 8`"),

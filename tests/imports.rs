@@ -19,7 +19,7 @@ type Names = Vec<String>;
 struct File {
     /// Its code without comments and without its tests.
     code: String,
-    /// What it imports by each name; those of `use x::*` by `*` and their number.
+    /// The items that it imports by each name; those of `use x::*` by `*` and their number.
     imports: BTreeMap<String, Names>,
 }
 
@@ -31,7 +31,7 @@ fn names(path: &str) -> Names {
     path.split("::").map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
 }
 
-/// The tree of a `use`, flat: what is imported, each with the name that it has here.
+/// The tree of a `use`, flat: the imported items, each with the name that it has here.
 fn flat(tree: &str, before: &[String], found: &mut Vec<(String, Names)>) {
     let tree = tree.trim();
     if let Some((head, rest)) = tree.split_once('{') {

@@ -1,5 +1,5 @@
-//! `--iommufd` from outside, on recorded hosts: what it writes, what it says, and what it is refused
-//! for. No libvirt of this machine knows the element, so the text is compared.
+//! `--iommufd` from outside, on recorded hosts: its output, its messages, and its refusals. No
+//! libvirt of this machine knows the element, so the text is compared.
 
 use crate::support::{gpuvm, project, run};
 use gpuvm::discover::source::load;
@@ -92,7 +92,7 @@ fn the_definition_says_it_once_and_shares_its_huge_pages() {
         let xml = made(&format!("--iommufd off --huge-pages {pages}"));
         assert!(!xml.contains(shared), "{xml}");
     }
-    // What is recorded, and what a template says.
+    // The recorded setting, and that of a template.
     assert!(on_.contains("\"iommufd\":\"on\""), "{on_}");
     let template = dir.path().join("template.xml");
     let text = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();

@@ -49,8 +49,8 @@ use crate::support::{host_tree, project};
 use std::path::Path;
 use std::process::Command;
 
-/// A command line of a shell that runs as if on the recorded DGX-2; `$GPUVM` and what is set on the
-/// command reach it.
+/// A command line of a shell that runs as if on the recorded DGX-2; `$GPUVM` and variables set on
+/// the command reach it.
 fn on_dgx2(script: &str) -> Command {
     on_host("dgx-2", script)
 }

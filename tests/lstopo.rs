@@ -158,7 +158,7 @@ fn lstopo_and_sysfs_say_the_same_of_a_machine() {
             }
             assert_eq!(part(&sysfs).len(), part(&lstopo).len(), "{name}");
         }
-        // A tree tells that no fabricmanager.cfg is there, lstopo's XML does not.
+        // A tree shows that there is no fabricmanager.cfg, lstopo's XML does not.
         let fabric = |host: &Topology| {
             let mut fabric = host.fabric().clone();
             let source = fabric.source.as_mut();

@@ -51,7 +51,8 @@ pub fn plain(line: &str) -> String {
     text
 }
 
-/// Our commands in the examples of a page: what is typed, without comments, pipes and redirections.
+/// Our commands in the examples of a page: the typed words, without comments, pipes and
+/// redirections.
 fn examples(page: &str) -> Vec<String> {
     let blocks = page.split("\n.EX\n").skip(1).map(|rest| rest.split("\n.EE").next().unwrap());
     // A line that ends with a backslash goes on in the next one.
@@ -520,7 +521,7 @@ fn every_file_that_gpuvm_writes_is_in_the_guide() {
     assert!(missing.is_empty(), "{missing:?} are not in FILES of gpuvm-guide(7)");
 }
 
-/// What the removal of the package tells of: every file for boot, by its directory.
+/// The files that the package's removal reports: every file for boot, by its directory.
 #[test]
 fn the_removal_of_the_package_tells_of_every_file_for_boot() {
     let root = tempfile::tempdir().unwrap();

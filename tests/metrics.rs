@@ -1,5 +1,5 @@
-//! `capacity --metrics` from outside: the same numbers as `--json`, in a file that is replaced whole.
-//! What Prometheus' own tools say is in `tests/browser`, which `make test-view` runs.
+//! `capacity --metrics` from outside: the same numbers as `--json`, in a file that is replaced
+//! whole. What Prometheus' own tools say is in `tests/browser`, which `make test-view` runs.
 
 use crate::support::{gpuvm, project, run};
 use std::collections::BTreeMap;

@@ -120,7 +120,7 @@ impl Fm {
         self
     }
 
-    /// What was written to the reset of a GPU.
+    /// The text written to the reset of a GPU.
     fn reset(&self, module: u32) -> String {
         let path = self.path(&format!("pci/devices/0000:{module:02x}:00.0/reset"));
         fs::read_to_string(path).unwrap()
@@ -151,7 +151,7 @@ fn step_word(partition: u32, modules: &[u32], domain: &str) -> String {
 /// Watches a run of steps.
 #[derive(Default)]
 struct Watch {
-    /// What was told.
+    /// The messages.
     notes: Vec<String>,
     /// Whether a signal comes once Fabric Manager was asked for a change.
     is_signalled: bool,
@@ -513,7 +513,7 @@ fn another_definition_file_since_the_plan_is_noticed() {
     assert!(error.contains(told), "{error}");
     assert_eq!((fm.calls(), fm.active(), fm.journals()), (vec!["Gets".into()], BTreeSet::new(), 0));
     assert_eq!(fs::read_dir(fm.path("made")).unwrap().count(), 0);
-    // The number is another guest's by now, which keeps it.
+    // The number is another guest's now, which keeps it.
     let fm = Fm::new("h100", "");
     fm.ask(&format!("steps activate {}", three("u")));
     fs::remove_file(fm.path("state")).unwrap();

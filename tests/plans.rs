@@ -265,7 +265,7 @@ fn the_answer_of_plan_is_taken_again() {
     }
     let (_, json, _) = plan_cli("dgx-2", "--gpu 3 --vcpus 7 --memory 20G --name train --json");
     std::fs::write(&file, &json).unwrap();
-    // Another host has no such place, and what the plan says is not said twice.
+    // Another host has no such place, and the plan's text is not repeated.
     let (code, _, err) = plan_cli("dual-socket", &format!("--plan {path}"));
     assert!(code == 1 && err.contains("other devices by now"), "{code} {err}");
     let (code, _, err) = plan_cli("dgx-2", &format!("--plan {path} --vcpus 8"));

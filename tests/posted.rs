@@ -1,6 +1,6 @@
-//! Machines for which somebody posted `nvidia-smi topo -m`, a list of nodes, of IOMMU groups or of
-//! functions (tests/posted/README.md): a tree of `/sys` is made from each, its NVLinks come from
-//! the posted text, and `host matrix` answers what was posted.
+//! Machines for which `nvidia-smi topo -m`, a list of nodes, of IOMMU groups or of functions was
+//! posted (tests/posted/README.md): a tree of `/sys` is made from each, its NVLinks come from the
+//! posted text, and `host matrix` prints the posted matrix.
 
 mod plans;
 
@@ -323,7 +323,7 @@ fn planned(file: &Path, args: &[&str]) -> Vec<usize> {
     gpus.filter(|(_, gpu)| devices.contains(&gpu.bdf.to_string())).map(|(at, _)| at).collect()
 }
 
-/// What a plan on a record places where.
+/// The places of a plan on a record.
 fn placement(file: &Path, args: &[&str]) -> serde_json::Value {
     let mut command = gpuvm(&["--host", file.to_str().unwrap(), "plan", "--json"]);
     let (code, out, err) = run(command.args(args));
@@ -384,7 +384,7 @@ fn one_package_comes_before_nics_where_gpus_have_no_nvlink() {
     assert_eq!(with(&[]), [0, 1], "one package");
     assert_eq!(with(&["--prefer", "package"]), [0, 1]);
     assert_eq!(with(&["--prefer", "nic"]), [1, 2], "each beside its NIC");
-    // NVLinks between all GPUs carry what they send each other: then NICs come first.
+    // NVLinks between all GPUs carry their mutual traffic: then NICs come first.
     let table = "GPU0 GPU1 GPU2 GPU3\nGPU0 X NV4 NV4 NV4\nGPU1 NV4 X NV4 NV4\n\
                  GPU2 NV4 NV4 X NV4\nGPU3 NV4 NV4 NV4 X\n";
     fs::write(dir.path().join("topo"), table).unwrap();

@@ -7,7 +7,8 @@ use gpuvm::cli::args::Cli;
 use gpuvm::verify;
 use std::collections::BTreeSet;
 
-/// A requirement: its numbers, and what does it, finds it missing and takes it back, as roff.
+/// A requirement: its numbers, and the commands that install it, find it missing and remove it, as
+/// roff.
 struct Requirement {
     numbers: Vec<u32>,
     here: String,

@@ -1,5 +1,5 @@
-//! The JSON Schemas: they equal those in `src/cli/schemas`, and `--json` prints exactly what they
-//! describe, without further fields.
+//! The JSON Schemas: they equal those in `src/cli/schemas`, and the output of `--json` matches them
+//! exactly, without further fields.
 
 use crate::rooms::sources;
 use crate::support::{gpuvm, host_tree, project, run};
@@ -55,7 +55,7 @@ fn schemas_are_written_to_a_directory_that_does_not_exist_yet() {
     let (code, out, err) = run(gpuvm(&["schema", "--dir"]).arg(&new));
     assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
     assert_eq!(std::fs::read_dir(&new).unwrap().count(), names().count());
-    // What is in its place is named.
+    // The object in its place is named.
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     let (code, _, err) = run(gpuvm(&["schema", "--dir"]).arg(file.join("below")));

@@ -103,8 +103,8 @@ const TRAPS: [&[&str]; 41] = [
     ],
     // T27: an array is stopped under other guests, and fstab still names it.
     &["lines_of_fstab_that_mean_the_array_are_commented", "drives.sh"],
-    // T28: the array is created anew instead of assembled, from names that change, and without its
-    // old UUID.
+    // T28: the array is recreated instead of assembled, from names that change, and without its old
+    // UUID.
     &[
         "arrays_are_released_restored_and_rebuilt",
         "what_is_marked_is_put_back_byte_for_byte",
@@ -114,7 +114,7 @@ const TRAPS: [&[&str]; 41] = [
     &["exactly_the_entry_of_the_array_is_replaced"],
     // T30: the kernel's name of a drive.
     &["what_is_free_becomes_a_disk_by_a_name_that_stays"],
-    // T31: the host mounts what a guest has.
+    // T31: the host mounts a guest's drive.
     &["every_user_of_a_drive_is_named", "what_is_used_is_refused_with_its_holder"],
     // T32: a table of partitions that ends at 2 TiB.
     &["t1_t32_no_file_of_all_and_no_partition_table_is_written"],
@@ -132,9 +132,9 @@ const TRAPS: [&[&str]; 41] = [
     ],
     // T37: guests silently lose their links.
     &["who_loses_a_link_is_named", "networks_of_every_kind_are_made_changed_and_deleted"],
-    // T38: netplan apply over ssh cuts the admin off, and its syntax is old: a bridge that nobody
-    // confirms is reverted, also if the program is killed or the gateway does not answer, and the
-    // file uses `routes:`.
+    // T38: netplan apply over ssh cuts the admin off, and its syntax is old: an unconfirmed bridge
+    // is reverted, also if the program is killed or the gateway does not answer, and the file uses
+    // `routes:`.
     &[
         "a_silent_gateway_and_a_wait_in_vain_take_it_back",
         "killing_the_tool_during_the_wait_takes_it_back",
@@ -146,7 +146,7 @@ const TRAPS: [&[&str]; 41] = [
         "t39_a_guest_of_one_gpu_with_an_odd_number_of_vcpus_keeps_to_its_own_three_cores",
         "every_dgx2_slot_has_core_pairs_and_its_emulator_core",
     ],
-    // T40: what others have edited.
+    // T40: edits of others.
     &[
         "cores_that_are_not_free_are_refused_with_who_holds_them",
         "what_runs_is_tuned_and_undone_and_what_others_edit_is_kept",
@@ -199,8 +199,8 @@ fn names_none_of(words: &[&str]) {
     sources(&project().join("src"), &mut texts);
     assert!(texts.len() > 100, "only {} files were seen", texts.len());
     for text in &texts {
-        // Settings of firmware there are looked at, so that no guest gets those of another; a hint says
-        // where QEMU keeps the files of shared memory.
+        // Settings of firmware there are looked at, so that no guest gets those of another; a hint
+        // says where QEMU keeps the files of shared memory.
         let program = text.split("#[cfg(test)]").next().unwrap();
         let program = program.replace("/var/lib/libvirt/qemu/nvram\"", "");
         let program = program.replace("below /var/lib/libvirt/qemu/ram", "");
@@ -224,7 +224,7 @@ fn t1_t32_no_file_of_all_and_no_partition_table_is_written() {
 
 #[test]
 fn t11_amounts_are_shown_in_their_own_units_and_vcpus_as_such() {
-    // What the guide calls 739 GiB of cores 0-45.
+    // The guide's 739 GiB of cores 0-45.
     assert_eq!(MemSize::from_kib(758_456_320).to_string(), "723.3 GiB");
     let host = project().join("topologies/dgx-2.json");
     let args = ["plan", "--gpus", "16", "--memory", "1516912640K", "--name", "a", "--host"];

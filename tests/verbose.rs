@@ -2,7 +2,7 @@
 
 use crate::support::{gpuvm, run};
 
-/// The lines of standard error that tell of this, without the seconds before them.
+/// The lines of standard error that report this, without the seconds before them.
 fn lines(err: &str, of: &str) -> Vec<String> {
     let text = |line: &str| line.split_once(" s ").map(|(_, rest)| rest.to_owned());
     err.lines().filter_map(text).filter(|line| line.starts_with(of)).collect()

@@ -1,5 +1,5 @@
-//! `--html` and `--svg` from outside, judged by strict parsers. What a browser says is in
-//! `tests/browser`, which `make test-view` runs.
+//! `--html` and `--svg` from outside, judged by strict parsers. The tests with a browser are in
+//! `tests/browser`, run by `make test-view`.
 
 use crate::support::{gpuvm, project, run};
 use std::fs;
@@ -40,7 +40,7 @@ fn every_verb_draws_what_strict_parsers_take() {
         &["capacity"],
         &["tune", "tests/golden/capacity/train-a.xml", "--diff"],
     ] {
-        // The second run replaces what the first one made.
+        // The second run replaces the files of the first one.
         let out = made(verb, &files);
         let first = fs::read_to_string(&html).unwrap();
         assert_eq!(made(verb, &files), out);
@@ -190,13 +190,13 @@ fn commands_of_pages_name_no_connection_and_no_folder() {
             }
             seen += text.matches("--connect URI").count();
         }
-        // What the caller is told can be pasted.
+        // Messages to the caller can be pasted.
         assert!(!format!("{out}{err}").contains("--connect URI"), "{out}{err}");
     }
     assert!(seen > 0, "no page has a command");
 }
 
-/// What the picture of a recorded DGX H100 says of its NVSwitches, and the text of each verb.
+/// The NVSwitches in the picture of a recorded DGX H100, and the text of each verb.
 #[test]
 fn nvswitches_of_fabric_manager_are_free_in_no_verb() {
     let dir = tempfile::tempdir().unwrap();

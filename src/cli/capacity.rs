@@ -1,4 +1,4 @@
-//! `capacity`: what still fits, what prevents more, and what would free it. Changes nothing.
+//! `capacity`: the guests that still fit, the obstacles to more, and their remedy. Changes nothing.
 
 mod text;
 
@@ -55,7 +55,7 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Draws what fits; returns whether standard output is used.
+/// Draws the capacity; returns whether standard output is used.
 fn draw(args: &CapacityArgs, cx: &Context<'_>, fits: &Fits) -> anyhow::Result<bool> {
     let Fits { capacity, topology, held, .. } = fits;
     let topology = capture::shown(cx, topology, args.view.identify)?;

@@ -1,6 +1,6 @@
-//! Completion on Tab: the shell runs this program, which knows its own options and, unlike a script,
-//! the guests, images, networks and devices that are there now. A remote libvirt is not asked: it
-//! would be slow, or ask for a password.
+//! Completion on Tab: the shell runs this program, which knows its own options and, unlike a
+//! script, the guests, images, networks and devices that are there now. A remote libvirt is not
+//! asked: it would be slow, or ask for a password.
 
 use super::args::{KnownArgs, whole};
 use super::fleet::host_names;
@@ -70,7 +70,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// What an argument of a verb, `disk add`, names; none: nothing that is listed.
+    /// The kind of object that an argument of a verb, `disk add`, names; `None` if it is not
+    /// listed.
     fn of(verb: &str, arg: &Arg) -> Option<Kind> {
         let group = verb.split(' ').next().unwrap_or_default();
         Some(match (arg.get_id().as_str(), verb) {
@@ -183,7 +184,7 @@ fn joined(words: Vec<OsString>, index: usize) -> (Vec<OsString>, usize) {
     (all, at)
 }
 
-/// The command with what its arguments name.
+/// The command with completions for its arguments.
 fn completed(command: Command, path: &str, now: &Now) -> Command {
     let command = command.mut_args(|arg| match Kind::of(path, &arg) {
         Some(kind) => {
@@ -199,7 +200,7 @@ fn completed(command: Command, path: &str, now: &Now) -> Command {
     })
 }
 
-/// What there is now, as the command line selects it.
+/// The existing objects, as the command line selects them.
 #[derive(Debug, Clone)]
 struct Now {
     /// The libvirt; none: another machine's, which is not asked.
@@ -255,7 +256,7 @@ impl Now {
         found
     }
 
-    /// What there is of a kind, each with a word on it; none: it is not known.
+    /// The existing objects of a kind, each with a word on it; `None`: they are not known.
     fn named(&self, kind: Kind) -> Option<Vec<(String, String)>> {
         match kind {
             Kind::Guest | Kind::GuestOrFile => self.guests(|_| true),

@@ -166,7 +166,7 @@ fn run_resize(args: &DiskResizeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// Reports the growth, and what remains to be done in the guest.
+/// Reports the growth, and the remaining steps in the guest.
 fn tell_resized(disk: &ResizedDisk, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-disk-resized", disk)?);

@@ -36,15 +36,15 @@ pub fn whole(error: &anyhow::Error) -> String {
 /// The parts of an error, for text and JSON.
 #[derive(Debug)]
 pub struct Told {
-    /// What failed; the first line is the headline.
+    /// The failure; the first line is the headline.
     pub message: String,
     /// Causes level by level, and details.
     pub causes: Vec<String>,
-    /// What would help.
+    /// The remedy.
     pub hint: Option<String>,
     /// The command of a request that would fit.
     pub command: Option<String>,
-    /// What would help against further reasons.
+    /// The remedies for further reasons.
     pub more: Vec<String>,
 }
 

@@ -16,11 +16,11 @@ const FORMAT: &str = "gpuvm-error";
 pub struct Failure {
     /// Its stable name, as gpuvm-codes(7) lists it.
     pub code: &'static str,
-    /// What failed, with the value and its place.
+    /// The failure, with the value and its place.
     pub message: String,
     /// The causes, level by level, and the named objects.
     pub causes: Vec<String>,
-    /// What would help.
+    /// The remedy.
     pub hint: Option<String>,
     /// The commands of the hint, which can be run as they are.
     pub commands: Vec<String>,

@@ -47,7 +47,7 @@ pub(in crate::cli) struct HostAnswer<T> {
     no_place: bool,
 }
 
-/// What all hosts answered.
+/// The answers of all hosts.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Hosts<T> {

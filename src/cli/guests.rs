@@ -366,7 +366,7 @@ impl Reader<'_> {
         };
         let at = fields.iter().find(|(key, ..)| is_about(key)).map_or(node.at, |(_, _, n)| n.at);
         let text = error.render().to_string();
-        // What follows are ways to call the program.
+        // The remaining lines are ways to call the program.
         let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
         let said = lines.collect::<Vec<_>>().join(" ");
         self.bad(at, said.strip_prefix("error: ").unwrap_or(&said))

@@ -1,5 +1,5 @@
-//! `host show`, `host matrix`, `host p2p`, `host modules`, `host pages`, `host files`, `host tuning`,
-//! `host trust`, `host undo`, `host capture`, `host doctor`.
+//! `host show`, `host matrix`, `host p2p`, `host modules`, `host pages`, `host files`, `host
+//! tuning`, `host trust`, `host undo`, `host capture`, `host doctor`.
 
 pub mod capture;
 mod doctor;

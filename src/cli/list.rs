@@ -22,7 +22,7 @@ pub fn run(args: &ListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     Ok(EXIT_DONE)
 }
 
-/// The rows as a table; `long`: with what takes longer.
+/// The rows as a table; `long`: with slower columns.
 fn table(rows: &[ListedDomain], long: bool) -> Table {
     let more: &[&str] = if long { &["STARTS", "UPTIME", "VERIFY"] } else { &[] };
     let usual = ["NAME", "STATE", "VCPUS", "MEMORY", "GPUS", "ADDRESS"];
@@ -65,7 +65,7 @@ fn uptime(seconds: u64) -> String {
     }
 }
 
-/// What `verify` finds, in words.
+/// The findings of `verify`, in words.
 fn verdict(found: Verdict) -> String {
     match found {
         Verdict { errors: 0, warnings: 0 } => "ok".to_owned(),

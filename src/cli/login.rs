@@ -210,9 +210,10 @@ fn run(
     Err(around(error, "cannot run sh", "`sudo apt install openssh-client`"))
 }
 
-/// A script that runs its words, a command of ssh, and ends with its status. Where it did not get in
-/// it is asked once more, without a question and without a command: if the guest refuses every key,
-/// the script says so. As a script it needs no gpuvm that waits, and is as deaf to signals as ssh.
+/// A script that runs its words, a command of ssh, and ends with its status. Where it did not get
+/// in it is asked once more, without a question and without a command: if the guest refuses every
+/// key, the script says so. As a script it needs no gpuvm that waits, and is as deaf to signals as
+/// ssh.
 fn script(options: &[OsString], found: &Login, caller: Option<&User>) -> String {
     let quoted = |text: &OsStr| word(&text.to_string_lossy()).into_owned();
     let options: Vec<String> = options.iter().map(|option| quoted(option)).collect();
@@ -236,7 +237,7 @@ exit $status",
     )
 }
 
-/// Says why a guest refuses, and what helps.
+/// Explains why a guest refuses, and the remedy.
 fn explained(found: &Login, caller: Option<&User>) -> String {
     let own = caller.map(|caller| caller.name.clone());
     let own = own.or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.name));
@@ -261,7 +262,8 @@ fn by(program: &OsStr, caller: Option<&User>) -> Command {
     command
 }
 
-/// Becomes who called by sudo, for good: what ssh reads and runs is theirs.
+/// Becomes the user who called by sudo, for good: the files that ssh reads and the programs that it
+/// runs are theirs.
 fn become_caller() -> anyhow::Result<Option<User>> {
     let Some(caller) = caller()? else { return Ok(None) };
     become_one(&caller).with_context(|| format!("cannot run ssh as `{}`", caller.name))?;

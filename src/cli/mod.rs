@@ -158,7 +158,7 @@ fn unreadable(error: &clap::Error, json: bool) -> u8 {
 fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     colour::choose(words);
     let matches = match Cli::command().try_get_matches_from(words) {
-        // Building what only help needs would take longer than a plan.
+        // Building the parts that only help needs would take longer than a plan.
         Err(error) if asks_for_help(&error) => {
             args::fitted(output::width()).try_get_matches_from(words)?
         }

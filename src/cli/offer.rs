@@ -85,8 +85,8 @@ impl Call {
         Call { is_vendor: true, ..self }
     }
 
-    /// The profile that a command needs to plan what this call plans; none: it takes none, or names
-    /// one.
+    /// The profile that a command needs to plan the guest of this call; `None`: it takes none, or
+    /// names one.
     fn profile(&self, target: &'static Command, names_one: bool) -> Option<String> {
         let takes = || all_of(target).any(|arg| arg.get_long() == Some("profile"));
         (self.is_vendor && !names_one && takes()).then(|| VENDOR_PROFILE.to_owned())
@@ -458,8 +458,8 @@ thread_local! {
     static IS_NAMELESS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, what this thread offers names no machine, connection or folder: for files that
-/// are given to others.
+/// While it lives, commands offered by this thread name no machine, connection or folder: for files
+/// that are given to others.
 #[derive(Debug)]
 pub struct Nameless(());
 
@@ -549,7 +549,7 @@ pub fn without(flags: &[&str]) -> String {
     call().map(|call| call.without_all(flags)).unwrap_or_default()
 }
 
-/// The `create` of what this call plans, on another connection, or on that machine; none outside a
+/// The `create` of this call's guest, on another connection, or on that machine; `None` outside a
 /// run.
 pub fn create_on(uri: Option<&str>) -> Option<String> {
     Some(call()?.create_on(uri))

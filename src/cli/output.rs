@@ -1,6 +1,6 @@
 //! Output: the answer goes to standard output, everything else to standard error. Only this module,
-//! `console`, the guest's own terminal, and the screen of `top` write there; foreign text is escaped
-//! here.
+//! `console`, the guest's own terminal, and the screen of `top` write there; foreign text is
+//! escaped here.
 
 use super::printable::{Form, escaped, redacted, redacted_urls};
 use super::table::Table;

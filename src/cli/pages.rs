@@ -68,8 +68,8 @@ fn page(command: &Command, path: &str) -> io::Result<String> {
     Ok(page + &more.to_roff().replace('\'', "\\(aq"))
 }
 
-/// Takes out what `mandoc -Tlint` warns of: breaks around a vertical space, which breaks by itself,
-/// and spaces at the end of a line.
+/// Removes the constructs that `mandoc -Tlint` warns of: breaks around a vertical space, which
+/// breaks by itself, and spaces at the end of a line.
 fn tidy(page: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in page.lines().map(str::trim_end) {

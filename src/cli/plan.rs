@@ -38,7 +38,7 @@ pub(in crate::cli) struct Answer<'a> {
     /// Why `create` refuses this guest whatever is accepted for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
-    /// What was not checked.
+    /// Skipped checks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<&'a str>,
 }

@@ -40,7 +40,7 @@ fn offered(request: &Request, cx: &Context<'_>) -> Option<RoomOffer> {
     offer(cx, &wanted(request.clone(), false))
 }
 
-/// Adds to the size that does not fit what would make room for it.
+/// Adds the moves that would make room to the size that does not fit.
 pub fn of_capacity(fits: &mut Fits, like: &Request, taken: &Taken, cx: &Context<'_>) {
     let next = fits.capacity.next.as_mut().filter(|next| next.advice.is_some());
     if let Some(next) = next.filter(|_| *taken == Taken::default()) {
@@ -49,7 +49,7 @@ pub fn of_capacity(fits: &mut Fits, like: &Request, taken: &Taken, cx: &Context<
     }
 }
 
-/// Adds to the error of a guest without a place what would make room for it.
+/// Adds the moves that would make room to the error of a guest without a place.
 pub fn of_error(error: anyhow::Error, taken: &Taken, cx: &Context<'_>) -> anyhow::Error {
     match error.downcast::<Error>() {
         Ok(Error::NoPlace(no)) if *taken == Taken::default() => {

@@ -84,8 +84,8 @@ fn ask(verb: &str, all: &[Chosen]) -> anyhow::Result<()> {
     Err(classed(Class::Declined, "declined; nothing is changed", ""))
 }
 
-/// Carries a verb out on each domain, and returns the worst exit code. An error of one of several is
-/// printed in its place; after a signal the others are left alone.
+/// Carries a verb out on each domain, and returns the worst exit code. An error of one of several
+/// is printed in its place; after a signal the others are left alone.
 pub fn each(
     all: &[Chosen],
     cx: &Context<'_>,

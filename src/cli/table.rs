@@ -77,8 +77,8 @@ impl Table {
         text
     }
 
-    /// Formats it in lines of at most `width` columns; what does not fit is cut off, columns on the
-    /// right first, so that a row stays on one line.
+    /// Formats it in lines of at most `width` columns; columns that do not fit are cut off, those
+    /// on the right first, so that a row stays on one line.
     pub fn cut(&self, width: usize) -> String {
         let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths = (0..count).map(|column| self.width(column)).collect();

@@ -67,7 +67,7 @@ impl Reporter for Screen {
     }
 }
 
-/// Asks at the terminal, after showing what will be done.
+/// Asks at the terminal, after showing the planned steps.
 fn put(asked: Asked<'_>) -> io::Result<Answer> {
     let is_yes = |yes| if yes { Answer::Yes } else { Answer::No };
     let will = |lines: &mut dyn Iterator<Item = String>| {

@@ -60,7 +60,7 @@ const ALIKE: [&[&str]; 4] = [
     &["delete", "remove", "rm", "del", "destroy", "drop", "detach", "purge", "undefine"],
 ];
 
-/// Words that other tools take where a verb of ours takes another, and what to write instead.
+/// Words that other tools take where a verb of ours takes another, and the replacement.
 const WORDS_ELSEWHERE: [(&str, &[&str], &str); 13] = [
     ("create", &["-f", "--file", "--filename"], "`gpuvm apply -f FILE` makes the guests of a file"),
     ("create", &["--cdrom", "--location", "--import"], "`--image NAME` or `--disk PATH` boots it"),
@@ -221,7 +221,7 @@ fn option_by_spelling(verb: &Command, unknown: &str) -> Option<String> {
     Some(format!("`--{near}{value}` is spelt like it"))
 }
 
-/// What to write in place of a word that a verb does not take; none: it is not known. `before`: the
+/// The replacement for a word that a verb does not take; `None`: it is not known. `before`: the
 /// word before it.
 fn instead(verb: &Command, path: &[&str], unknown: &str, before: &str) -> Option<String> {
     let has = |option: &str| verb.get_arguments().any(|arg| arg.get_long() == Some(option));

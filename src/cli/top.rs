@@ -1,4 +1,4 @@
-//! `top`: what guests use, refreshed on the whole terminal or printed once.
+//! `top`: the usage of guests, refreshed on the whole terminal or printed once.
 
 mod bytes;
 mod columns;

@@ -47,7 +47,7 @@ pub fn check(args: &ViewArgs, cx: &Context<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command that draws what this call is about in a file; none outside a run.
+/// The command that draws the subject of this call in a file; `None` outside a run.
 pub fn drawn(file: &str) -> Option<String> {
     let html = Edit::to("--html", file);
     Some(format!("`{}` draws it", offer::instead(&[html])?))

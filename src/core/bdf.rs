@@ -28,12 +28,12 @@ pub struct Bdf {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "pci-address-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BdfError {
     /// The text does not have the form of an address.
     #[error("`{text}` is not a PCI address such as 0000:34:00.0")]
     Form { text: String },
-    /// A field is above what PCI can express.
+    /// A field is above PCI's range.
     #[error("PCI {field} {value:#x} is above {max:#x}")]
     Range { field: &'static str, value: u32, max: u32 },
 }

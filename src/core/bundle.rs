@@ -32,7 +32,7 @@ const LONGEST_HOST: usize = 255;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "bundle-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ManifestError {
     /// It is none of gpuvm's.
     #[error("this is not the manifest of a gpuvm bundle: {why}")]
@@ -69,7 +69,7 @@ pub struct BundledDisk {
     pub target: String,
     /// Its format: `raw`, `qcow2`.
     pub format: String,
-    /// What it is for.
+    /// Its purpose in the guest.
     pub role: Role,
 }
 

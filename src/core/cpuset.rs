@@ -89,7 +89,7 @@ pub struct IdSet<I> {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "list-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum IdSetError {
     /// A part is neither a number nor a range, or the range runs backwards.
     #[error("`{part}` in {kind} list `{text}` is not a number or a range such as 0-23")]

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Severity {
-    /// It does not start, takes resources of others, or does not do what it says.
+    /// It does not start, takes resources of others, or behaves differently.
     Error,
     /// It works, but not as well as it could.
     Warning,
@@ -71,7 +71,7 @@ pub struct Finding<S> {
     /// The fault and its place, in the form of the rule's family.
     #[serde(flatten)]
     pub says: S,
-    /// What to change or do.
+    /// The change or action to take.
     pub hint: String,
 }
 

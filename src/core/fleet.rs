@@ -121,7 +121,7 @@ pub fn host_capacity(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> Hos
 pub struct Offer {
     /// The place.
     pub placement: Placement,
-    /// What later guests lose: for each size the guests that fit no longer, times their GPUs.
+    /// The loss of later guests: for each size the guests that fit no longer, times their GPUs.
     pub lost: u64,
 }
 
@@ -132,7 +132,7 @@ pub fn offer(topology: &Topology, held: &Occupancy, request: &Request) -> Result
     Ok(Offer { placement, lost })
 }
 
-/// What later guests of a host lose by a place on it.
+/// The loss of a host's later guests by a place on it.
 pub fn lost(topology: &Topology, held: &Occupancy, placement: &Placement) -> u64 {
     let count = |held: &Occupancy| capacity(topology, held, &Request::for_gpus(1), &[]).sizes;
     let before = count(held);

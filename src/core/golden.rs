@@ -1,5 +1,5 @@
-//! Golden files of `tests/golden`: what results are compared with, written without words and names,
-//! which may change.
+//! Golden files of `tests/golden`: the expected results, written without words and names, which may
+//! change.
 
 use std::fmt::Debug;
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Retired pages from which the GPU is over the limit, as DCGM and the field diagnostic have it.
 pub const MOST_RETIRED_PAGES: u32 = 63;
 
-/// What NVML reported of one GPU; none: it or its driver does not report this.
+/// NVML's report about one GPU; none: it or its driver does not report this.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthReading {
     /// Whether it has fallen off the bus (`NVML_ERROR_GPU_IS_LOST`).
@@ -36,7 +36,7 @@ pub struct HealthReading {
     pub links: Vec<LinkReading>,
 }
 
-/// What NVML reported of an NVLink; counters since the last reset.
+/// NVML's report about an NVLink; counters since the last reset.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkReading {
     /// Its number.
@@ -108,7 +108,7 @@ impl HealthCode {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HealthFinding {
-    /// What.
+    /// The code of the finding.
     pub code: HealthCode,
     /// The same in words, with numbers.
     pub text: String,
@@ -139,13 +139,13 @@ pub struct Health {
     /// The findings; may be empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<HealthFinding>,
-    /// What an admin accepted: it keeps no guest from getting the GPU.
+    /// The override of an admin: the finding keeps no guest from getting the GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accepted: Vec<HealthCode>,
 }
 
 impl Health {
-    /// What keeps guests from getting the GPU.
+    /// The findings that keep guests from getting the GPU.
     pub fn over(&self) -> impl Iterator<Item = &HealthFinding> {
         let over = |finding: &&HealthFinding| {
             finding.code.is_over() && !self.accepted.contains(&finding.code)
@@ -158,7 +158,7 @@ impl Health {
         self.over().next().is_some()
     }
 
-    /// What keeps guests from getting the GPU, in words; empty: nothing.
+    /// The findings that keep guests from getting the GPU, in words; empty if there are none.
     pub fn why(&self) -> String {
         joined(self.over())
     }
@@ -190,7 +190,7 @@ pub struct XidCount {
     pub times: usize,
 }
 
-/// Judges what NVML reported and the Xid messages of this boot, by number with their count.
+/// Judges NVML's report and the Xid messages of this boot, by number with their count.
 pub fn judge(reading: Option<&HealthReading>, xids: &[XidCount]) -> Vec<HealthFinding> {
     let mut found = Vec::new();
     let mut add = |code, text: String| found.push(HealthFinding { code, text });

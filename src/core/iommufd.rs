@@ -15,7 +15,7 @@ pub struct Way<'a> {
     pub topology: &'a Topology,
     /// Versions of libvirt and QEMU.
     pub versions: Versions,
-    /// What libvirt's domain capabilities say; none: not known, so its version counts.
+    /// The support in libvirt's domain capabilities; `None`: not known, so its version counts.
     pub offered: Option<bool>,
 }
 
@@ -24,7 +24,7 @@ pub struct Way<'a> {
 pub struct Lack {
     /// The missing feature, half a sentence.
     pub what: String,
-    /// What brings it.
+    /// The version or setting that enables it.
     pub remedy: String,
 }
 
@@ -87,8 +87,8 @@ impl Way<'_> {
         Some(Lack { what, remedy })
     }
 
-    /// Returns the defect by which GPUs and NICs of one guest do not reach each other, and the version
-    /// that has it; none: they do, or there are not two.
+    /// Returns the defect by which GPUs and NICs of one guest do not reach each other, and the
+    /// version that has it; none: they do, or there are not two.
     pub fn unreached(&self, functions: &[Bdf]) -> Option<(Defect, Version)> {
         let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
         let is_peer = |kind| matches!(kind, DeviceKind::Gpu | DeviceKind::Nic);

@@ -22,7 +22,7 @@ pub struct MemSize(u64);
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "size-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum MemSizeError {
     /// Not a number with a known unit.
     #[error("`{text}` is not a size such as 180G, 1.5T or 4194304K (powers of 1024)")]

@@ -1,5 +1,5 @@
-//! Numbers for monitoring, in the text format of Prometheus: a host, what of it is held and by whom,
-//! and what still fits.
+//! Numbers for monitoring, in the text format of Prometheus: a host, what of it is held and by
+//! whom, and what still fits.
 //!
 //! Labels join with those of others: `pci_bus_id` and `UUID` are written as dcgm-exporter writes
 //! them, `domain` and `uuid` as the exporters of libvirt do. Unknown values are empty labels, which
@@ -83,7 +83,7 @@ pub struct HostNumbers<'a> {
     pub topology: &'a Topology,
     /// The occupancy.
     pub held: &'a Occupancy,
-    /// What still fits.
+    /// The capacity that is left.
     pub capacity: &'a Capacity,
     /// Cores of every node that stay with the host.
     pub kept_cores: u32,
@@ -219,8 +219,8 @@ fn domains(out: &mut Metrics, held: &Occupancy) {
     out.gauge("gpuvm_domain_active", "Whether a domain runs; 0: it is only defined.", samples);
 }
 
-/// NVLink partitions. Fabric Manager has them active, or, where guests get the NVSwitches, a running
-/// guest makes them so.
+/// NVLink partitions. Fabric Manager has them active, or, where guests get the NVSwitches, a
+/// running guest makes them so.
 fn partitions(out: &mut Metrics, topology: &Topology, held: &Occupancy) {
     if !topology.is_partitioned() {
         return;

@@ -126,7 +126,7 @@ impl Held {
     }
 }
 
-/// What domains that are off yield.
+/// The resources yielded by domains that are off.
 #[derive(Debug, Clone, Copy)]
 struct Yielded {
     cores: bool,
@@ -134,7 +134,8 @@ struct Yielded {
 }
 
 impl Occupancy {
-    /// The same without what domains that are off yield; none: none of them yields anything.
+    /// The same without the resources yielded by domains that are off; `None` if none of them
+    /// yields anything.
     pub fn without_yielded(&self) -> Option<Occupancy> {
         self.yielding(Yielded { cores: true, memory: true })
     }
@@ -171,7 +172,7 @@ pub struct Occupancy {
     /// GPUs and NVSwitches that an admin took out of use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Exclusion>,
-    /// What keeps NVLink partitions from being activated for new guests.
+    /// The reasons why NVLink partitions cannot be activated for new guests.
     #[serde(skip)]
     pub readiness: Readiness,
     /// Pcpus whose cores are not offered although they are free: a plan that is to stay on some
@@ -182,8 +183,8 @@ pub struct Occupancy {
     /// others on several nodes lies beside it, as when they were placed. It does not count as held.
     #[serde(skip)]
     pub own_memory: Vec<(NodeSet, MemSize)>,
-    /// Functions of such a guest: it keeps those that no other would get, since they are excluded or
-    /// unhealthy.
+    /// Functions of such a guest: it keeps those that no other would get, since they are excluded
+    /// or unhealthy.
     #[serde(skip)]
     pub own_devices: Vec<Bdf>,
     /// vCPUs and memory of the cells of such a guest. An amount of memory that is theirs in all

@@ -33,7 +33,7 @@ pub struct DomainName(String);
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "request-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RequestError {
     /// The name is empty or too long.
     #[error("a domain name has 1 to {MAX_NAME} characters, this one has {length}")]
@@ -256,8 +256,8 @@ pub enum Prefer {
     Package,
 }
 
-/// Which L3 caches vCPUs are to be below, on a host with several sizes: AMD's X3D processors have one
-/// large one.
+/// Which L3 caches vCPUs are to be below, on a host with several sizes: AMD's X3D processors have
+/// one large one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -545,11 +545,11 @@ pub struct Request {
     /// Whether it may be stopped, moved and started again to make room for others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub movable: bool,
-    /// What its template is. Not remembered: the guest has all of it in its definition.
+    /// The kind of its template. Not remembered: the guest has all of it in its definition.
     #[serde(skip)]
     pub template: Template,
     /// Pages that each cell's memory is a multiple of, where these are larger than those that back
-    /// it; `tune` is asked for it, a new guest never.
+    /// it; set by `tune` only, never for a new guest.
     #[serde(skip)]
     pub rounding: Option<PageSize>,
 }

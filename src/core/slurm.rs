@@ -24,7 +24,7 @@ const LONGEST_VALUE: usize = 128;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum JobError {
     /// A word of the comment has another key.
     #[error("comment of the job: unknown key `{key}`; it takes {known}")]
@@ -60,8 +60,8 @@ pub struct GresRequest {
 }
 
 impl GresRequest {
-    /// Reads the GRES of this name from what `squeue` prints of a job (`%b`): `gres:gpuvm:v100:2`,
-    /// or `gres/gpuvm:2` of newer versions, several joined by commas.
+    /// Reads the GRES of this name from the output of `squeue` for a job (`%b`):
+    /// `gres:gpuvm:v100:2`, or `gres/gpuvm:2` of newer versions, several joined by commas.
     pub fn read(text: &str, name: &str) -> Result<GresRequest, JobError> {
         let mut found = GresRequest::default();
         if matches!(text, "" | "N/A" | "(null)") {

@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// A version of up to three numbers: `6.12`, `10.0.2`; what follows them in a name is not looked
-/// at.
+/// A version of up to three numbers: `6.12`, `10.0.2`; the rest of a name is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Version(pub u32, pub u32, pub u32);
@@ -62,8 +61,8 @@ pub struct Abilities {
     /// The fastest link that a root port can be set to, in units of 0.1 GT/s; none if it cannot be
     /// set.
     pub port_speed_dgts: Option<u32>,
-    /// Whether libvirt offers iommufd for functions of the host, which it does where its QEMU and the
-    /// kernel have it, too; none: not known, as in records of before.
+    /// Whether libvirt offers iommufd for functions of the host, which it does where its QEMU and
+    /// the kernel have it, too; none: not known, as in records of before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommufd: Option<bool>,
 }
@@ -87,8 +86,8 @@ impl Stack {
         Stack::assumed(Version(11, 3, 0), Version(10, 0, 0))
     }
 
-    /// The stack of these versions. Nobody can be asked; each number is that of the release in which
-    /// the feature came.
+    /// The stack of these versions. Nobody can be asked; each number is that of the release in
+    /// which the feature came.
     pub fn assumed(libvirt: Version, qemu: Version) -> Stack {
         let versions = Versions { libvirt: Some(libvirt), qemu: Some(qemu) };
         let abilities = Abilities {
@@ -235,7 +234,7 @@ pub struct Defect {
     pub of: Component,
     /// The versions that have it.
     pub bad: Bad,
-    /// What happens with them.
+    /// Their effect.
     pub what: &'static str,
     /// The public source.
     pub source: &'static str,
@@ -288,7 +287,7 @@ impl Defect {
         }
     }
 
-    /// Returns what to change, half a sentence.
+    /// Returns the change to make, half a sentence.
     pub fn remedy(&self) -> String {
         let name = self.of.name();
         match self.good_from() {

@@ -16,11 +16,11 @@ pub struct Xid<'t> {
     pub gpu: Bdf,
     /// The number.
     pub number: u32,
-    /// What follows the number, without a separator; may be empty.
+    /// The text after the number, without a separator; may be empty.
     pub text: &'t str,
 }
 
-/// What NVIDIA's catalog says to do at once.
+/// The immediate action in NVIDIA's catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XidAction {
     /// Nothing.
@@ -40,7 +40,7 @@ pub struct XidKind {
     pub number: u32,
     /// Its meaning.
     pub name: &'static str,
-    /// What to do at once.
+    /// The immediate action.
     pub action: XidAction,
     /// Whether the vendor or support is to be asked when it was logged.
     pub support: bool,

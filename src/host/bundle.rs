@@ -17,7 +17,7 @@ const LIST_BYTES: u64 = 1 << 20;
 /// The reason a bundle is not used.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "bundle-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BundleError {
     /// It is no directory with a manifest.
     #[error("{} is not a bundle: {why}", path.display())]
@@ -54,7 +54,7 @@ pub struct Member {
     pub path: PathBuf,
     /// Its length in bytes.
     pub bytes: u64,
-    /// What it takes of its file system, in bytes.
+    /// The space that it occupies on its file system, in bytes.
     pub allocated: u64,
     /// Its sum by the list.
     pub sha256: Sha256,
@@ -200,7 +200,7 @@ mod tests {
         fs::write(dir.join(SUMS), lines.concat()).unwrap();
     }
 
-    /// The code of what is wrong with a bundle.
+    /// The code of a bundle's fault.
     fn code(path: &Path) -> &'static str {
         let read = Bundle::open(path).and_then(|bundle| bundle.verify(&mut |_, _| {}));
         read.err().map_or("", |error| <&str>::from(&error))
@@ -241,7 +241,7 @@ mod tests {
             harm(harmed.path());
             assert_eq!(code(harmed.path()), expected, "{number}");
         }
-        // A list that was written anew does not hide what the manifest says.
+        // A rewritten list does not hide the manifest's content.
         let harmed = made();
         fs::write(harmed.path().join("vda.raw"), [7; 5000]).unwrap();
         seal(harmed.path());

@@ -25,13 +25,13 @@ const LARGEST: usize = 1 << 20;
 /// Interval at which `stop` is asked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Returns why not to wait for the answer any longer; none to go on waiting.
+/// Returns why not to wait for the answer any longer; `None` to keep waiting.
 pub type Stop<'s> = &'s mut dyn FnMut() -> Option<String>;
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The child gave none; what it did instead.
+    /// The child gave no answer; its behaviour instead.
     Silent(String),
     /// The wait was cancelled, for this reason.
     Stopped(String),
@@ -53,7 +53,7 @@ impl Question {
         Question { child, until: Instant::now() + limit, limit }
     }
 
-    /// Waits for the answer; the error says what the child did instead.
+    /// Waits for the answer; the error describes the child's behaviour instead.
     pub fn answer<T: DeserializeOwned>(self) -> Result<T, String> {
         self.answer_unless(&mut || None).map_err(|why| match why {
             NoAnswer::Silent(why) | NoAnswer::Stopped(why) => why,

@@ -18,7 +18,7 @@ const LEFT_OPEN: Duration = Duration::from_secs(2);
 /// The error of a command.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "program-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum CommandError {
     /// It could not be started.
     #[error("cannot run `{program}`: {source}")]
@@ -43,7 +43,7 @@ pub enum CommandError {
     },
 }
 
-/// Runs a command without a terminal, and returns what it printed; no shell is involved.
+/// Runs a command without a terminal or a shell, and returns its output.
 pub fn output(argv: &[&str], seconds: u64) -> Result<String, CommandError> {
     let until = Instant::now() + Duration::from_secs(seconds);
     let out = output_unless(argv, &mut || Instant::now() >= until)?;

@@ -2,7 +2,8 @@
 //! a dozen crates less than a client of our own.
 //!
 //! A file is written here, and not by curl: so what fills the disk is known exactly, and a curl
-//! whose gpuvm was killed ends with its pipe. A file that was broken off is continued where it ends.
+//! whose gpuvm was killed ends with its pipe. A file that was broken off is continued where it
+//! ends.
 
 use crate::program::command;
 use crate::trace::{Running, removed, wrote};
@@ -30,7 +31,7 @@ const TRIES: u32 = 3;
 const MOST_TRIES: u32 = 100;
 /// Bytes left free on the file system of a fetched file.
 const LEFT_FREE: u64 = 16 << 20;
-/// How long what curl prints on one stream may be behind the other.
+/// How long curl's output on one stream may be behind the other.
 const LAG: Duration = Duration::from_secs(2);
 /// The largest part of curl's messages that is kept.
 const MOST_SAID: usize = 64 << 10;
@@ -38,7 +39,7 @@ const MOST_SAID: usize = 64 << 10;
 /// The reason a file is not fetched.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fetch-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FetchError {
     /// curl is missing.
     #[error("curl is not installed, which fetches {url}")]
@@ -101,7 +102,7 @@ pub struct Origin<'o> {
     pub ca: Option<&'o Path>,
 }
 
-/// What the server says about a file.
+/// The server's response about a file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -109,7 +110,7 @@ struct Head {
     total: Option<u64>,
 }
 
-/// What curl printed: the last answer's head, and its messages.
+/// The output of curl: the last answer's head, and its messages.
 #[derive(Debug, Default)]
 struct Said {
     head: Head,
@@ -124,8 +125,8 @@ pub struct Part {
     file: Flock<File>,
 }
 
-/// Returns the directory of fetched files: the host's for root, otherwise the user's own. It is made
-/// as needed, and refused if others may write into it.
+/// Returns the directory of fetched files: the host's for root, otherwise the user's own. It is
+/// made as needed, and refused if others may write into it.
 pub fn cache() -> io::Result<PathBuf> {
     let is_root = nix::unistd::geteuid().is_root();
     let own = || {
@@ -145,7 +146,8 @@ pub fn cache() -> io::Result<PathBuf> {
 }
 
 impl Part {
-    /// Opens a file to fetch into, which is made if it is missing; none: another run is fetching it.
+    /// Opens a file to fetch into, which is made if it is missing; none: another run is fetching
+    /// it.
     pub fn open(path: &Path) -> io::Result<Option<Part>> {
         let mut options = OpenOptions::new();
         let no_link = nix::fcntl::OFlag::O_NOFOLLOW.bits();
@@ -195,8 +197,8 @@ impl Part {
         Some(stat.blocks_available().saturating_mul(stat.fragment_size()))
     }
 
-    /// Fetches what is missing of the file. `progress` gets the bytes so far and all of them, as far
-    /// as they are known.
+    /// Fetches the missing part of the file. `progress` gets the bytes so far and the total, as far
+    /// as known.
     pub fn fetch(
         &mut self,
         origin: Origin<'_>,
@@ -211,7 +213,7 @@ impl Part {
             let through = self.bytes().map_err(failed)?;
             idle = if through > from { 0 } else { idle + 1 };
             match (code, said.head.status) {
-                // All of it is there, or it is another file by now.
+                // The file is complete, or it was replaced by another one.
                 (_, 416) if from > 0 && said.head.total == Some(from) => return Ok(()),
                 (22, 416) | (33, _) if from > 0 && restarts < TRIES => {
                     restarts += 1;
@@ -230,7 +232,7 @@ impl Part {
         unreachable!("it ends by a return")
     }
 
-    /// Fetches once, from this byte on; returns curl's exit status and what it said, none where it
+    /// Fetches once, from this byte on; returns curl's exit status and its message, `None` if it
     /// succeeded.
     fn attempt(
         &mut self,
@@ -346,7 +348,7 @@ impl Origin<'_> {
     fn curl(&self) -> Command {
         let mut curl = command("curl");
         let proxies = PROXIES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-        // No settings of a user, who may be another one: it has to be the first option.
+        // No user's settings, since the user may differ: this must be the first option.
         curl.envs(proxies).args(["--disable", "--silent", "--show-error", "--fail"]);
         curl.args(["--globoff", "--location", "--max-redirs", "10", "--suppress-connect-headers"]);
         curl.args(["--proto", "=https", "--proto-redir", "=https", "--connect-timeout", "30"]);
@@ -392,7 +394,7 @@ impl Origin<'_> {
         }
     }
 
-    /// The same without another try; curl's exit status and what it said where it failed.
+    /// The same without a retry; curl's exit status and message if it failed.
     fn text_once(&self, limit: u64) -> Result<Result<Vec<u8>, (i32, Said)>, FetchError> {
         let mut curl = self.curl();
         curl.args(["--dump-header", "/dev/stderr", "--max-time", TEXT_S]);

@@ -40,7 +40,7 @@ fn longest(path: &str) -> usize {
     }
 }
 
-/// Whether the kernel makes this file, and nobody writes back what it has.
+/// Whether the kernel generates this file, so that its content cannot be written back.
 fn is_of_kernel(path: &str) -> bool {
     let path = path.trim_start_matches('/');
     let is_below = ["proc/", "sys/"].iter().any(|below| path.starts_with(below));
@@ -69,7 +69,7 @@ const RETRIES: usize = 1000;
 /// The error of a host's file. Paths are those below the root, prefixed by the root.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-file-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FsError {
     /// The system refuses.
     #[error("cannot read {path}: {source}")]
@@ -109,7 +109,7 @@ enum Resolve {
     Checked,
 }
 
-/// What all documents of ours begin with.
+/// The beginning of all documents of ours.
 #[derive(serde::Deserialize)]
 struct Head {
     version: u32,
@@ -273,8 +273,8 @@ impl FsRoot {
     }
 
     /// Checks that bytes are text and trims it. Some kernels end a list of pcpus with a zero byte.
-    /// What the kernel tells has names that anybody chose, as of mount points, and strings of the
-    /// firmware: other bytes in these are shown as escapes.
+    /// Text from the kernel contains names chosen by others, such as mount points, and strings of
+    /// the firmware: other bytes in these are shown as escapes.
     fn utf8(&self, bytes: Vec<u8>, path: &str) -> Result<String, FsError> {
         let blank = |c: char| c.is_whitespace() || c == '\0';
         let text = String::from_utf8(bytes);
@@ -314,7 +314,7 @@ impl FsRoot {
         of: impl for<'t> Fn(&'t T) -> (&'t str, u32),
     ) -> Result<Option<T>, FsError> {
         let Some(text) = self.read(path)? else { return Ok(None) };
-        // What a newer version adds would look like damage.
+        // Additions of a newer version would look like damage.
         let head = serde_json::from_str::<Head>(&text).ok();
         if let Some(Head { version }) = head.filter(|head| head.version > known.1) {
             let reason = format!(

@@ -26,7 +26,7 @@ pub struct HeldDir {
 /// Why a directory is not written in.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "directory-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HeldError {
     /// A link of another user is on its path.
     #[error("{} is a link of another user (UID {uid}), who could lead it anywhere", link.display())]
@@ -97,7 +97,7 @@ impl HeldDir {
             let name = path.file_name().unwrap_or_default();
             let to = link(&held.fd, name, &file)?;
             let next = file.parent().unwrap_or(Path::new("")).join(to);
-            // A link of /proc leads to what is open, which may have no path.
+            // A link of /proc leads to an open file, which may have no path.
             if next.symlink_metadata().is_err() && path.metadata().is_ok() {
                 return Ok((held, path));
             }
@@ -123,8 +123,8 @@ impl HeldDir {
         self.path().join(name)
     }
 
-    /// The path of the directory itself, which is valid while it is held. Where /proc is that of other
-    /// processes, it is the resolved path.
+    /// The path of the directory itself, which is valid while it is held. Where /proc is that of
+    /// other processes, it is the resolved path.
     pub fn path(&self) -> PathBuf {
         let held = PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
         if held.symlink_metadata().is_ok() { held } else { self.resolved.clone() }

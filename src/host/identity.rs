@@ -142,7 +142,7 @@ pub enum Identity {
     },
 }
 
-/// The name of one step of one change, which nobody else can guess.
+/// The name of one step of one change; others cannot guess it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
     /// The change's random name; none: older versions gave none.
@@ -179,7 +179,7 @@ impl Mark {
 pub struct Proof<'a> {
     /// The step's own name.
     pub mark: Mark,
-    /// What it made, as far as known.
+    /// The object that it made, as far as known.
     pub made: Option<Identity>,
     /// When it began, in nanoseconds since 1970; none: older versions did not record it.
     pub begun_ns: Option<u64>,
@@ -204,7 +204,7 @@ pub fn random_uuid() -> io::Result<String> {
     Ok(std::fs::read_to_string(RANDOM)?.trim().to_owned())
 }
 
-/// Returns the id of this boot of the machine; empty if the kernel does not tell.
+/// Returns the id of this boot of the machine; empty if the kernel does not report it.
 pub fn boot_id() -> String {
     std::fs::read_to_string(BOOT).map(|id| id.trim().to_owned()).unwrap_or_default()
 }

@@ -45,7 +45,7 @@ const PSEUDO: [(i64, &str); 14] = [
 /// The reason a file named by the user is not read.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "input-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum InputError {
     /// The system refuses.
     #[error("cannot read {}: {source}", path.display())]

@@ -34,7 +34,7 @@ fn replaceable_by(program: &Path, owner: Uid) -> Option<String> {
     let (mut at, mut links) = (PathBuf::from("/"), 0);
     loop {
         let meta = match at.symlink_metadata() {
-            // Nobody else can make what is missing: the directories above were fine.
+            // A missing path cannot be made by another process: the directories above were fine.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Err(error) => return Some(format!("{}: {error}", at.display())),
             Ok(meta) => meta,

@@ -11,8 +11,8 @@ use std::io;
 /// Bytes of the largest answer: a card with 255 virtual functions takes about 200 bytes for each.
 const ANSWER_BYTES: usize = 256 << 10;
 
-/// Sends a request and returns what the kernel answers: one message, many for a dump
-/// (`NLM_F_DUMP`), none for a plain acknowledgement. Errors: those of the kernel.
+/// Sends a request and returns the kernel's answer: one message, many for a dump (`NLM_F_DUMP`),
+/// `None` for a plain acknowledgement. Errors: those of the kernel.
 pub fn ask(flags: u16, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | flags;

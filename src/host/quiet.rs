@@ -1,5 +1,5 @@
 //! Threads that receive no signals. One that ends the program would be delivered to any thread that
-//! does not block it, also while a change holds it back; a thread that goes on through changes is
+//! does not block it, also while a change holds it back; a thread that outlives changes is
 //! therefore started so.
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};

@@ -1,4 +1,4 @@
-//! Signatures of what vendors publish, checked by the system's gpgv against the vendor's keyring.
+//! Signatures of vendors' files, checked by the system's gpgv against the vendor's keyring.
 
 use crate::command::{CommandError, output_of};
 use crate::input;
@@ -17,7 +17,7 @@ const LIMIT_S: u64 = 60;
 /// The reason a signature is not accepted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "signature-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SignatureError {
     /// It is not made by a key of the keyring, or not of this text.
     #[error("it is not signed by a key of {keyrings}: {message}")]
@@ -27,7 +27,7 @@ pub enum SignatureError {
     Unreadable(io::Error),
 }
 
-/// What is known of a signed text.
+/// The facts about a signed text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signed {
     /// It is signed by a key of the keyring.
@@ -94,7 +94,7 @@ pub fn check(
     Ok(Signed::By { key: key.to_owned(), text })
 }
 
-/// What gpgv said in the end, without its own name.
+/// The last message of gpgv, without its own name.
 fn message(error: &CommandError) -> String {
     let CommandError::Failed { message, .. } = error else { return error.to_string() };
     let last = message.rsplit("gpgv: ").next().unwrap_or(message);

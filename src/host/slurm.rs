@@ -1,6 +1,6 @@
-//! Slurm's own programs: what they say of jobs, and what they are told. Run without a shell; only a
-//! job's comment is its owner's text, and it is asked for alone, so that it cannot look like
-//! another answer.
+//! Slurm's own programs: queries about jobs, and commands for them. Run without a shell. Only a
+//! job's comment is its owner's text; it is queried alone, so that it cannot look like another
+//! answer.
 
 use crate::child::Question;
 use crate::command::{CommandError, output};
@@ -25,12 +25,12 @@ const KEY_BYTES: u64 = 64 << 10;
 /// An error in an answer of Slurm.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SlurmError {
     /// It does not answer.
     #[error("Slurm does not answer: {source}")]
     Unanswered { source: CommandError },
-    /// What it prints is not what was asked for.
+    /// Its output does not answer the query.
     #[error("`{program}` printed {line:?}, which is not an answer")]
     Answer { program: &'static str, line: String },
 }
@@ -132,7 +132,7 @@ impl Slurm {
         Ok(Some(said.to_owned()).filter(|said| !said.is_empty() && said != "(null)"))
     }
 
-    /// What Slurm allotted to a job on each of its nodes, at least.
+    /// The resources that Slurm allotted to a job on each of its nodes, at least.
     pub fn allotted(&self, id: u32) -> Result<Resources, SlurmError> {
         let Some(named) = self.named(id)? else { return Ok(Resources::default()) };
         let said = self.ask("scontrol", &["--details", "show", "job", &named], PATIENCE)?;

@@ -39,7 +39,7 @@ pub enum Addresses {
     All(Vec<NicAddress>),
 }
 
-/// What is known of a NIC's address.
+/// The known address of a NIC.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicAddress {
@@ -239,8 +239,8 @@ fn add(known: &mut Vec<GuestAddress>, heard: &[GuestAddress]) {
     }
 }
 
-/// Returns the best address to reach a guest: one of its own NICs. What only its agent reports is
-/// none: a guest could send others to any machine.
+/// Returns the best address to reach a guest: one of its own NICs. An address that only its agent
+/// reports is not used: a guest could send others to any machine.
 pub(crate) fn best(macs: &[String], addresses: Vec<GuestAddress>) -> Option<GuestAddress> {
     let nth = |address: &GuestAddress| macs.iter().position(|mac| *mac == address.mac);
     let seen = addresses.into_iter().filter(|address| address.source != AddressSource::Agent);
@@ -280,7 +280,7 @@ mod tests {
         let macs = ["a".to_owned()];
         let wait = Wait { name: "g", macs: &macs, wait: Duration::from_secs(60), each: false };
         let other = "22222222-2222-4333-8444-555555555555";
-        // It is off; it was transient and is gone; another one has its name by now; it has crashed.
+        // It is off; it was transient and is gone; another one has its name now; it has crashed.
         let ends: [fn(&Fake, &str); 4] = [
             |fake, _| fake.put("g", crate::stage::UUID, false),
             |fake, _| assert!(fake.domains.borrow_mut().remove("g").is_some()),
@@ -316,7 +316,7 @@ mod tests {
         assert!(matches!(wait.run(&fake, go_on).unwrap().0, Waited::Found(_)));
     }
 
-    /// An address that a source tells.
+    /// An address with its source.
     fn told(mac: &str, ip: &str, source: AddressSource) -> GuestAddress {
         GuestAddress { mac: mac.into(), ip: ip.parse().unwrap(), source }
     }

@@ -221,7 +221,7 @@ impl<'h> Agent<'h> {
     }
 }
 
-/// The note on disks that were not asked for.
+/// The note on disks that were not queried.
 const SPARED: &str = "the guest's disks (libvirt before 12.7 may be harmed by an agent's answer, \
                       CVE-2026-77158; and its agent opens no files)";
 const LATE: &str = "all of the guest's own view (its agent took too long: --agent-wait)";

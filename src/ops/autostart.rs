@@ -1,5 +1,5 @@
-//! `autostart`: has a guest start with the host, and makes what it needs be there before libvirt
-//! starts it: its functions bound, its virtual functions made, its huge pages reserved, its NVLink
+//! `autostart`: has a guest start with the host, and provides its resources before libvirt starts
+//! it: its functions bound, its virtual functions made, its huge pages reserved, its NVLink
 //! partition activated by libvirt's hook.
 
 use crate::apply::bind::boot::{self as bind_boot, Listed};
@@ -46,7 +46,7 @@ pub struct Autostart {
     pub program: String,
 }
 
-/// What became of a guest's start with the host.
+/// The result for a guest's start with the host.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Autostarted {
@@ -56,11 +56,11 @@ pub struct Autostarted {
     pub autostart: bool,
     /// Whether it did before.
     pub was: bool,
-    /// What was missing for its start at boot and is made by this change, a line each.
+    /// Parts missing for its start at boot that this change makes, a line each.
     pub made: Vec<String>,
 }
 
-/// What a guest needs at boot, and the files that give it to guests, as they would be.
+/// A guest's needs at boot, and the files that provide them, as they would be.
 #[derive(Debug)]
 struct Needed {
     /// The functions that are bound at boot.
@@ -70,11 +70,12 @@ struct Needed {
     pages: Numbers,
     /// Those of the functions that the guest has.
     own: Vec<Bdf>,
-    /// What of these is not so yet, in words.
+    /// Those that are not set yet, in words.
     missing: Vec<String>,
 }
 
-/// Plans the change; without what is not on this machine. No steps if all is so already.
+/// Plans the change; without resources that are not on this machine. No steps if all is already
+/// set.
 pub fn autostart(world: &World, wanted: &Autostart) -> Result<Change<Autostarted>> {
     let Autostart { name, on, .. } = wanted;
     let hypervisor = &*world.hypervisor()?;
@@ -193,8 +194,8 @@ fn unrecorded(xml: &DomainXml, bdf: Bdf, driver: Option<String>, name: &str) -> 
     DeviceError::Unidentified { bdf: bdf.to_string(), driver }.hint(hint)
 }
 
-/// The steps that take back what starts with the host for guests that do, if this one is the last
-/// of them and goes. Who may not write those files leaves them.
+/// The steps that revert the files that start with the host for guests that do, if this one is the
+/// last of them and is removed. Users who may not write those files leave them.
 pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result<Vec<Step>> {
     if !world.has_guests_here()? || !nix::unistd::geteuid().is_root() {
         return Ok(Vec::new());
@@ -207,7 +208,7 @@ pub fn without(name: &str, hypervisor: &dyn Hypervisor, world: &World) -> Result
 }
 
 /// The steps on the files that serve all guests that start with the host. Others' files in their
-/// place stay, which is told where it matters.
+/// place stay, which is reported where it matters.
 fn startup_steps(world: &World, program: Option<&str>, installed: bool) -> Result<Vec<Step>> {
     let (steps, strangers) = startup::steps(Path::new("/"), program, installed)?;
     for Stranger { path, kind } in strangers {
@@ -234,8 +235,8 @@ fn startup_steps(world: &World, program: Option<&str>, installed: bool) -> Resul
     Ok(steps)
 }
 
-/// The steps that undo a change, of which one may take back a start with the host: the files for all
-/// guests that start with it stay as long as another one does, and go with the last.
+/// The steps that undo a change, of which one may take back a start with the host: the files for
+/// all guests that start with it stay as long as another one does, and go with the last.
 pub(crate) fn undone(
     steps: Vec<Step>,
     name: &str,
@@ -258,7 +259,7 @@ pub(crate) fn undone(
     };
     let mut own = Vec::new();
     for step in steps {
-        // What another guest needs at boot has come into it: its old text would take that back.
+        // Needs of another guest at boot have been added to it: its old text would remove them.
         if let Step::File(FileStep::Set { path, was, .. }) = &step
             && !is_shared(&step)
             && input::state_bytes(path)?.as_deref() != was.as_deref().map(str::as_bytes)
@@ -273,7 +274,7 @@ pub(crate) fn undone(
     Ok(own)
 }
 
-/// The steps on files for the boot, and in words what is missing without them.
+/// The steps on files for the boot, and in words the parts missing without them.
 fn at_boot(
     world: &World,
     wanted: &Autostart,
@@ -319,8 +320,8 @@ fn at_boot(
     Ok((steps, needed.missing))
 }
 
-/// What a guest lacks for its start with the host, in words; none: it lacks nothing, or does not
-/// start with it. `read`: the host, if it has been read.
+/// The parts missing for a guest's start with the host, in words; `None` if nothing is missing, or
+/// it does not start with it. `read`: the host, if it has been read.
 pub fn lacking(world: &World, xml: &DomainXml, read: Option<&Topology>) -> Result<Vec<String>> {
     let hypervisor = &*world.hypervisor()?;
     let mut others = hypervisor.autostarted()?;
@@ -338,18 +339,18 @@ pub fn lacking(world: &World, xml: &DomainXml, read: Option<&Topology>) -> Resul
     Ok(missing)
 }
 
-/// What keeps a guest from its start at boot, or must.
+/// An obstacle to a guest's start at boot, or one that must be.
 #[derive(Debug)]
 pub struct Clash {
     /// Why.
     pub why: String,
-    /// What ends it.
+    /// The remedy.
     pub hint: String,
 }
 
-/// What others have of a guest that is to start with the host, where libvirt asks nobody: an image
-/// over a disk that it would write, or a disk or function of a guest that starts with the host,
-/// too.
+/// The resources of a guest that is to start with the host which others have, since libvirt does
+/// not ask gpuvm then: an image over a disk that it would write, or a disk or function of a guest
+/// that starts with the host, too.
 pub fn clashes(
     xml: &DomainXml,
     others: &BTreeSet<String>,
@@ -405,9 +406,9 @@ pub fn clashing(
     Ok(all.map(|Clash { why, hint }| format!("{why}; {hint}")).collect())
 }
 
-/// What stays for every boot, and no guest that starts with the host needs any more, once this one
-/// does not or is otherwise (`after`; none: it goes), each with the command that takes it back. The
-/// files do not tell for whom a function or a page is there, so they are only named.
+/// Settings kept for every boot that no guest that starts with the host needs any more, once this
+/// one does not or has changed (`after`; `None`: it is removed), each with the command that reverts
+/// it. The files do not record for whom a function or a page is reserved, so they are only named.
 pub(crate) fn stays_at_boot(
     xml: &DomainXml,
     after: Option<&DomainXml>,
@@ -470,7 +471,7 @@ pub(crate) fn stays_at_boot(
     Ok(told)
 }
 
-/// What the guest needs at boot, together with `others` that start with the host.
+/// The guest's needs at boot, together with `others` that start with the host.
 fn needed(
     xml: &DomainXml,
     others: &BTreeSet<String>,
@@ -533,8 +534,8 @@ fn add_card(needed: &mut Needed, pf: Bdf, root: &FsRoot, topology: &Topology) ->
     Ok(())
 }
 
-/// Adds the huge pages of the guest and of the others that start with the host. What the kernel's
-/// arguments reserve is kept.
+/// Adds the huge pages of the guest and of the others that start with the host. Reservations in the
+/// kernel's arguments are kept.
 fn add_pages(
     needed: &mut Needed,
     xml: &DomainXml,
@@ -585,8 +586,8 @@ fn pages_of(xml: &DomainXml, topology: &Topology) -> Numbers {
     pages
 }
 
-/// Refuses a guest with GPUs of a board with shared NVSwitches where nobody activates its
-/// partition: libvirt starts it without asking gpuvm. `has_hook`: whether libvirt's hook does.
+/// Refuses a guest with GPUs of a board with shared NVSwitches whose partition would not be
+/// activated: libvirt starts it without gpuvm. `has_hook`: whether libvirt's hook does.
 pub(crate) fn refuse_without_hook(
     xml: &DomainXml,
     name: &str,

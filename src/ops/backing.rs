@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 const MOST_BACKING: usize = 32;
 
-/// What is known of images besides their own bytes.
+/// The known facts about images besides their own bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trusted<'a> {
     /// Names of images that the admin accepts below others: paths, or QEMU's own words.
@@ -40,23 +40,23 @@ pub(crate) struct Chain {
     pub names: Vec<String>,
 }
 
-/// The reason that what an image names is not opened.
+/// The reason that files named by an image are not opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// The name, as the image has it.
     pub name: String,
     /// The reason.
     pub why: String,
-    /// What accepts it; none: nothing does.
+    /// The option that accepts it; `None` if there is none.
     pub accept: Option<String>,
 }
 
 /// The reason a guest does not get an image.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "backing-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BackingError {
-    /// The image names what only the admin's word opens.
+    /// The image names a file that is opened only if the admin names it.
     #[error("disk `{at}` is refused: its image has a backing file, {name}: {why}")]
     Untrusted {
         at: String,
@@ -68,7 +68,8 @@ pub enum BackingError {
 
 impl Coded for BackingError {}
 
-/// Returns the error of an image that names what a guest must not get by its word alone.
+/// Returns the error of an image that names files which a guest must not get on the image's word
+/// alone.
 pub(crate) fn untrusted(path: &Path, refused: Refused) -> Error {
     let Refused { name, why, accept } = refused;
     let at = path.display().to_string();
@@ -260,7 +261,7 @@ pub(crate) fn facts(xml: &DomainXml, state: &Path) -> Vec<DiskFact> {
             continue;
         };
         let path = Path::new(&*file);
-        // What cannot be opened is reported by other rules.
+        // Files that cannot be opened are reported by other rules.
         if opened(path).is_err() {
             continue;
         }

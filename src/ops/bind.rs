@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 /// The reason a device is not bound or released.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "device-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DeviceError {
     /// A device of the list for the boot is not bound.
     #[error("{lines}")]
@@ -200,8 +200,8 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Refuses drives and NICs that report nothing by which they would be recognised at boot. `otherwise`:
-/// what to do where no driver of the host could read it.
+/// Refuses drives and NICs that report no identity by which they would be recognised at boot.
+/// `otherwise`: the remedy where no driver of the host could read it.
 pub(crate) fn refuse_unidentified(
     topology: &Topology,
     wanted: &Listed,

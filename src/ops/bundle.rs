@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// The reason a guest is not exported.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "export-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ExportError {
     /// A disk does not go into a bundle.
     #[error("disk `{target}` of domain `{name}` does not go into a bundle: {why}")]
@@ -44,7 +44,7 @@ pub enum ExportError {
              exported"
     )]
     Tpm { name: String },
-    /// Its definition has what is taken from no bundle.
+    /// Its definition has devices that are not accepted from a bundle.
     #[error("domain `{name}` has {what}, which a bundle cannot contain")]
     Element {
         name: String,
@@ -85,7 +85,7 @@ pub struct ExportedGuest {
 struct Contents {
     manifest: Manifest,
     copies: Vec<BundledCopy>,
-    /// What the copies take of their file system, in bytes.
+    /// The space that the copies occupy on their file system, in bytes.
     allocated: u64,
 }
 
@@ -174,7 +174,7 @@ fn refuse_tpm(name: &str, xml: &DomainXml) -> Result<()> {
     Err(ExportError::Tpm { name: name.to_owned() }.hint(hint))
 }
 
-/// Refuses what no import takes from a bundle.
+/// Refuses devices that no import accepts from a bundle.
 fn refuse_unknown(name: &str, xml: &DomainXml) -> Result<()> {
     let Some(what) = not_bundled(xml)? else { return Ok(()) };
     let hint = format!("`virsh edit {}` takes it out, if the guest does without it", domain(name));

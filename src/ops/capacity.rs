@@ -1,4 +1,4 @@
-//! `capacity`: what still fits on a host. Changes nothing.
+//! `capacity`: the guests that still fit on a host. Changes nothing.
 
 use crate::error::Result;
 use crate::guest::needs_template;
@@ -17,11 +17,11 @@ pub struct CapacityRequest {
     pub like: Request,
     /// The sizes; none: every size that the board offers.
     pub sizes: Vec<u32>,
-    /// The source of what domains hold.
+    /// The source of the domains' occupancy.
     pub taken: Taken,
 }
 
-/// What still fits on a host.
+/// The guests that still fit on a host.
 #[derive(Debug)]
 pub struct Fits {
     /// How many guests of which sizes.
@@ -32,7 +32,7 @@ pub struct Fits {
     pub no_gpus: String,
     /// The host.
     pub topology: Topology,
-    /// What domains hold.
+    /// The occupancy of the domains.
     pub held: Occupancy,
 }
 

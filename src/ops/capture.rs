@@ -1,4 +1,4 @@
-//! Records a host for later use with `--host`: what is recorded, and what is left out.
+//! Records a host for later use with `--host`: the recorded and the omitted parts.
 
 use crate::discover::crosscheck::crosscheck;
 use crate::discover::topo::{Topo, TopoError};
@@ -35,7 +35,7 @@ pub fn capture(world: &World, wanted: &Capture) -> Result<Topology> {
     }
 }
 
-/// The host with the facts for `host doctor`, if its files are here; without who uses what now.
+/// The host with the facts for `host doctor`, if its files are here; without the present uses.
 fn with_facts(world: &World, topology: Topology) -> Result<Topology> {
     let is_elsewhere = world.settings.host.is_none() && !world.is_here()?;
     let root = if is_elsewhere { None } else { world.root()? };
@@ -105,7 +105,7 @@ fn refuse_identified(wanted: &Capture) -> Result<()> {
     }
 }
 
-/// The host as it may be shown to others: without identifying data, or, if asked for, with it.
+/// The host as it may be shown to others: without identifying data, or, if requested, with it.
 pub fn shown(world: &World, topology: &Topology, identify: bool) -> Result<Topology> {
     if identify {
         return capture(world, &Capture { identify, topo: None });

@@ -6,16 +6,16 @@ use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::reporter::{Answer, Question};
 
-/// A planned change; `T`: what the caller needs to know of it afterwards.
+/// A planned change; `T`: the facts that the caller needs afterwards.
 #[derive(Debug)]
 pub struct Change<T = ()> {
     /// The verb, as recorded in the journal.
     pub verb: &'static str,
     /// The subject, as recorded in the journal.
     pub subject: String,
-    /// What is done, in this order; empty: already so.
+    /// The actions, in this order; empty: already set.
     pub parts: Vec<Part>,
-    /// What would be lost, a phrase each: asked about by [`Question::Losses`].
+    /// The losses, a phrase each: asked about by [`Question::Losses`].
     pub losses: Vec<String>,
     /// Warnings.
     pub warnings: Vec<String>,
@@ -36,13 +36,13 @@ pub struct Change<T = ()> {
 pub enum Hold {
     /// Until all is done.
     Through,
-    /// Until the result has been read, too, so that the answer is what was made, not somebody's
-    /// later change.
+    /// Until the result has been read, too, so that the answer shows the change itself, not a later
+    /// one by others.
     Answered,
-    /// Until its first part is done: from then on everybody sees what it takes, and the rest may
-    /// take minutes.
+    /// Until its first part is done: from then on others see the resources that it takes, and the
+    /// rest may take minutes.
     First,
-    /// Until it is planned: it already holds what it takes, and its steps may take minutes. A start
+    /// Until it is planned: it already holds its resources, and its steps may take minutes. A start
     /// or an undo takes the lock again.
     Planning,
 }
@@ -77,7 +77,7 @@ pub struct DomainChange {
     pub verb: &'static str,
     /// The domain's name.
     pub name: String,
-    /// What is changed, a line each.
+    /// The changed settings, a line each.
     pub what: Vec<String>,
     /// Its definition before, as read.
     pub before: String,
@@ -156,7 +156,7 @@ impl<T> Change<T> {
         all
     }
 
-    /// Refuses the loss of data, which nobody has agreed to.
+    /// Refuses the loss of data that was not agreed to.
     pub fn refuse_losses(&self) -> Result<()> {
         if self.losses.is_empty() {
             return Ok(());

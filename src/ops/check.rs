@@ -1,4 +1,4 @@
-//! `check`: the checker's findings in a domain, and what could not be checked.
+//! `check`: the checker's findings in a domain, and the skipped checks.
 
 use crate::backing;
 use crate::disks;
@@ -25,20 +25,20 @@ pub struct Check {
     pub taken: Taken,
 }
 
-/// What was found in a domain.
+/// The findings in a domain.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Checked {
     /// Name of the domain.
     pub domain: String,
-    /// What was found: errors first, then by line.
+    /// The findings: errors first, then by line.
     pub findings: Vec<Finding>,
-    /// What is as good as this host or what was asked for lets it be.
+    /// Deviations that this host or the request does not allow to improve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
     /// Number of rules applied.
     pub rules: usize,
-    /// What was not checked, and why.
+    /// Skipped checks, and why.
     pub not_checked: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ fn read(source: &Source, world: &World) -> Result<(DomainXml, bool)> {
     Ok((domain, running))
 }
 
-/// What other domains hold; if unknown it is not checked.
+/// The occupancy of other domains; if unknown it is not checked.
 fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Occupancy> {
     if !of.domain_xml.is_empty() {
         return taken(world, of);
@@ -123,8 +123,8 @@ fn others(of: &Taken, world: &World, not_checked: &mut Vec<String>) -> Result<Oc
     Ok(Occupancy::default())
 }
 
-/// Returns findings on a domain's disks, those that others use, that do not exist, or are of another
-/// format; and on what its NICs are connected to; and what could not be looked at.
+/// Returns findings on a domain's disks, those that others use, that do not exist, or are of
+/// another format; and on the sources of its NICs; and the parts that could not be examined.
 fn of_disks(domain: &DomainXml, world: &World) -> Result<(Vec<Finding>, Option<String>)> {
     let hypervisor = world.hypervisor()?;
     let own = match domain.uuid() {

@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 /// The reason a guest's devices cannot be claimed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "claim-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ClaimError {
     /// The host does not have functions that the guest needs.
     #[error(
@@ -78,7 +78,7 @@ pub struct Claim {
     pub bound: Vec<Bound>,
 }
 
-/// Reads what functions are bound to, from the machine or from its record; none for a missing one.
+/// Reads the drivers of functions, from the machine or from its record; `None` for a missing one.
 fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> Result<Option<Binding>> {
     let Some(root) = root else {
         let device = topology.device(bdf);
@@ -92,7 +92,7 @@ fn now(root: Option<&FsRoot>, topology: &Topology, bdf: Bdf) -> Result<Option<Bi
     Ok(binding(root, bdf)?)
 }
 
-/// What a function is bound to on this machine.
+/// The driver of a function on this machine.
 pub fn bound_to(topology: &Topology, bdf: Bdf) -> Result<Option<Binding>> {
     now(Some(&FsRoot::live()?), topology, bdf)
 }
@@ -166,7 +166,7 @@ fn refuse_managed(name: &str, devices: &[Bdf], topology: &Topology, root: &FsRoo
     Err(error.hint(partition::MANAGER_OFF))
 }
 
-/// Refuses devices that somebody else uses. An address on a NIC only gives a warning: the planner
+/// Refuses devices that others use. An address on a NIC only gives a warning: the planner
 /// considered the NIC free.
 fn refuse_used(
     name: &str,
@@ -228,7 +228,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     recognise::refuse_moved(xml, &FsRoot::live()?)?;
     refuse_absent(xml, &devices, &topology)?;
     recognise::refuse_others_here(xml, world)?;
-    // What its own record proves is its own, whatever an older record of another says.
+    // Disks proven by its own record are its own, whatever an older record of another contains.
     let proven = recognise::compared(xml, &FsRoot::live()?, Likeness::Same)?;
     let others: Vec<Bdf> = devices.iter().copied().filter(|bdf| !proven.contains(bdf)).collect();
     recognise::refuse_of_others(&xml.name(), &others, &held)?;
@@ -310,7 +310,7 @@ fn refuse_barred(name: &str, devices: &[Bdf], topology: &Topology) -> Result<()>
 }
 
 /// Returns the steps that release a guest's devices once it is gone. Those in use by another
-/// running guest by now are reported and left alone.
+/// running guest now are reported and left alone.
 pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let ours = xml.unmanaged();
     refuse_unbound(&xml.name(), &ours, "delete", world)?;

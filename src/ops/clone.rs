@@ -1,7 +1,7 @@
-//! `clone`: another guest as one that is off, with a name, a UUID, MAC addresses, settings of
-//! firmware, disks and a seed of its own. Its disks are whole copies, so that neither needs the
-//! other, or with --overlay images over those of the first, which nobody writes any more; its place
-//! and its GPUs are planned anew, as those of a new guest. It is not started, and `undo` deletes it
+//! `clone`: a copy of a guest that is off, with a name, a UUID, MAC addresses, settings of
+//! firmware, disks and a seed of its own. Its disks are whole copies, so that neither guest needs
+//! the other, or with --overlay images over those of the first, which are not written any more; its
+//! place and its GPUs are planned as those of a new guest. It is not started, and `undo` deletes it
 //! again.
 
 #[cfg(test)]

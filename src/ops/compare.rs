@@ -38,9 +38,9 @@ const PRIVATE_NET: &str = "private-net";
 pub struct Compared {
     /// Name, state and UUID.
     pub summary: DomainSummary,
-    /// What differs.
+    /// The differences.
     pub differences: Vec<GuestDifference>,
-    /// Whether it is known what it was told while it was made.
+    /// Whether its creation options are known.
     pub is_told: bool,
 }
 
@@ -91,7 +91,7 @@ pub fn compare(
     Ok(Some(Compared { summary, differences: found.0, is_told: was.is_some() }))
 }
 
-/// The guest that was asked for by name, if it exists exactly so; an error if it is another one.
+/// The guest that was requested by name, if it exists exactly so; an error if it is another one.
 pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSummary>> {
     let NameRequest::Exact(name) = &wanted.guest.name else {
         let message = "--if-absent needs the name of the guest";
@@ -161,13 +161,13 @@ fn disks(wanted: &CreateRequest, xml: &DomainXml, topology: &Topology, found: &m
     }
 }
 
-/// What the disks of a definition are on, but for media that can be changed.
+/// The files and devices of a definition's disks, except for removable media.
 fn disk_paths(xml: &DomainXml) -> Vec<String> {
     let devices = xml.root().children("devices");
     devices.flat_map(|devices| devices.children("disk")).filter_map(path_of).collect()
 }
 
-/// What a disk is on; none: no medium, or one that can be changed.
+/// The file or device of a disk; `None` if it has no medium, or a removable one.
 pub(crate) fn path_of(disk: Element<'_>) -> Option<String> {
     let is_fixed = disk.attr("device").is_none_or(|device| device == "disk" || device == "lun");
     source_of(disk).filter(|_| is_fixed)
@@ -266,7 +266,7 @@ pub const AT_FIRST: [Opt; 20] = [
     Opt::NoSeed,
 ];
 
-/// Compares what the guest was told when it was made; `has_data`: it has a data disk.
+/// Compares the guest's creation options; `has_data`: it has a data disk.
 fn told_at_first(was: &Told, has_data: bool, now: &Told, found: &mut Found) {
     let text = |values: &[String]| match values {
         [] => "default".to_owned(),
@@ -287,7 +287,7 @@ fn told_at_first(was: &Told, has_data: bool, now: &Told, found: &mut Found) {
     }
 }
 
-/// What the values of an option mean: the same for the same size or path, empty for its default.
+/// The meaning of an option's values: the same for the same size or path, empty for its default.
 fn meant(option: Opt, values: &[String]) -> Vec<String> {
     let default = match option {
         Opt::ImagePool => images::POOL,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The reason no console can be attached.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "console-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ConsoleError {
     /// The console of the domain is of a kind that cannot be attached.
     #[error("the console of domain `{name}` is a {kind}{at}, which cannot be attached to")]
@@ -51,7 +51,7 @@ pub enum ConsoleEnd {
     Signal,
 }
 
-/// Opens the console of a running domain; `force`: even if somebody else has it.
+/// Opens the console of a running domain; `force`: even if it is in use.
 pub fn attach(world: &World, name: &str, force: bool) -> Result<Box<dyn Console>> {
     world.refuse_without_guests("console")?;
     let hypervisor = world.hypervisor_for_console()?;
@@ -179,7 +179,7 @@ impl<'a> Relay<'a> {
         Ok((any, ended))
     }
 
-    /// Types what the guest takes; whether that was anything.
+    /// Sends typed input as far as the guest accepts it; returns whether any was sent.
     fn type_pending(&mut self) -> Result<bool> {
         if self.pending.is_empty() {
             return Ok(false);

@@ -1,6 +1,6 @@
-//! A guest that is made as another one is, by `clone` of one that is here and `import` of one that
-//! was elsewhere: its disks are copies, its place and its GPUs are planned anew, as those of a new
-//! guest. It is not started, and `undo` deletes it again.
+//! A guest modelled on another, by `clone` of one on this host and `import` of one from elsewhere:
+//! its disks are copies, its place and its GPUs are planned as those of a new guest. It is not
+//! started, and `undo` deletes it again.
 
 mod disks;
 mod error;
@@ -113,13 +113,13 @@ pub(crate) fn options(
     all
 }
 
-/// What a guest is made of that is made as another one is.
+/// The parts of a guest that is modelled on another.
 pub(crate) struct Another<'a> {
     /// The verb.
     pub verb: &'static str,
     /// The command, as it is run again.
     pub again: String,
-    /// What it is, for the history: "clone of domain `a`".
+    /// Its description for the history: "clone of domain `a`".
     pub what: String,
     /// The definition of the other.
     pub source: &'a DomainXml,
@@ -129,7 +129,7 @@ pub(crate) struct Another<'a> {
     pub copies: Copies,
     /// The change of the other that has to precede its definition; none: that stays as it is.
     pub first: Option<DomainChange>,
-    /// What it keeps of the other's identity; none: it gets its own.
+    /// The other's identity that it keeps; `None`: it gets its own.
     pub stays: Option<Stays<'a>>,
     /// Whether the other is of another host, of which nothing is kept.
     pub is_elsewhere: bool,
@@ -239,13 +239,13 @@ pub(crate) fn refuse_busy(
     }
 }
 
-/// Whether gpuvm made a domain, and it is not somebody's copy of such a one.
+/// Whether gpuvm made a domain, and it is not a copy of one made by others.
 pub(crate) fn is_ours(xml: &DomainXml) -> bool {
     !xml.is_copy() && matches!(xml.record(), Ok(Some(_)))
 }
 
-/// What is in a definition that no guest of a bundle has, but for functions of the host, which are
-/// chosen anew; none: nothing.
+/// The part of a definition that no guest of a bundle has, except functions of the host, which are
+/// chosen again; `None` if there is none.
 pub(crate) fn not_bundled(xml: &DomainXml) -> Result<Option<String>> {
     let mut xml = xml.clone();
     xml.apply(&DomainEdit::SetHostdevs { hostdevs: Vec::new() })?;
@@ -365,7 +365,7 @@ impl Seeded {
     fn of(of: &Another<'_>, wanted: &CloneRequest) -> Seeded {
         let (source, made) = (of.source, &of.copies.made);
         if of.stays.is_some() {
-            // It has booted, and keeps what it was told.
+            // It has booted, and keeps its creation options.
             return Seeded { is_wanted: false, old: None };
         }
         let recorded = source.made().into_iter().filter(|made| made.role == Role::Seed);
@@ -386,7 +386,7 @@ impl Seeded {
         volume.map_or(POOL, |volume| &volume.pool)
     }
 
-    /// The source's definition without its seed, which tells of the source.
+    /// The source's definition without its seed, which names the source.
     fn without(&self, xml: &DomainXml) -> Result<DomainXml> {
         let Some((target, _)) = &self.old else { return Ok(xml.clone()) };
         Ok(xml.without_disk(target, None)?)
@@ -451,7 +451,7 @@ fn judge(xml: &DomainXml, tuned: &Tuned, hypervisor: &dyn Hypervisor, world: &Wo
     Err(classed(Class::Unsound, message, first.hint.clone()))
 }
 
-/// The steps that record what is made for it, and that it is undone by its deletion: what was
+/// The steps that record the objects made for it, and that it is undone by its deletion: data
 /// written over an image of another is lost with that.
 fn records(
     world: &World,

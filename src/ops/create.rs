@@ -35,7 +35,7 @@ pub(crate) use told::{Told, told};
 /// The reason a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "create-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum CreateError {
     /// The guest would share an NVLink fabric with other guests.
     #[error("{why}")]
@@ -106,7 +106,7 @@ pub struct Created {
     pub signal: Option<String>,
 }
 
-/// What a wait for an address has found.
+/// The result of a wait for an address.
 #[derive(Debug, Default)]
 struct Found {
     /// The address.
@@ -125,7 +125,7 @@ impl Found {
     }
 }
 
-/// Why a wait goes on no longer.
+/// Why a wait ends.
 enum Stopped {
     /// A signal.
     Signal(String),
@@ -169,8 +169,8 @@ pub fn create(world: &World, wanted: &CreateRequest) -> Result<Change<DomainXml>
     Ok(change)
 }
 
-/// Makes a guest, and waits as requested. A signal undoes everything until the guest is started, and
-/// ends the wait for its address.
+/// Makes a guest, and waits as requested. A signal undoes everything until the guest is started,
+/// and ends the wait for its address.
 pub fn run(
     session: &mut Session<'_>,
     world: &World,
@@ -204,7 +204,7 @@ pub(crate) fn make(
         };
         let (mac, ip) = found.of(macs);
         let seed = match waits.seed_s.filter(|_| found.signal.is_none()) {
-            // What is left after the wait for its address.
+            // The time left after the wait for its address.
             Some(seconds) => {
                 let rest = Duration::from_secs(seconds).saturating_sub(began.elapsed());
                 running.transaction.go_on()?;

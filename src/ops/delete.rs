@@ -109,7 +109,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     Ok(Change { warnings, question, again, ..change })
 }
 
-/// What becomes of the firmware settings and the TPM state of a domain: the step that deletes them, or
+/// The fate of the firmware settings and the TPM state of a domain: the step that deletes them, or
 /// why they stay. `drops_nvram`: the definition has settings; `is_ours`: this hypervisor made it.
 fn firmware(
     xml: &DomainXml,
@@ -199,7 +199,7 @@ fn snapshots(hypervisor: &dyn Hypervisor, name: &str) -> Result<Vec<String>> {
     Ok(snapshots.map(said).collect())
 }
 
-/// Returns the warnings of its snapshots, and of what stays for every boot; `is_ours`: its
+/// Returns the warnings of its snapshots, and of settings kept for every boot; `is_ours`: its
 /// resources are not another hypervisor's.
 fn beside(
     xml: &DomainXml,

@@ -58,7 +58,7 @@ const WAIT_S: u64 = 120;
 /// The reason that a file is not applied.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "apply-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DescribedError {
     /// A guest differs in fixed options.
     #[error("domain `{name}` differs in fixed options: {what}")]
@@ -79,7 +79,7 @@ impl Coded for DescribedError {}
 /// The reason that a file of guests is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guests-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum GuestsError {
     /// It cannot be parsed.
     #[error("{at}: {why}")]
@@ -128,7 +128,7 @@ pub struct ApplyRequest {
     pub program: String,
 }
 
-/// What is done with a guest.
+/// The action on a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -147,27 +147,28 @@ pub enum GuestAction {
     Conflict,
 }
 
-/// A guest, and what is done with it.
+/// A guest, and the action on it.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AppliedGuest {
     /// Its name.
     pub name: String,
-    /// What is done.
+    /// The action.
     pub action: GuestAction,
-    /// What differs from the description.
+    /// The differences from the description.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<GuestDifference>,
     /// Indexes of the GPUs that a new guest gets, or one that gets others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<usize>,
-    /// Whether it first gives up what another one needs that has to be changed before it.
+    /// Whether it first releases resources for another guest that must be changed before it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gives_up_first: bool,
     /// Whether it runs, and is restarted for its change.
     #[serde(skip)]
     restarts: bool,
-    /// What lets it run on, after which it can be changed without a restart; none: it takes one.
+    /// The command that resumes it, after which it can be changed without a restart; none: it
+    /// takes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
 }
@@ -181,7 +182,7 @@ impl AppliedGuest {
     }
 }
 
-/// What a file would change.
+/// The changes that a file would make.
 #[derive(Debug)]
 pub struct Drift {
     /// The guests of the file in its order, then those that are deleted.
@@ -278,7 +279,7 @@ fn changing(
         .collect()
 }
 
-/// What is done with a guest that exists.
+/// The action on an existing guest.
 fn existing(
     guest: &DescribedGuest,
     compared: Compared,
@@ -424,9 +425,9 @@ fn prune(session: &mut Session<'_>, row: &DomainSummary, set: Option<&String>) -
     session.run(plan).map(|done| done.made)
 }
 
-/// Looks whether what is to be changed and made can be, before the first of it is done: as far as
-/// that does not depend on what is done before, for which there is a plan. Other GPUs of a guest
-/// that runs are not looked at: it is stopped for that, and started again.
+/// Checks whether the planned changes and new guests are possible, before the first of them: as far
+/// as that does not depend on earlier ones, for which there is a plan. Other GPUs of a running
+/// guest are not checked: it is stopped for that, and started again.
 pub fn foresee(world: &World, wanted: &ApplyRequest, drift: &Drift) -> Result<()> {
     if drift.guests.iter().any(|guest| guest.action == GuestAction::Conflict) {
         return Ok(());
@@ -493,7 +494,7 @@ fn or_shared(error: Error, name: &DomainName) -> Error {
     }
 }
 
-/// The plan of a new guest; none: it has no place now, but one after what is deleted and changed
+/// The plan of a new guest; `None`: it has no place now, but one after the deletions and changes
 /// before it.
 fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     let error = match planned {
@@ -506,7 +507,7 @@ fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     if is_of_room && !is_first { Ok(None) } else { Err(error) }
 }
 
-/// What a guest requests of the planner.
+/// A guest's request to the planner.
 fn request_of(world: &World, create: &CreateRequest, topology: &Topology) -> Result<Request> {
     let request = create.guest.request.clone();
     let mut request = with_template(world, &create.guest, request, topology)?;
@@ -518,7 +519,7 @@ fn request_of(world: &World, create: &CreateRequest, topology: &Topology) -> Res
 }
 
 /// The error that a new guest has no place beside the others of the file; `olds`: those that
-/// change, with what is held without them.
+/// change, with the occupancy without them.
 fn no_place(
     refused: &NoJoint,
     guests: &[Wanted<'_>],
@@ -536,7 +537,7 @@ fn no_place(
     };
     let doubt = if refused.is_certain { "" } else { " (not every set of GPUs was tried)" };
     let what = format!("guest `{name}` has no place {beside}{doubt}");
-    // What would fit beside those that have a place; not beside guests whose sizes change.
+    // Guests that would fit beside those that have a place; not beside guests whose sizes change.
     let placed: Vec<Wanted<'_>> = placed.collect();
     let nearest = match in_order(topology, held, &placed) {
         Ok(Joint { placements, .. }) if olds.is_empty() => {
@@ -558,7 +559,7 @@ fn no_place(
     Error::from(no_place).around(refusal)
 }
 
-/// Refuses a file with guests that differ in what cannot be changed.
+/// Refuses a file with guests that differ in fixed options.
 fn refuse_conflicts(drift: &Drift) -> Result<()> {
     let conflict = drift.guests.iter().find(|guest| guest.action == GuestAction::Conflict);
     let Some(AppliedGuest { name, differences, .. }) = conflict else { return Ok(()) };
@@ -595,7 +596,7 @@ pub fn apply(session: &mut Session<'_>, world: &World, wanted: &ApplyRequest) ->
     made.map(|()| drift)
 }
 
-/// Carries out what differs; `done`: how many changes are made.
+/// Applies the differences; `done`: how many changes are made.
 fn carry_out(
     session: &mut Session<'_>,
     world: &World,
@@ -621,7 +622,7 @@ fn carry_out(
             let what: Vec<String> = found.differences.iter().map(ToString::to_string).collect();
             world.progress(&format!("domain `{}` is changed: {}", found.name, what.join("; ")));
         } else {
-            // Another has changed it since it was looked at.
+            // Another has changed it since it was examined.
             *found = AppliedGuest::new(&found.name, GuestAction::Keep);
         }
     }
@@ -714,8 +715,8 @@ fn made_otherwise(name: &str, differences: &[GuestDifference]) -> Error {
     ))
 }
 
-/// Makes the missing guests, at their places; where one is another guest's by now, all that are
-/// left get others.
+/// Makes the missing guests, at their places; if one was taken by another guest, all remaining ones
+/// get others.
 fn make_all(
     session: &mut Session<'_>,
     world: &World,
@@ -813,7 +814,7 @@ fn resized(
     })
 }
 
-/// Whether a guest has to be off for a change, unless it gets the functions while it runs.
+/// Whether a guest must be off for a change, unless it gets the functions while it runs.
 fn takes_off(wanted: &SetRequest) -> bool {
     wanted.gpus.is_some() || wanted.gpu_set.is_some() || !wanted.functions.is_kept()
 }

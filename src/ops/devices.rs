@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct ListedDevice {
     /// Address.
     pub bdf: Bdf,
-    /// What it is.
+    /// Its kind.
     pub kind: DeviceKind,
     /// Model, or the ids.
     pub model: String,

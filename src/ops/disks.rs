@@ -32,7 +32,7 @@ const FREE: [&str; 2] = ["/dev/shm", "/dev/hugepages"];
 const MEDIA: &str = "/usr/share";
 
 /// Returns the uses of a domain's disks. `own_uuid`: its own UUID, if it is defined; `new`: it is
-/// to be created, so nobody may be writing its disks now.
+/// to be created, so its disks must be unused now.
 pub fn facts(
     xml: &DomainXml,
     own_uuid: Option<&str>,
@@ -93,7 +93,7 @@ pub fn missing(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<DiskF
     Ok(Uses::read(hypervisor)?.absent(xml).into_iter().map(fact).collect())
 }
 
-/// What [`missing`] cannot tell of the domains of this hypervisor; none: it can.
+/// The reason why [`missing`] does not know the domains of this hypervisor; `None` if it does.
 pub fn unseen(hypervisor: &dyn Hypervisor) -> Option<&'static str> {
     let elsewhere = !hypervisor.machine().is_here();
     elsewhere.then_some("whether the disks exist (the connection is to another machine)")
@@ -169,8 +169,9 @@ pub fn linked_functions(xml: &DomainXml) -> Vec<(String, Bdf)> {
 }
 
 /// The PCI functions of the drives that a domain of this machine has, whole or in part, as disks,
-/// those that serve its vDPA NICs, and those that arguments name by a link: they count as held, so that no other guest gets the
-/// function. Only functions that could be passed through: disks share an AHCI controller.
+/// those that serve its vDPA NICs, and those that arguments name by a link: they count as held, so
+/// that no other guest gets the function. Only functions that could be passed through: disks share
+/// an AHCI controller.
 pub fn functions_of_disks(xml: &DomainXml) -> Result<Vec<Bdf>> {
     let mut functions: Vec<Bdf> = linked_functions(xml).into_iter().map(|(_, bdf)| bdf).collect();
     let mut files = files_of(xml, &[]);

@@ -1,5 +1,5 @@
 //! `host doctor`: reads the facts of a host and applies the rules of [`gpuvm_core::doctor`]; and
-//! what `create` and `device bind` ask of these rules first.
+//! the checks of `create` and `device bind` by these rules before a change.
 
 use crate::apply::bind::boot;
 use crate::apply::{nic, startup};
@@ -28,7 +28,7 @@ use std::path::Path;
 /// Seconds to read a changelog.
 const CHANGELOG_S: u64 = 10;
 
-/// What was found of a host.
+/// The findings about a host.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosed {
@@ -36,7 +36,7 @@ pub struct Diagnosed {
     pub findings: Vec<Finding>,
     /// Defects of the versions that the host has.
     pub known_defects: Vec<KnownDefect>,
-    /// What the kernel's log tells; empty if it was not given.
+    /// Problems in the kernel's log; empty if it was not given.
     pub journal: Vec<Entry>,
     /// Number of rules.
     pub rules: usize,
@@ -50,7 +50,7 @@ pub struct Diagnosed {
     pub skipped: Skipped,
 }
 
-/// What was not checked.
+/// Skipped checks.
 #[derive(Debug, Default)]
 pub struct Skipped {
     /// Rules that were not checked.
@@ -81,7 +81,7 @@ pub enum DoctorError {
     /// A rule of `host doctor` says so.
     #[error("{lines}")]
     SurelyFails {
-        /// What it says, a line each, with the rule.
+        /// Its text, a line each, with the rule.
         lines: String,
     },
 }
@@ -182,7 +182,7 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
 
 struct Libvirt {
     versions: Versions,
-    /// What its domains hold, or why that is not known.
+    /// The occupancy of its domains, or why that is not known.
     guests: std::result::Result<Occupancy, String>,
     connection: Connection,
     traits: Option<Traits>,
@@ -222,7 +222,7 @@ fn libvirt(world: &World) -> Result<Libvirt> {
     Ok(Libvirt { versions: hypervisor.versions(), guests, connection, traits, fixed })
 }
 
-/// Reads what definitions of guests have; none if they cannot be read.
+/// Reads the traits of guests' definitions; `None` if they cannot be read.
 fn traits(hypervisor: &dyn Hypervisor) -> Option<Traits> {
     let mut traits = Traits::default();
     let found = definitions(hypervisor, |_| &[XmlOf::Public]).ok()?;
@@ -271,9 +271,9 @@ pub(crate) fn absent(world: &World) -> Connection {
     Connection::Absent { why: error.message, is_library }
 }
 
-/// Applies the rules to devices of this machine that a guest is to get: refuses if one says that it
-/// surely fails, and warns of the others; `said`: rules whose warning the caller gives itself. Does
-/// nothing on recorded and other machines.
+/// Applies the rules to devices of this machine that a guest is to get: refuses if one reports a
+/// certain failure, and warns of the others; `said`: rules whose warning the caller gives itself.
+/// Does nothing on recorded and other machines.
 pub fn before(
     world: &World,
     topology: &Topology,
@@ -307,7 +307,7 @@ pub fn before(
     Ok(())
 }
 
-/// What a finding says, with its rule.
+/// The text of a finding, with its rule.
 fn sentence(finding: &Finding) -> String {
     format!("{} ({})", finding.says.message, finding.rule)
 }

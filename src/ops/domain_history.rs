@@ -19,7 +19,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// The reason a domain's history is not available.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "history-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HistoryOfError {
     /// The history belongs to a domain of the same UUID at another connection.
     #[error(

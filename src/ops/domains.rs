@@ -29,7 +29,7 @@ pub struct ListedDomain {
     /// Name, state and UUID.
     #[serde(flatten)]
     pub summary: DomainSummary,
-    /// What it holds; none: its definition cannot be understood.
+    /// The resources that it holds; `None`: its definition cannot be understood.
     #[serde(flatten)]
     pub view: Option<View>,
     /// Its address from DHCP leases; with --long also from its agent and ARP.
@@ -37,7 +37,8 @@ pub struct ListedDomain {
     /// Uptime in seconds; none: not running, not on this machine, or not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uptime_s: Option<u64>,
-    /// Whether it starts with the host; none: its driver does not say, or more was not asked for.
+    /// Whether it starts with the host; none: its driver does not report it, or more was not
+    /// requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autostart: Option<bool>,
     /// Result of `verify`; none: not requested, or unknown.
@@ -62,21 +63,21 @@ pub struct ShownDomain {
     /// Name, state and UUID.
     #[serde(flatten)]
     pub summary: DomainSummary,
-    /// What it is and holds.
+    /// Its state and resources.
     #[serde(flatten)]
     pub view: View,
     /// Whether it starts with the host; none: its driver does not say.
     pub autostart: Option<bool>,
-    /// What is missing at boot for its start with the host, a line each: `gpuvm autostart NAME on`
-    /// makes it.
+    /// Parts missing at boot for its start with the host, a line each: `gpuvm autostart NAME on`
+    /// makes them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacks_at_boot: Vec<String>,
-    /// What others have of it that keeps it from its start with the host, or must, a line each.
+    /// Resources of it held by others that prevent its start with the host, a line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clashes_at_boot: Vec<String>,
     /// Its addresses, while it runs.
     pub addresses: Vec<GuestAddress>,
-    /// What it uses now.
+    /// Its present usage.
     pub usage: Usage,
 }
 
@@ -154,8 +155,8 @@ fn asked(rows: &mut [ListedDomain], hypervisor: &dyn Hypervisor) {
     }
 }
 
-/// Adds what `verify` finds, without asking agents. Where it cannot be told the list is there all
-/// the same.
+/// Adds the findings of `verify`, without asking agents. Where they are unknown the list is shown
+/// without them.
 fn judged(rows: &mut [ListedDomain], world: &World) {
     let wanted = Verify { names: Vec::new(), agent_wait: Duration::ZERO, sample: Duration::ZERO };
     let all = match verify(world, &wanted) {
@@ -184,7 +185,7 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
     let mut view = View::of(&xml, world.topology().ok().as_ref())?;
     if summary.state.is_active() && summary.persistent {
-        // What was made for it may have been removed since it was started.
+        // Objects made for it may have been removed since it was started.
         let inactive = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
         view.remembered = remembered(&inactive).filter(|_| inactive.is_ours());
     }

@@ -51,7 +51,7 @@ pub fn kept(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<String>>
         let recorded = known.iter().find(|one| one.bdf == bdf);
         let now = recorded.map(|one| finder.whereabouts(one)).transpose()?;
         match (recorded, now) {
-            // What is at its address is not what the guest had.
+            // The device at its address is not the one that the guest had.
             (Some(one), Some(now))
                 if one.identity.is_of_drive()
                     && (now.likeness == Likeness::Other || !now.places.is_empty()) =>

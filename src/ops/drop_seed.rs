@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// The reason a seed stays.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "seed-drop-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DropSeedError {
     /// The guest agent is not allowed to report whether cloud-init is done.
     #[error("the agent of `{name}` may not report whether cloud-init is done: {why}")]
@@ -36,7 +36,7 @@ pub enum DropSeedError {
 
 impl Coded for DropSeedError {}
 
-/// How long an agent may take to answer, so that a hung one blocks nobody.
+/// The time limit for an agent's answer, so that a hung one does not block others.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The file that cloud-init writes when it is done, and not before; /run is empty after each boot.
 const RESULT: &str = "/run/cloud-init/result.json";
@@ -48,7 +48,7 @@ pub enum FirstBoot {
     Done,
     /// The time limit was reached; the agent's last message.
     Over(String),
-    /// The agent is not allowed to tell.
+    /// The agent is not allowed to answer.
     Unknown(String),
     /// The guest has ended.
     Ended,
@@ -101,7 +101,8 @@ pub fn wait_for<E>(
 }
 
 /// Asks a guest's agent whether cloud-init is done: whether it can open the last file that
-/// cloud-init writes. Nothing runs in the guest for it, and nothing else from the guest is trusted.
+/// cloud-init writes. The query runs no program in the guest, and no other answer of the guest is
+/// trusted.
 fn is_done(hypervisor: &dyn Hypervisor, name: &str) -> Result<(), HypervisorError> {
     let ask = |command: serde_json::Value| hypervisor.ask_agent(name, &command.to_string(), ANSWER);
     let file = serde_json::json!({ "path": RESULT, "mode": "r" });
@@ -189,7 +190,7 @@ impl Seed {
 
     /// All steps, if the guest releases it.
     fn steps(&self) -> Result<Vec<Step>> {
-        // A volume that stays is removed with the domain, once nobody else needs it.
+        // A volume that stays is removed with the domain, once it is unused.
         let steps = [self.detach(), self.redefine(!self.stays())?, self.delete()];
         Ok(steps.into_iter().flatten().collect())
     }

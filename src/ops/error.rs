@@ -29,7 +29,7 @@ use nix::errno::Errno;
 /// The result of an operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The class of a verb's own refusal, by what the caller can do.
+/// The class of a verb's own refusal, by the caller's remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Class {
@@ -47,11 +47,11 @@ pub enum Class {
     Changed,
     /// The domain is not in a state that allows it.
     WrongState,
-    /// An earlier change has to be finished or undone first.
+    /// An earlier change must be finished or undone first.
     Unfinished,
     /// A question was not answered with yes.
     Declined,
-    /// It has to be run on another machine.
+    /// It must be run on another machine.
     OtherMachine,
     /// The domain would fail `check`.
     Unsound,
@@ -82,7 +82,7 @@ pub struct NoPlace {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What went wrong.
+    /// The fault.
     pub message: String,
     /// A command to run, or what to change; empty: no hint.
     pub hint: String,
@@ -105,7 +105,7 @@ impl Refusal {
         Refusal { message: message.into(), hint: hint.into(), code }
     }
 
-    /// What stands around a cause, whose code it has.
+    /// A message around a cause, whose code it has.
     pub fn around(message: impl Into<String>, hint: impl Into<String>) -> Refusal {
         Refusal::new(Class::Refused, message, hint)
     }
@@ -145,7 +145,7 @@ impl Coded for FetchError {}
 /// which is its source.
 #[derive(Debug, thiserror::Error, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum Error {
     /// The operation refuses.
     #[error("{0}")]
@@ -346,7 +346,7 @@ impl<T, E: Into<Error>> Doing<T> for std::result::Result<T, E> {
 #[derive(Debug, thiserror::Error)]
 #[error("the guest cannot be created, for {} reasons", errors.len())]
 pub struct Obstacles {
-    /// The reasons: what the machine lacks first.
+    /// The reasons: the machine's missing parts first.
     pub errors: Vec<Error>,
 }
 
@@ -365,8 +365,8 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
     classed(Class::Usage, message, hint)
 }
 
-/// What a guest that has crashed and keeps its process has to lose: libvirt's `on_crash` preserve
-/// says that it is kept.
+/// The state that a crashed guest that keeps its process would lose: libvirt's `on_crash` preserve
+/// keeps it.
 pub fn crashed(name: &str) -> String {
     format!("domain `{name}` has crashed, and its process is kept with its memory")
 }

@@ -21,7 +21,7 @@ use std::str::FromStr;
 /// The reason a GPU is not excluded or included.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "gpu-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum GpuError {
     /// The device is neither a GPU nor an NVSwitch.
     #[error("{bdf} is neither a GPU nor an NVSwitch")]
@@ -71,13 +71,13 @@ pub enum ExclusionChange {
     Include {
         /// The device.
         device: GpuName,
-        /// Whether guests get it although its health is over a limit; otherwise what was accepted
-        /// before is taken back.
+        /// Whether guests get it although its health is over a limit; otherwise the override is
+        /// removed.
         despite_health: bool,
     },
 }
 
-/// What was, or would be, done to the list.
+/// The change of the list, made or planned.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Excluded {
@@ -85,9 +85,9 @@ pub struct Excluded {
     pub bdf: Bdf,
     /// The entry as it is afterwards; none: not excluded.
     pub entry: Option<Entry>,
-    /// Whether the list, or what is accepted, changes; false if already set.
+    /// Whether the list, or an override, changes; false if already set.
     pub changed: bool,
-    /// Why no guest gets it nevertheless, in words: its health is over a limit.
+    /// Why it is still not offered, in words: its health is over a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<String>,
 }

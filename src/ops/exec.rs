@@ -1,7 +1,7 @@
 //! Runs a program in a guest by its agent: without an address, a key or a network.
 //!
-//! What the guest prints is bounded in the guest, by `head`: libvirt refuses a message of more than
-//! 4 MiB, and gives up an agent whose answer has more than 10 MiB.
+//! The guest's output is bounded in the guest, by `head`: libvirt refuses a message of more than 4
+//! MiB, and gives up an agent whose answer has more than 10 MiB.
 
 use crate::agent::{BASE64, is_forbidden};
 use crate::domain::DomainXml;
@@ -34,7 +34,7 @@ exit $s";
 /// The reason nothing is run in a guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "exec-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ExecError {
     /// The domain has no channel for an agent.
     #[error("domain `{name}` has no channel for a guest agent")]
@@ -76,11 +76,11 @@ pub struct Executed {
     pub domain: String,
     /// Its exit status; 128 and the signal's number where a signal ended it.
     pub status: u8,
-    /// What it printed on standard output, as text.
+    /// Its standard output, as text.
     #[serde(serialize_with = "as_text")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub stdout: Vec<u8>,
-    /// What it printed on standard error, as text.
+    /// Its standard error, as text.
     #[serde(serialize_with = "as_text")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub stderr: Vec<u8>,

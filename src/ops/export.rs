@@ -123,7 +123,7 @@ fn sizes(disks: &StorageRequest) -> PlatformDisks {
     PlatformDisks { os: disks.os_size, has_image, data }
 }
 
-/// What of a request no platform takes, and no plan has.
+/// The parts of a request that no platform takes, and no plan has.
 fn lost(wanted: &GuestRequest, disks: &StorageRequest) -> Vec<Lost> {
     let mut lost = Vec::new();
     let mut add = |code, what: String| lost.push(Lost::new(code, what));
@@ -154,7 +154,7 @@ fn lost(wanted: &GuestRequest, disks: &StorageRequest) -> Vec<Lost> {
     lost
 }
 
-/// How disks would be made on this host, as far as it was asked for.
+/// How disks would be made on this host, as far as requested.
 fn of_this_host(disks: &StorageRequest, has_gpus: bool) -> Vec<String> {
     let usual = StorageRequest::default();
     let dir = |dir: &Option<PathBuf>, of: &str| {

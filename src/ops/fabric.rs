@@ -59,7 +59,7 @@ pub struct ShownPartition {
     pub verdict: Verdict,
 }
 
-/// A partition that still has to be deactivated.
+/// A partition that must still be deactivated.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PendingPartition {
@@ -71,7 +71,7 @@ pub struct PendingPartition {
     pub name: Option<String>,
 }
 
-/// What Fabric Manager and libvirt report.
+/// The reports of Fabric Manager and libvirt.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownFabric {
@@ -188,7 +188,7 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     Ok(shown)
 }
 
-/// The partitions of a record, as they were when it was made: nobody tells who has them now.
+/// The partitions of a record, as they were when it was made: their present owners are unknown.
 fn recorded(topology: &Topology) -> ShownFabric {
     let fabric = topology.fabric();
     let module_of = |gpu: &Bdf| fabric.module_ids.iter().find(|(bdf, _)| bdf == gpu);
@@ -226,7 +226,7 @@ impl Look {
     }
 }
 
-/// Returns what `verify` compares guests with, and descriptions of what is unknown. None:
+/// Returns the state that `verify` compares guests with, and descriptions of unknown parts. `None`:
 /// NVSwitches are not shared here.
 pub fn compared(world: &World, topology: &Topology) -> Result<(Option<Partitions>, Vec<String>)> {
     let mut untold = Vec::new();

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The reason a file is not written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "output-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FileError {
     /// The system refuses to write the file.
     #[error("cannot write {path}")]
@@ -75,9 +75,9 @@ pub fn refuse_link(file: &Path) -> Result<()> {
     Err(FileError::IsLink { shown }.hint(hint))
 }
 
-/// Writes a file that this program makes anew at will, atomically. A file that is there already has
-/// to begin with `mark` and to be whole by `is_whole`, so that neither another's is replaced nor
-/// what somebody added; its owner and mode are kept.
+/// Writes a file that this program may regenerate, atomically. An existing file must begin with
+/// `mark` and be whole by `is_whole`, so that neither another's file nor others' additions are
+/// replaced; its owner and mode are kept.
 pub fn write_own(
     file: &Path,
     mark: &str,
@@ -179,7 +179,7 @@ impl Place<'_> {
         }
     }
 
-    /// Writes it atomically. `like`: what has the owner and mode that it gets.
+    /// Writes it atomically. `like`: the file whose owner and mode it gets.
     fn put(&self, overwrite: bool, bytes: &[u8], like: Option<&Metadata>) -> Result<()> {
         let Place { file, held, path } = self;
         let failed = |error: &std::io::Error, what: &str| failed(file, error, what);

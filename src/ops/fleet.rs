@@ -33,7 +33,7 @@ const AT_ONCE: usize = 8;
 /// The reason that a host does not answer for itself.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fleet-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FleetError {
     /// It does not answer in time.
     #[error("no answer within {seconds} s")]
@@ -54,7 +54,7 @@ impl Coded for FleetError {}
 /// The reason that a file of hosts is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "hosts-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HostsError {
     /// It cannot be parsed.
     #[error("{at}: {why}")]
@@ -76,7 +76,7 @@ pub struct FleetHost {
     pub name: String,
     /// The URI of its libvirt; none: its record is all there is.
     pub connect: Option<String>,
-    /// The record of its layout; none: it is asked for it.
+    /// The record of its layout; `None`: the host is queried.
     pub record: Option<PathBuf>,
     /// Whether another host of the file has the same record, however each writes its path.
     pub is_shared: bool,
@@ -84,7 +84,7 @@ pub struct FleetHost {
     pub domain_xml: Vec<PathBuf>,
 }
 
-/// What a host answered.
+/// A host's answer.
 #[derive(Debug)]
 pub struct Heard<T> {
     /// The host.
@@ -109,15 +109,15 @@ pub struct HostPlace {
     pub vcpus: u32,
     /// Memory in KiB.
     pub memory_kib: u64,
-    /// What later guests of the host lose: for each size the guests that fit no longer, times their
-    /// GPUs.
+    /// The loss of the host's later guests: for each size the guests that fit no longer, times
+    /// their GPUs.
     pub lost: u64,
     /// Choices that are worse than they could be; `gpuvm plan --explain` names them.
     pub compromises: usize,
     /// The fewest NVLinks between two of its GPUs; none: it has fewer than two.
     pub nvlinks: Option<u32>,
-    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none: no
-    /// GPU, or no NIC.
+    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none:
+    /// no GPU, or no NIC.
     pub nic: Option<String>,
     /// How well it suits the guest.
     #[serde(skip)]
@@ -128,15 +128,15 @@ pub struct HostPlace {
 }
 
 impl HostPlace {
-    /// Its place in an order, the best first: what later guests lose, then compromises, NVLinks, the
-    /// NICs, and memory.
+    /// Its place in an order, the best first: the loss of later guests, then compromises, NVLinks,
+    /// the NICs, and memory.
     pub fn order(&self) -> impl Ord + use<> {
         let links = Reverse(self.fit.nvlinks);
         (self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
     }
 }
 
-/// What one host answered, and which machine it is.
+/// One host's answer, and the identity of its machine.
 struct Told<T> {
     answer: Result<T>,
     is_reached: bool,
@@ -171,8 +171,8 @@ impl Reporter for Quiet {
     }
 }
 
-/// What each host has and has left, in the order of the hosts. `gpus`: the sizes counted; none:
-/// those that each board offers.
+/// The resources of each host and those left, in the order of the hosts. `gpus`: the sizes counted;
+/// `None`: those that each board offers.
 pub fn capacities(
     hosts: Vec<FleetHost>,
     limit: Duration,
@@ -262,7 +262,7 @@ pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
 }
 
 impl FleetHost {
-    /// The source of what its domains hold.
+    /// The source of its domains' occupancy.
     fn taken(&self) -> Taken {
         Taken { domain_xml: self.domain_xml.clone(), ..Taken::default() }
     }
@@ -308,7 +308,7 @@ impl FleetHost {
     }
 }
 
-/// A URI with which ssh prompts nobody: several hosts would prompt at once.
+/// A URI with which ssh never prompts: several hosts would prompt at once.
 fn without_questions(uri: &str) -> String {
     let asks = Uri::parse(uri)
         .is_some_and(|uri| uri.transport == Some("ssh") && uri.parameter("no_tty").is_none());
@@ -371,7 +371,7 @@ fn one<T: Send + 'static>(
         let (own, asked, reporter) = (host.clone(), Arc::clone(question), Arc::clone(&quiet));
         // It is abandoned on a timeout, and ends with the program.
         std::thread::spawn(move || {
-            // After a timeout nobody receives this.
+            // After a timeout there is no receiver.
             let _ = tell.send(told(&own, (&reporter, layout), &asked));
         });
         heard.recv_timeout(limit).unwrap_or_else(|_| {
@@ -399,9 +399,9 @@ fn told<T>(
         }
     };
     let answer = question(&world, host).and_then(|answer| match world.unseen() {
-        // What its guests hold would count as free.
+        // The resources of its guests would count as free.
         Some(_) if host.connect.is_some() => {
-            // Nor is it said that it does.
+            // Nor are its warnings reported.
             quiet.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
             world.hypervisor().map(|_| answer)
         }

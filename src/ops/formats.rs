@@ -1,4 +1,4 @@
-//! What the files of a domain's disks are, beside what its definition says of them.
+//! The real content of the files of a domain's disks, beside its definition's claims.
 
 use crate::apply::disk_format_made;
 use crate::discover::direct::refuses_direct;
@@ -24,7 +24,7 @@ pub(crate) fn facts(domain: &DomainXml, state: &Path) -> Vec<DiskFact> {
         }
         let said = |name: &str| driver.and_then(|driver| driver.attr(name));
         let is_raw = said("type").is_none_or(|format| format == "raw");
-        // What gpuvm made raw is raw: whatever looks like a header is the guest's.
+        // A disk that gpuvm made raw is raw: whatever looks like a header is the guest's.
         let is_ours = || disk_format_made(state, path).as_deref() == Some("raw");
         if is_raw && is_qcow2(path) && !is_ours() {
             let why = format!("{file}: declared as raw, and is a qcow2 image");

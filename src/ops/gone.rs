@@ -23,7 +23,7 @@ pub struct Left {
     pub uuid: String,
     /// The leftovers, a line each, with the command that removes them if `recover --gone` does not.
     pub what: Vec<String>,
-    /// The steps that release what is proven to be its own.
+    /// The steps that release resources proven to be its own.
     pub steps: Vec<Step>,
 }
 
@@ -88,7 +88,7 @@ fn left_of(known: &KnownGuest, uses: &Uses, world: &World) -> Result<Left> {
     if let Some(record) = &known.record {
         what.extend(record.made.iter().filter_map(|made| disk(made, uses)));
         let forget = guest::forget(world.state(), &record.uuid)?;
-        // Otherwise a record of which nothing else is left would stay for ever, unnamed.
+        // Otherwise a record without any other remains would stay for ever, unnamed.
         what.extend(forget.iter().filter_map(record_path));
         steps.extend(forget);
         let state = world.state().map_or_else(apply::state_root, Path::to_owned);

@@ -1,4 +1,4 @@
-//! What is remembered of the health of GPUs, for when the NVIDIA driver does not have them.
+//! The remembered health of GPUs, for when the NVIDIA driver does not have them.
 
 use crate::discover::health::{FILE, to_keep};
 use crate::error::{Error, Result};

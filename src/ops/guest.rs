@@ -41,7 +41,7 @@ pub struct GuestRequest {
     pub virt: VirtType,
     /// Its NICs; none: those of the template.
     pub networks: Vec<NicWish>,
-    /// The source of what domains hold.
+    /// The source of the domains' occupancy.
     pub taken: Taken,
     /// A plan that was made before, whose place it gets exactly; none: it is planned.
     pub place: Option<PlannedPlace>,
@@ -71,7 +71,7 @@ pub fn resolve_on(
         request = planned.exact(&topology)?;
     }
     request = with_template(world, wanted, request, &topology)?;
-    // No hint on the place is of use while this stands.
+    // No hint on the place is useful while this error persists.
     render::refuse_room(wanted, &request, &topology)?;
     render::refuse_machine(world, wanted, &request, &topology)?;
     let mut occupancy = taken_for_new(world, &wanted.taken, &topology, request.gpus.number() > 0)?;
@@ -96,13 +96,13 @@ pub fn resolve_on(
         Some(planned) => as_planned(planned, placement, wanted.virt, (&topology, &open, &request))?,
         None => placement,
     };
-    // What was chosen is remembered, so that it is not chosen anew of a guest that is there.
+    // Chosen values are remembered, so that they are kept for an existing guest.
     if request.pins == PinPolicy::Auto {
         request.pins = placement.pins();
     }
     let placement = run_by(wanted.virt, placement);
     if let Some(planned) = planned {
-        // What is remembered is what was asked for, and not the place that this led to.
+        // The request is remembered, not the place that it led to.
         request = Request { template: request.template, ..planned.request.clone() };
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
@@ -203,8 +203,8 @@ pub fn refuse_name_of_virsh(name: &str, (doing, option): (&str, &str)) -> Result
     Err(usage(message, format!("choose another {option}, such as `vm-{name}`")))
 }
 
-/// Refuses a name that a domain has, and one that virsh takes for the id or UUID of another
-/// domain. `doing`: what needs it; `option`: what takes another one.
+/// Refuses a name that a domain has, and one that virsh takes for the id or UUID of another domain.
+/// `doing`: the operation that needs it; `option`: the option that takes another one.
 pub fn refuse_name_taken(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -220,7 +220,7 @@ pub fn refuse_name_taken(
     Err(HypervisorError { kind, doing, message }.hint(hint))
 }
 
-/// Of a guest whose vCPUs stand still: the word for its state, and the command that lets it go on.
+/// Of a guest whose vCPUs are paused: the word for its state, and the command that resumes it.
 pub fn still(state: DomainState, name: &str) -> Option<(&'static str, String)> {
     match state {
         DomainState::Paused => Some(("is paused", format!("`gpuvm resume {}`", word(name)))),
@@ -231,7 +231,7 @@ pub fn still(state: DomainState, name: &str) -> Option<(&'static str, String)> {
     }
 }
 
-/// Says in which state a domain is that has to be off first, and what stops it.
+/// Reports the state of a domain that must be off first, and the command that stops it.
 pub fn stop_first(row: &DomainSummary) -> (&'static str, String) {
     let name = word(&row.name);
     let stop = format!("`gpuvm stop {name}` first");
@@ -253,8 +253,8 @@ pub fn restart_hint(name: &str) -> String {
 }
 
 /// Whether a guest that is waited for has ended: it is off or has crashed, it was transient and is
-/// gone, or another one has its name by now. `uuid` is the one's that was seen first. A hypervisor
-/// that does not answer does not say so.
+/// gone, or another one has its name now. `uuid` is that of the one seen first. A hypervisor
+/// without an answer gives no result.
 pub fn has_ended(hypervisor: &dyn Hypervisor, name: &str, uuid: &mut Option<String>) -> bool {
     let Ok(rows) = hypervisor.domains() else { return false };
     let Some(row) = rows.into_iter().find(|row| row.name == name) else { return true };

@@ -22,8 +22,8 @@ d=$(mktemp -d /run/gpuvm-shell.XXXXXX 2>/dev/null || mktemp -d) &&
 /// Becomes a shell in the directory $1, on a terminal of $2 rows and $3 columns of kind $4. What
 /// looks whether gpuvm is still there ends it with its terminal.
 ///
-/// `script` of util-linux 2.38 does not end with its shell where its input is no terminal, so the shell
-/// ends it, and its status is in a file.
+/// `script` of util-linux 2.38 does not end with its shell where its input is no terminal, so the
+/// shell ends it, and its status is in a file.
 const SHELL: &str = r#"d=$1
 export HOME="${HOME-/root}" TERM="$4" SHELL="${SHELL-/bin/sh}"
 [ ! -x /bin/bash ] || SHELL=/bin/bash
@@ -48,9 +48,10 @@ rm -rf "$1""#;
 const PIECE: usize = 32 << 10;
 /// The shortest and the longest time between two looks at a shell that prints nothing.
 const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(250)];
-/// How often it is asked whether the shell has ended, and told that this program is there.
+/// The interval of the checks whether the shell has ended, which also show it that this program is
+/// alive.
 const OFTEN: Duration = Duration::from_secs(1);
-/// How much may come before what has come is removed in the guest.
+/// The most bytes before the guest's output file is emptied.
 const KEPT: u64 = 4 << 20;
 
 /// The terminal that a shell gets.
@@ -135,7 +136,7 @@ until timeout 1 sh -c ': >\"$1/in\"' sh \"$1\"; do i=$((i+1)); [ $i -lt 20 ] || 
     Ok(())
 }
 
-/// Runs a script of a moment, and returns what it prints.
+/// Runs a short script, and returns its output.
 fn run(inside: &Inside<'_>, script: &str, words: &[String]) -> Result<Vec<u8>> {
     let pid = inside.start(script, words, Some(&[]))?;
     let until = Instant::now() + Duration::from_secs(30);
@@ -151,7 +152,8 @@ fn run(inside: &Inside<'_>, script: &str, words: &[String]) -> Result<Vec<u8>> {
 }
 
 impl GuestShell<'_> {
-    /// Ends the shell, and removes its directory in the guest. Returns its status; none: it was left.
+    /// Ends the shell, and removes its directory in the guest. Returns its status; none: it was
+    /// left.
     pub fn end(self) -> Result<Option<u8>> {
         for handle in self.handles {
             // Those that it has ended with are closed.
@@ -171,7 +173,7 @@ impl GuestShell<'_> {
         Ok(count.unwrap_or(0).min(bytes.len()))
     }
 
-    /// Reads what the shell has printed.
+    /// Reads the shell's output.
     fn get(&mut self, most: usize) -> Result<Vec<u8>> {
         let arguments = json!({ "handle": self.handles[1], "count": most });
         let read = self.inside.ask("guest-file-read", &arguments)?;
@@ -187,7 +189,7 @@ impl GuestShell<'_> {
         self.asked = Instant::now();
         self.put(self.handles[2], b".")?;
         if self.through > KEPT {
-            // It is appended to, so what comes next is at its begin.
+            // The file is appended to, so further output is at its begin.
             run(&self.inside, ": >\"$1/out\"", std::slice::from_ref(&self.dir))?;
             let begin = json!({ "handle": self.handles[1], "offset": 0, "whence": 0 });
             self.inside.ask("guest-file-seek", &begin)?;
@@ -201,7 +203,7 @@ impl GuestShell<'_> {
         Ok(self.status.is_some())
     }
 
-    /// Reads what has come, or finds that nothing will.
+    /// Reads the available output, or finds that it has ended.
     fn next(&mut self, most: usize) -> Result<Option<Vec<u8>>> {
         let now = Instant::now();
         if now < self.look.0 {
@@ -244,7 +246,7 @@ impl Console for &mut GuestShell<'_> {
 
     fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError> {
         let taken = &from[..from.len().min(PIECE)];
-        // What is typed is answered soon.
+        // Typed input is answered soon.
         self.look = (Instant::now(), LOOKS[0]);
         self.put(self.handles[0], taken).map_err(|error| of_console(&error))
     }

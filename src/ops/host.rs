@@ -16,7 +16,7 @@ use crate::world::World;
 /// The reason a change of the host is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-undo-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HostUndoError {
     /// A file was edited since the change to be undone.
     #[error("{path} was edited since {change}, and what that made no longer exists: {what}")]
@@ -44,7 +44,7 @@ pub fn undo(world: &World, discard: bool) -> Result<Change<Entry>> {
             _ if discard => {}
             Step::Host(HostStep::EditText(edit)) => steps.push(text_back(edit, entry)?),
             Step::Host(HostStep::Set(mut setting)) => {
-                // A value that somebody else has set since stays.
+                // A value that others have set since stays.
                 setting
                     .was
                     .retain(|path, was| value(&root, path).ok().flatten().as_ref() == Some(was));

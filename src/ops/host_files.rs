@@ -16,7 +16,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenFiles {
-    /// What decides about guests that start.
+    /// The settings for guests that start.
     #[serde(flatten)]
     pub files: Files,
     /// QEMU processes of running guests, with the limit of each.
@@ -57,8 +57,8 @@ pub fn too_few_files(world: &World, xml: &DomainXml, qemu: Option<Version>) -> O
     if world.settings.host.is_some() || !world.has_guests_here().unwrap_or(false) {
         return None;
     }
-    // A caller who may not read the configuration cannot change it either, and `verify` reports
-    // what is not known.
+    // A caller who may not read the configuration cannot change it either, and `verify` reports the
+    // unknown parts.
     let allowed = read(&FsRoot::live().ok()?).ok()?.of_next_guest(qemu)?;
     let needed = needed(xml, &GuestFacts::read(xml));
     (needed > allowed).then(|| {

@@ -19,7 +19,7 @@ use std::path::Path;
 /// The reason a setting of the host is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HostVerbError {
     /// The kernel allows a process fewer open files.
     #[error("{count} open files: the kernel allows a process at most {most}")]
@@ -69,7 +69,7 @@ pub struct Setting {
     /// Its possible values; empty: unknown.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub known: BTreeSet<String>,
-    /// What is written at boot, by our file.
+    /// The value at boot, from our file.
     pub at_boot: Option<String>,
     /// The recommended value for guests; none: it depends, or this host has no such setting.
     pub advised: Option<&'static str>,

@@ -9,7 +9,7 @@ use crate::world::World;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A host, and what is derived from it.
+/// A host, and the facts derived from it.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownHost<'a> {
@@ -17,13 +17,13 @@ pub struct ShownHost<'a> {
     pub host: &'a Parts,
     /// GPUs by index.
     pub gpus: Vec<Bdf>,
-    /// What each PCI function is.
+    /// The kind of each PCI function.
     pub kinds: BTreeMap<Bdf, DeviceKind>,
     /// Missing, unresponsive, excluded and unhealthy devices, one line each; empty: none.
     pub degraded: Vec<String>,
 }
 
-/// Reads the host; for this machine, with notes on what hwloc sees differently.
+/// Reads the host; for this machine, with notes on differences of hwloc.
 pub fn read(world: &World) -> Result<Topology> {
     if world.settings.host.is_none() && world.is_here()? {
         Ok(checked(world.topology()?)?)

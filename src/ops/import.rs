@@ -1,8 +1,8 @@
-//! `import`: a guest of a bundle that another host of ours has exported. It is planned anew for
-//! this host: cores, memory, GPUs and their partition. What its system sees of itself stays (UUID,
-//! MAC addresses, settings of its firmware, seed), unless it is to be another guest; the host that
-//! it comes from keeps its own one until that is deleted there. Nothing is made before every byte
-//! of the bundle was read and is what it was.
+//! `import`: a guest of a bundle that another host of ours has exported. It is planned for this
+//! host: cores, memory, GPUs and their partition. The identity that its system sees stays (UUID,
+//! MAC addresses, settings of its firmware, seed), unless it is to be another guest; the original
+//! on its former host stays until it is deleted there. Nothing is made before every byte of the
+//! bundle was read and verified.
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +43,7 @@ const NETDEVS: &str = "/sys/class/net";
 /// The reason a guest is not imported.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "import-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ImportError {
     /// The definition is not one that gpuvm exports.
     #[error("the definition of the bundle is not used: {why}")]
@@ -105,7 +105,7 @@ impl ImportRequest {
     }
 }
 
-/// What another guest than the one in the bundle gets of its own.
+/// The own parts of a guest other than the one in the bundle.
 #[derive(Debug, Clone)]
 pub struct NewIdentity {
     /// Its UUID; none: libvirt chooses one, for previews.
@@ -260,8 +260,8 @@ fn again(wanted: &ImportRequest) -> String {
     again + &options((wanted.allow_remote, wanted.allow_split), seed, wanted.accept_shared_fabric)
 }
 
-/// A definition without what only its former host has, and with nothing that no guest of ours has:
-/// anybody may have written it. What was made for it are the disks that the manifest names.
+/// A definition without parts that only its former host has, and without any that no guest of ours
+/// has: its author is not trusted. The objects made for it are the disks that the manifest names.
 fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Result<DomainXml> {
     if let Some(what) = not_bundled(&xml)? {
         return Err(unfit(bundle, format!("it has {what}, which a bundle cannot contain")));
@@ -334,7 +334,7 @@ fn refuse_missing(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<()> {
     Ok(())
 }
 
-/// Plans the copies of all disks; every disk of the definition has to be one of the bundle.
+/// Plans the copies of all disks; every disk of the definition must be in the bundle.
 fn copies(xml: &DomainXml, wanted: &ImportRequest, bundle: &Bundle, name: &str) -> Result<Copies> {
     let dir = wanted.disk_dir.clone().unwrap_or_else(|| PathBuf::from(DISK_DIR));
     let dir = std::path::absolute(dir)?;

@@ -1,5 +1,5 @@
-//! Renewing the initramfs as a step of a change, or by hand after it. Refused where no known program
-//! makes it, before anything is changed.
+//! Renewing the initramfs as a step of a change, or by hand after it. Refused where no known
+//! program makes it, before anything is changed.
 
 use crate::apply::array::ArrayStep;
 use crate::apply::bind::boot::COPIED;
@@ -32,8 +32,8 @@ pub fn renewal() -> Result<Step> {
     Ok(ArrayStep::UpdateInitramfs.into())
 }
 
-/// Says what renews an initramfs of this machine whose copies are those that these words say;
-/// `has_option`: whether the verb does it with --initramfs.
+/// Describes the command that renews an initramfs of this machine whose copies are named by these
+/// words; `has_option`: whether the verb does it with --initramfs.
 pub fn renewed_by(copies: &str, has_option: bool) -> Result<String> {
     Ok(match initramfs_tool(&FsRoot::live()?).map(InitramfsTool::command) {
         Some(command) if has_option => {
@@ -47,8 +47,8 @@ pub fn renewed_by(copies: &str, has_option: bool) -> Result<String> {
     })
 }
 
-/// Says what renews the initramfs after steps, as [`renewed_by`]; none: they change no file that it
-/// has a copy of.
+/// Describes the command that renews the initramfs after steps, as [`renewed_by`]; `None`: they
+/// change no file that it has a copy of.
 pub fn outdated(steps: &[Step], has_option: bool) -> Result<Option<String>> {
     let is_copied = |path: &Path| COPIED.iter().any(|file| Path::new("/").join(file) == path);
     let has_copy =

@@ -9,7 +9,7 @@ use gpuvm_host::later::{programs, replaceable};
 /// The reason a file for later is not written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "later-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LaterError {
     /// Others than root can replace the program.
     #[error("{file} would run {program} as root, which others can replace: {why}")]

@@ -20,7 +20,7 @@
 //! use gpuvm_ops::world::{Settings, World};
 //! use std::{io, sync::Arc, time::Duration};
 //!
-//! /// Who has nobody to ask, and tells standard output.
+//! /// Has no terminal to ask at, and prints messages on standard output.
 //! struct Plain;
 //! impl Reporter for Plain {
 //!     fn progress(&self, text: &str) {
@@ -92,7 +92,7 @@
 //!    arguments.
 //! 2. Its plan becomes `fn delete(world: &World, wanted: &Delete) -> Result<Change<T>>`: parts
 //!    with the steps, warnings, the question asked beforehand, how long the lock is held; `T` is
-//!    what the answer needs afterwards. The plan changes nothing, since it is made twice; a
+//!    the data for the answer. The plan changes nothing, since it is made twice; a
 //!    `world.warning` in it is reported once.
 //! 3. The command: `let mut session = Session::begin(world, manner)?;` and
 //!    `let done = session.run(|world| delete(world, &wanted))?;`, then its answer. `manner` has

@@ -1,4 +1,4 @@
-//! What is known about NVLinks, stored for when the GPUs are not bound to the NVIDIA driver that
+//! The stored facts about NVLinks, for when the GPUs are not bound to the NVIDIA driver that
 //! reports them.
 
 use crate::discover::fabric::links;
@@ -30,7 +30,7 @@ pub fn keep(again: bool, world: &World) -> Result<bool> {
     Ok(written.is_ok())
 }
 
-/// Refuses to replace a file that this gpuvm did not write: a newer one's, somebody else's, a link.
+/// Refuses to replace a file that this gpuvm did not write: a newer one's, one of others, a link.
 pub(crate) fn refuse_foreign(root: &FsRoot) -> Result<()> {
     let shown = Path::new("/").join(links::PATH);
     refuse_link(&shown)?;

@@ -45,8 +45,8 @@ pub struct Login {
     pub uuid: String,
     /// Its address.
     pub address: IpAddr,
-    /// Whether packets to it are known to reach the guest; false: the caller named it, or only another
-    /// machine's libvirt does.
+    /// Whether packets to it are known to reach the guest; false: the caller named it, or only
+    /// another machine's libvirt does.
     pub proven: bool,
     /// The user in the guest; none: unknown.
     pub user: Option<String>,
@@ -141,7 +141,7 @@ fn answers(at: SocketAddr) -> bool {
 }
 
 /// Finds the address of a guest at which packets of this machine arrive at the guest itself, and
-/// whether that is proven. On another machine nobody here sees it: its lease is taken unproven.
+/// whether that is proven. On another machine this cannot be verified: its lease is taken unproven.
 fn proven(
     world: &World,
     wanted: &LoginWanted,
@@ -156,7 +156,7 @@ fn proven(
     let GuestAddress { ip, mac, .. } = &found;
     let doctor = format!("`gpuvm network doctor {}` looks into it", word(name));
     let refused = |message, hint| Err(classed(Class::Refused, message, hint));
-    // A definition that cannot be read hinders no login: what answers is looked at below.
+    // A definition that cannot be read prevents no login: the answering machine is checked below.
     let owner = |mac: &str| mac_owner(hypervisor, mac, Some(uuid)).unwrap_or_default();
     if let Some(other) = owner(mac).filter(|other| other.state.is_active()) {
         let message =

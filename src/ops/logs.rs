@@ -21,7 +21,7 @@ const MOST: u64 = 16 << 20;
 /// The reason why no log is read.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "logs-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LogsError {
     /// The serial console of the domain is not logged.
     #[error("the serial console of domain `{name}` is not logged")]

@@ -1,7 +1,7 @@
 //! Which disks in a domain's metadata are removed with it: those that are proven to be its own and
-//! that nothing else needs. Metadata is copied with a definition and can be written by anybody, so
-//! it proves nothing by itself: the record has to contain the UUID of this domain, and the disk has
-//! to be one of its disks still.
+//! that are not needed otherwise. Metadata is copied with a definition and can be written by
+//! anybody, so it proves nothing by itself: the record must contain the UUID of this domain, and
+//! the disk must be one of its disks still.
 
 use crate::apply::{self, FileStep, Step, VolumeStep};
 use crate::domain::DomainXml;
@@ -24,7 +24,7 @@ const HEAD: u64 = 512;
 /// The largest NVRAM file of firmware settings, in bytes: that of 64-bit Arm.
 const MOST_NVRAM: u64 = 64 << 20;
 
-/// What happens to a disk.
+/// The fate of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It is removed by this step.
@@ -52,11 +52,11 @@ pub struct Proof<'a> {
     has_records: bool,
 }
 
-/// What libvirt knows of a recorded volume.
+/// libvirt's knowledge of a recorded volume.
 enum Known {
     /// It is where it was.
     Same,
-    /// It is not there, or nobody can tell: why.
+    /// It does not exist, or that is unknown: why.
     Other(String),
     /// It is gone.
     Gone,
@@ -89,7 +89,7 @@ impl<'a> Proof<'a> {
         self.recorded.as_ref().is_some_and(|recorded| !recorded.eq_ignore_ascii_case(self.uuid))
     }
 
-    /// What libvirt knows of a volume that is recorded to be at a path.
+    /// libvirt's knowledge of a volume that is recorded to be at a path.
     fn known(&self, volume: &VolumeRef, path: &Path) -> Known {
         match self.uses.volume(volume) {
             Some(known) if self.uses.is_same(&known.path, path) => Known::Same,
@@ -108,8 +108,8 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// What happens to each disk that is deleted, in the order in which they go: an image before
-    /// the one that it lies over.
+    /// The fate of each disk that is deleted, in the order of their deletion: an image before the
+    /// one that it lies over.
     pub fn fates(&self, xml: &DomainXml, made: &[&Made]) -> Vec<(String, Fate)> {
         let depth = |made: &Made| self.uses.below(Path::new(&made.path)).len();
         let (mut bases, disks): (Vec<&Made>, Vec<&Made>) =
@@ -131,8 +131,9 @@ impl<'a> Proof<'a> {
         all
     }
 
-    /// What happens to an image below disks of this domain, of which `own` are all and `going` are
-    /// deleted: it goes with the last image over it, if it is proven to be the one that gpuvm made.
+    /// The fate of an image below disks of this domain, of which `own` are all and `going` are
+    /// deleted: it is deleted with the last image over it, if it is proven to be the one that gpuvm
+    /// made.
     fn fate_of_base(&self, made: &Made, own: &[PathBuf], going: &[PathBuf]) -> Fate {
         let (path, volume) = (Path::new(&made.path), made.volume.as_ref());
         let stays = |why: String| Fate::Stays(format!("image {} stays: {why}", made.path));
@@ -149,7 +150,7 @@ impl<'a> Proof<'a> {
         };
         let mut needed = self.uses.of_disk(path, volume);
         needed.retain(needs);
-        // A volume that is a disk of a domain is said by that domain.
+        // A volume that is a disk of a domain is reported with that domain.
         let of_domain = |one: &Use| match &one.by {
             User::Domain { uuid, .. } => Some(uuid.clone()),
             User::Volume(_) | User::Loop(_) => None,
@@ -163,7 +164,7 @@ impl<'a> Proof<'a> {
             User::Volume(name) => !volume_of(name).is_some_and(|over| is_of_those(&over.path)),
             User::Domain { .. } | User::Loop(_) => true,
         });
-        // What others have is said before what no definition names.
+        // Disks that others have are reported before those that no definition names.
         needed.sort_by_key(|one| !matches!(one.by, User::Domain { .. }));
         if !needed.is_empty() {
             return stays(said(&needed));
@@ -197,12 +198,12 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// What happens to a disk.
+    /// The fate of a disk.
     pub fn fate(&self, made: &Made) -> Fate {
         let path = Path::new(&made.path);
         let volume = made.volume.as_ref();
         let stays = |why: String| {
-            // No command removes what others need, nor the base of a snapshot that stays.
+            // No command removes a disk that others need, nor the base of a snapshot that stays.
             let all = self.uses.of_disk(path, volume);
             let is_own =
                 |one: &&Use| matches!(&one.by, User::Domain { uuid, .. } if uuid == self.uuid);
@@ -296,8 +297,8 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// Whether something else is in the place of the disk that was made: a file or a volume of that
-    /// name that somebody has put there.
+    /// Whether another object is in the place of the disk that was made: a file or a volume of that
+    /// name that was put there.
     fn is_another(&self, made: &Made) -> bool {
         let path = Path::new(&made.path);
         if self.elsewhere.is_some() {
@@ -352,8 +353,8 @@ pub fn said(all: &[Use]) -> String {
     }
 }
 
-/// What stays of a copy of another domain beyond the disks in the metadata: its own disks, which
-/// are not recorded as created for it.
+/// The objects of a copy of another domain that stay, beyond the disks in the metadata: its own
+/// disks, which are not recorded as created for it.
 pub fn of_copy(xml: &DomainXml, uuid: &str, uses: &Uses) -> Vec<String> {
     if !xml.is_copy() {
         return Vec::new();
@@ -420,7 +421,7 @@ pub fn other_names(path: &Path) -> u64 {
     meta.map_or(0, |meta| meta.nlink().saturating_sub(1))
 }
 
-/// What is said of a file with other names, before one is deleted.
+/// The message about a file with other names, before one is deleted.
 pub fn keep_data(path: &str, names: u64) -> Option<String> {
     let kept = match names {
         0 => return None,

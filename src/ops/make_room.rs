@@ -1,4 +1,4 @@
-//! `make-room`: moves guests until a new one has a place. Those that run are stopped, planned anew
+//! `make-room`: moves guests until a new one has a place. Running ones are stopped, planned
 //! elsewhere and started again; each move is a change of its own, which an interrupted run undoes,
 //! or finishes once the guest may run at its new place: it runs somewhere exactly once. Only guests
 //! that may be moved are: those made with --movable, and those that are named.
@@ -36,7 +36,7 @@ use std::time::Duration;
 /// The reason that no room is made.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "make-room-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RoomError {
     /// No guest may be moved.
     #[error("the guest has no place, and no guest may be moved to make room for it")]
@@ -48,7 +48,7 @@ pub enum RoomError {
         movable: usize,
         is_certain: bool,
     },
-    /// What would do is beyond the limits.
+    /// Sufficient moves are beyond the limits.
     #[error("no moves make room for the guest within {limits}{}", doubt(*is_certain))]
     Limits { limits: String, is_certain: bool },
     /// Guests would share an NVLink fabric.
@@ -116,12 +116,12 @@ pub struct PlannedMove {
     pub to: Vec<usize>,
     /// The host cores of its vCPUs then; empty: any.
     pub pcpus: String,
-    /// Memory that is filled anew, in GiB.
+    /// Memory to be filled again, in GiB.
     pub memory_gib: u64,
-    /// Guests that are off at the same time, since it gets what they have.
+    /// Guests that are off at the same time, since it gets their resources.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub with: Vec<String>,
-    /// What has to be done afterwards.
+    /// The steps to do afterwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -136,14 +136,14 @@ pub struct RoomPlan {
     pub gpus: Vec<usize>,
     /// The moves in their order; none: it has a place already.
     pub moves: Vec<PlannedMove>,
-    /// What they cost.
+    /// Their cost.
     pub cost: MoveCost,
     /// Whether no cheaper moves would do.
     pub is_best: bool,
     /// The same moves, as they are made.
     #[serde(skip)]
     legs: Vec<Vec<Target>>,
-    /// What is kept from the guests that move.
+    /// Resources kept from the guests that move.
     #[serde(skip)]
     new: Held,
 }
@@ -181,7 +181,7 @@ impl RoomPlan {
         self.moves.is_empty()
     }
 
-    /// The moves in words, a line each, and what is to be known of each.
+    /// The moves in words, a line each, and the notes on each.
     pub fn lines(&self) -> Vec<String> {
         let noted = |one: &PlannedMove| {
             let notes = one.notes.iter().map(|note| format!("  {note}"));
@@ -221,7 +221,7 @@ impl PlannedMove {
     }
 }
 
-/// Makes room: asks, and moves one guest after the other. Returns what was planned.
+/// Makes room: asks, and moves one guest after the other. Returns the planned moves.
 pub fn make_room(
     session: &mut Session<'_>,
     world: &World,
@@ -242,7 +242,7 @@ pub fn make_room(
     moves(session, world, wanted, room)
 }
 
-/// Makes moves that were planned, as far as they are still what they were.
+/// Makes planned moves, as far as they are unchanged.
 fn moves(
     session: &mut Session<'_>,
     world: &World,
@@ -276,7 +276,7 @@ fn moves(
     }
 }
 
-/// Says that a guest is moved, and what of it is not as it should be.
+/// Reports that a guest is moved, and its deviations.
 fn ended(world: &World, target: &Target, room: &RoomPlan) -> Result<()> {
     let name = &target.name;
     world.progress(&format!("domain `{name}` is moved"));

@@ -35,7 +35,7 @@ pub struct ModuleOfGpu {
 pub struct KnownModules {
     /// Every GPU.
     pub rows: Vec<ModuleOfGpu>,
-    /// What could not be determined.
+    /// Facts that could not be determined.
     pub notes: Vec<String>,
     topology: Topology,
     modules: Modules,

@@ -1,5 +1,5 @@
-//! What domains hold where devices have moved: each is held where it is now, by the identity that is
-//! recorded for it.
+//! The occupancy of domains whose devices have moved: each is held at its present address, by the
+//! identity that is recorded for it.
 
 use crate::bdf::Bdf;
 use crate::discover::identity::Finder;
@@ -9,10 +9,10 @@ use crate::placement::{Held, Moved};
 use crate::topology::{KnownDevice, Likeness};
 use std::collections::BTreeSet;
 
-/// Completes what domains hold by what is recorded for them (`known`, with the domain of each): a
-/// device that has moved is held where it is now. Its old address stays held, since the definition
-/// has it, unless the device there is proven to be another domain's. What a running domain has stays
-/// its own.
+/// Completes the occupancy of domains by the records about them (`known`, with the domain of each):
+/// a device that has moved is held at its present address. Its old address stays held, since the
+/// definition has it, unless the device there is proven to be another domain's. The devices of a
+/// running domain stay its own.
 pub(crate) fn relocate(
     root: &FsRoot,
     domains: &mut [Held],

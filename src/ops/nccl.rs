@@ -27,11 +27,11 @@ pub struct Nccl {
     /// Whether NCCL chooses otherwise with the file than without: the guest has two GPUs, or a GPU
     /// and a NIC.
     pub needed: bool,
-    /// What `NCCL_TOPO_FILE` names, as text.
+    /// The value of `NCCL_TOPO_FILE`, as text.
     pub file: String,
     /// The same as values, with the addresses on the host.
     pub system: System,
-    /// What is inferred, missing or left out.
+    /// Inferred, missing or omitted values.
     pub notes: Vec<Note>,
 }
 
@@ -95,7 +95,7 @@ fn helped(error: NcclError, source: &Source) -> Error {
         (NcclError::ByArgument { .. }, _) => {
             "`virsh edit` replaces the argument by a <hostdev>, whose address libvirt writes".into()
         }
-        // What libvirt has defined has the controllers of all buses.
+        // A domain defined by libvirt has the controllers of all buses.
         (NcclError::Unconnected { .. }, Source::File(_)) => {
             format!("`virsh define {named}` adds controllers that it lacks; then name the domain")
         }

@@ -46,12 +46,12 @@ pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<(NetworkState, Ne
 pub struct Answered<T> {
     /// The change.
     pub done: Done<T>,
-    /// The network, as it was while nobody else could change it through gpuvm.
+    /// The network, as it was while others could not change it through gpuvm.
     pub network: Network,
 }
 
 /// Makes a change that results in a network, which is read before others can change it; `now` is
-/// what the plan read if there is nothing to do.
+/// the network read by the plan if there is nothing to do.
 fn answered<T>(
     session: &mut Session<'_>,
     name: &str,

@@ -1,5 +1,5 @@
-//! What the NICs of a domain are connected to, and whether it is there: libvirt defines a domain
-//! whose network, bridge or network device is missing, and fails at its start.
+//! The sources of a domain's NICs, and whether they exist: libvirt defines a domain whose network,
+//! bridge or network device is missing, and fails at its start.
 
 use crate::domain::{DomainXml, Element};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use gpuvm_core::check::NicFact;
 use std::fmt;
 use std::path::Path;
 
-/// What keeps a NIC from being connected.
+/// The obstacle to connecting a NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoSource {
     /// The libvirt network does not exist.
@@ -21,7 +21,7 @@ pub(crate) enum NoSource {
     Bridge(String),
     /// The network device of a macvtap does not exist.
     Device(String),
-    /// A macvtap cannot stand on the loopback device.
+    /// A macvtap is not possible on the loopback device.
     Loopback(String),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for NoSource {
 }
 
 impl NoSource {
-    /// What helps; `domain`: the domain's name.
+    /// The remedy; `domain`: the domain's name.
     pub(crate) fn hint(&self, domain: &str) -> String {
         let domain = word(domain);
         let another = format!("`gpuvm set {domain} --network NAME` takes another one");
@@ -60,7 +60,7 @@ impl NoSource {
     }
 }
 
-/// Returns what keeps the NICs of a domain from being connected, by their place in the definition.
+/// Returns the obstacles to connecting the NICs of a domain, by their place in the definition.
 /// Bridges and network devices are looked for only where the domain's machine is this one.
 pub(crate) fn missing(
     xml: &DomainXml,
@@ -84,12 +84,12 @@ pub(crate) fn missing(
     Ok(all.filter_map(|(nth, nic)| Some((nth, no_source(nic, &known, &is_there)?))).collect())
 }
 
-/// What a NIC's `<source>` names by an attribute.
+/// The name in an attribute of a NIC's `<source>`.
 fn named(nic: Element<'_>, attribute: &str) -> Option<String> {
     Some(nic.child("source")?.attr(attribute)?.into_owned())
 }
 
-/// What keeps a NIC from being connected; none: nothing is known to.
+/// The obstacle to connecting a NIC; `None` if none is known.
 fn no_source(
     nic: Element<'_>,
     known: &[NetworkState],
@@ -120,8 +120,8 @@ fn no_source(
     }
 }
 
-/// The same as facts for the checker, but for networks that are only down, which is no mistake of the
-/// definition. An embedded QEMU driver has no networks of its own, so none is missing there.
+/// The same as facts for the checker, but for networks that are only down, which is no mistake of
+/// the definition. An embedded QEMU driver has no networks of its own, so none is missing there.
 pub(crate) fn facts(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<NicFact>> {
     let name = xml.name();
     let is_embedded = hypervisor.opened_uri().contains(":///embed");

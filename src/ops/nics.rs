@@ -81,7 +81,7 @@ struct Host<'a> {
     uses: Vec<Use>,
 }
 
-/// The cards of a host; `held`: what domains hold.
+/// The cards of a host; `held`: the occupancy of domains.
 pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<NetworkCard>> {
     let is_nic = |device: &&PciDevice| device.kind() == DeviceKind::Nic;
     let nics: Vec<&PciDevice> = topology.devices().iter().filter(is_nic).collect();

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 /// The ends of the names that libvirt gives to such files, by their format.
 const ENDS: [&str; 2] = ["fd", "qcow2"];
 
-/// Refuses a new guest whose firmware would get the settings of a file that is there. `doing`: what
-/// makes the guest; `option`: what takes another name. What only root may look for is not found.
+/// Refuses a new guest whose firmware would get the settings of an existing file. `doing`: the
+/// operation that makes the guest; `option`: the option that takes another name. Files visible only
+/// to root are not found.
 pub(crate) fn refuse_settings(
     xml: &DomainXml,
     (doing, option): (&str, &str),

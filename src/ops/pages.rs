@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 /// The reason a guest does not get its huge pages.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-pages-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum GuestPagesError {
     /// Huge pages are missing for the start of the domain.
     #[error("domain `{name}` could not start: huge pages are missing{lines}")]
@@ -58,7 +58,7 @@ pub const BOOT: &str = "proc/sys/kernel/random/boot_id";
 pub struct Reservation {
     /// The steps.
     pub steps: Vec<Step>,
-    /// What they reserve.
+    /// The reserved pages.
     pub reserved: Vec<Reserved>,
 }
 
@@ -145,8 +145,8 @@ fn grows(root: &FsRoot, page: MemSize) -> bool {
     root.read(&path).ok().flatten().is_some_and(|number| number != "0")
 }
 
-/// The steps that reserve what a domain is missing to start; refused with a hint if reserving was
-/// not requested.
+/// The steps that reserve the pages missing for a domain's start; refused with a hint if reserving
+/// was not requested.
 pub fn to_start(name: &str, xml: &DomainXml, reserve: bool, world: &World) -> Result<Vec<Step>> {
     let root = world.has_guests_here()?.then(FsRoot::live).transpose()?;
     let Some(root) = root.filter(|_| Guest::read(xml).huge_pages.is_some()) else {
@@ -163,7 +163,7 @@ pub fn to_start(name: &str, xml: &DomainXml, reserve: bool, world: &World) -> Re
     Ok(all)
 }
 
-/// The steps that reserve what a guest is missing for its start at a new place, once its old one is
+/// The steps that reserve the pages missing for a guest's start at a new place, once its old one is
 /// free; `running`: whether it runs there.
 pub fn to_move(
     name: &str,
@@ -231,7 +231,7 @@ pub fn root(world: &World) -> Result<Option<FsRoot>> {
 }
 
 /// The steps that reserve a guest's missing pages. With several guests the plan of each includes
-/// what those before it take, and `pools` what was reserved for them.
+/// the pages of those before it, and `pools` the pages reserved for them.
 pub fn steps(
     pages: &[NodePages],
     page_kib: MemSize,
@@ -297,7 +297,7 @@ pub fn refuse_full(root: &FsRoot, node: NodeId, page: MemSize, count: u64) -> Re
     .hint("`gpuvm list` shows what each domain holds; a smaller --memory needs fewer"))
 }
 
-/// The steps that release what was reserved for a guest that is removed. Reservations from before
+/// The steps that release the pages reserved for a guest that is removed. Reservations from before
 /// the machine booted no longer exist.
 pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let reserved = xml.reserved()?;

@@ -140,7 +140,7 @@ pub fn readiness(world: &World, topology: &Topology, assume_empty: bool) -> Resu
         Ok(file) => file,
         Err(error) => return unready(error.into()),
     };
-    // Without a hypervisor nobody knows whose an active partition is.
+    // Without a hypervisor the owner of an active partition is unknown.
     let answers = if assume_empty {
         world.hypervisor().is_ok()
     } else {
@@ -178,8 +178,9 @@ pub fn to_change(world: &World, before: &DomainXml, after: &DomainXml) -> Result
 }
 
 /// The steps for a guest that gets other GPUs and starts again, if it `ran`: those that deactivate
-/// and reset what it has, which can be undone, and the one before its start. Refused before it is
-/// stopped if that would be; what one needs that was off, its next start tells.
+/// and reset its present ones, which can be undone, and the one before its start. If its start
+/// would be refused, this is refused before it is stopped; the needs of one that was off are
+/// checked at its next start.
 pub fn to_move(
     world: &World,
     before: &DomainXml,
@@ -196,7 +197,7 @@ pub fn to_move(
     Ok((steps, next.map(PartitionChange::Activate).map(Step::Partition)))
 }
 
-/// The steps that end what a guest has with its functions before, and the partition that it needs
+/// The steps that end the guest's state with its functions before, and the partition that it needs
 /// with those after; `ran`: it runs until then, `starts`: it is refused if its start would be.
 fn between(
     world: &World,

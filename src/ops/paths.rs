@@ -6,7 +6,7 @@ use std::path::Path;
 /// The reason a path is not written into a definition.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum PathError {
     /// It is not plain UTF-8 text.
     #[error("path {path} cannot be written in XML")]

@@ -1,4 +1,4 @@
-//! `pause` and `resume`: stops a guest's vCPUs, and lets them go on. It keeps its memory and its
+//! `pause` and `resume`: stops a guest's vCPUs, and resumes them. It keeps its memory and its
 //! devices meanwhile.
 
 use crate::apply::{DomainStep, Step};
@@ -10,7 +10,7 @@ use crate::lookup::find;
 use crate::shell::{domain, word};
 use crate::world::World;
 
-/// Plans to pause a guest or to resume it; no steps if it is so already.
+/// Plans to pause a guest or to resume it; no steps if it is in that state already.
 pub fn pause(world: &World, name: &str, paused: bool) -> Result<Change> {
     world.refuse_without_guests(verb(paused))?;
     let summary = find(&*world.hypervisor()?, name)?;

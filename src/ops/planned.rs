@@ -17,7 +17,7 @@ pub struct Planned {
     pub placement: Placement,
     /// Its name.
     pub name: DomainName,
-    /// What was in use on the host.
+    /// The occupancy of the host.
     pub occupancy: Occupancy,
     /// libvirt and QEMU of a recorded host; none: it is no record.
     pub stack: Option<RecordedStack>,

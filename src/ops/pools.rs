@@ -12,7 +12,7 @@ pub const IMAGES_DIR: &str = "/var/lib/libvirt/gpuvm-images";
 /// The reason a pool is not used.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "storage-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum PoolError {
     /// The pool is not active.
     #[error("pool `{name}` is not active")]

@@ -1,5 +1,6 @@
 //! Whether the devices at a guest's addresses are those that it had when they were recorded in its
-//! metadata. Cards that are added or removed move addresses: the drive at one may now be the host's.
+//! metadata. Cards that are added or removed move addresses: the drive at one may now be the
+//! host's.
 
 use crate::bdf::Bdf;
 use crate::discover::identity::{self, Finder};
@@ -17,7 +18,7 @@ use gpuvm_core::verify::identity::{Presence, hint};
 /// The reason a guest does not start with the devices at its addresses.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "identity-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum IdentityError {
     /// Other devices are at its addresses.
     #[error("domain `{name}` cannot start with other devices than it had{lines}")]
@@ -95,7 +96,7 @@ pub(crate) fn record(
     Ok(())
 }
 
-/// Compares a guest's devices with what is at their addresses now.
+/// Compares a guest's devices with those at their addresses now.
 pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>> {
     let (known, finder) = (xml.known_devices(), Finder::new(root));
     let mut all = Vec::new();
@@ -126,7 +127,8 @@ pub(crate) fn presences(root: &FsRoot, xml: &DomainXml) -> Result<Vec<Presence>>
     Ok(all)
 }
 
-/// The recorded functions at whose addresses the recorded device is, or another, as `likeness` says.
+/// The recorded functions at whose addresses the recorded device is, or another, as `likeness`
+/// says.
 pub(crate) fn compared(xml: &DomainXml, root: &FsRoot, likeness: Likeness) -> Result<Vec<Bdf>> {
     let finder = Finder::new(root);
     let mut all = Vec::new();
@@ -198,9 +200,9 @@ pub(crate) fn refuse_moved(xml: &DomainXml, root: &FsRoot) -> Result<()> {
     Err(IdentityError::Other { name, lines }.hint(hint))
 }
 
-/// Refuses to start a guest with other devices than those that are recorded, and with a drive that
-/// does not report its identity. What is proven is remembered for this boot, since vfio-pci reports
-/// none of it. Returns drives of a guest of ours of which nothing is recorded.
+/// Refuses to start a guest with devices that differ from the recorded ones, and with a drive that
+/// does not report its identity. A proven identity is remembered for this boot, since vfio-pci
+/// reports none. Returns drives of a guest of ours without a record.
 pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Presence>> {
     let name = xml.name();
     let all = presences(root, xml)?;
@@ -234,7 +236,7 @@ pub(crate) fn refuse_others(xml: &DomainXml, root: &FsRoot) -> Result<Vec<Presen
     Ok(unknown.collect())
 }
 
-/// The same for a start on this machine, with a warning for what is not recorded.
+/// The same for a start on this machine, with a warning for unrecorded devices.
 pub(crate) fn refuse_others_here(xml: &DomainXml, world: &World) -> Result<()> {
     let name = xml.name();
     for one in refuse_others(xml, &FsRoot::live()?)? {

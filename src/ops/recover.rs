@@ -29,11 +29,11 @@ pub struct Recover {
     pub end: Vec<String>,
     /// Whether leftovers of guests that no longer exist are released.
     pub gone: bool,
-    /// The verbs whose changes are recovered, and nothing else; empty: all.
+    /// The only verbs whose changes are recovered; empty: all.
     pub only: &'static [&'static str],
 }
 
-/// An interrupted change, and what is or would be done about it.
+/// An interrupted change, and its recovery, made or planned.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Killed {
@@ -41,7 +41,7 @@ pub struct Killed {
     pub journal: PathBuf,
     /// The change; none: interrupted before anything was planned.
     pub change: Option<Begun>,
-    /// What is done about it.
+    /// The recovery.
     #[serde(flatten)]
     pub recovery: Recovery,
     /// Running guests that it ends, once confirmed.
@@ -187,7 +187,7 @@ fn one(
     Ok(killed)
 }
 
-/// The hypervisor of a change; none if nothing has to be done.
+/// The hypervisor of a change; `None` if nothing must be done.
 fn hypervisor(killed: &Killed, session: &Session<'_>) -> Result<Option<Rc<dyn Hypervisor>>> {
     match &killed.change {
         Some(change) if killed.recovery.way != Way::Forget => {
@@ -230,8 +230,8 @@ fn running(killed: &Killed, hypervisor: &dyn Hypervisor) -> Result<Vec<String>> 
     Ok(names)
 }
 
-/// What finishing a change takes away that was written since it began, a line each: it was agreed
-/// to lose what was written until then. Of another machine's disks nobody knows.
+/// Data written since the change began that finishing it removes, a line each: the agreement
+/// covered only data written until then. The state of another machine's disks is unknown.
 fn lost(orphan: &Orphan, killed: &Killed, hypervisor: &dyn Hypervisor) -> Vec<String> {
     let Some(story) = orphan.story.as_ref().filter(|_| killed.recovery.way == Way::Finish) else {
         return Vec::new();
@@ -266,7 +266,7 @@ fn lost(orphan: &Orphan, killed: &Killed, hypervisor: &dyn Hypervisor) -> Vec<St
     lines
 }
 
-/// Asks whether what was written since may be lost.
+/// Asks whether data written since may be lost.
 fn confirm_loss(lost: &[String], killed: &Killed, session: &Session<'_>) -> Result<()> {
     if lost.is_empty() || session.manner().confirm == Confirm::Given {
         return Ok(());
@@ -329,7 +329,7 @@ fn neither(error: ApplyError, killed: &Killed) -> Error {
     Error::from(error).around(Refusal::around(message, hint))
 }
 
-/// Forgets a change, and names what stays.
+/// Forgets a change, and names its remains.
 fn discard(orphan: Orphan, killed: &Killed, session: &Session<'_>) -> Result<()> {
     let manner = session.manner();
     let verb = if killed.recovery.way == Way::Undo { "not undone" } else { "not done" };

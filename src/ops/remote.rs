@@ -11,7 +11,7 @@ use crate::topology::file::from_json;
 /// The reason the layout of another machine is not known.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "remote-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RemoteError {
     /// The layout of the machine cannot be requested over this connection.
     #[error("{uri} leads to machine `{host}`, whose layout is not known here")]
@@ -90,8 +90,8 @@ fn command(uri: &Uri<'_>) -> Option<Vec<String>> {
 /// none if the connection does not use ssh, or its parts are not safe on a command line.
 pub fn way(uri: &Uri<'_>) -> Option<Vec<String>> {
     let host = uri.host.as_deref().filter(|_| uri.may_ask() && uri.transport != Some("ext"))?;
-    // What begins with `-` would be an option to ssh, and what a shell reads otherwise is no name.
-    // A user of a directory service has a backslash or a plus sign in it.
+    // A name that begins with `-` would be an option to ssh, and shell metacharacters are not part
+    // of names. A user of a directory service has a backslash or a plus sign in it.
     let fit = |text: &str, more: &str| {
         let is_fit = |c: char| c.is_ascii_alphanumeric() || "._-:%@".contains(c);
         !text.starts_with('-') && text.chars().all(|c| is_fit(c) || more.contains(c))
@@ -104,7 +104,7 @@ pub fn way(uri: &Uri<'_>) -> Option<Vec<String>> {
         argv.extend(["-l".to_owned(), Some(user).filter(|user| fit(user, "\\+"))?.to_string()]);
     }
     if let Some(key) = uri.parameter("keyfile") {
-        // ssh itself reads `~/` as the home of who runs it.
+        // ssh itself reads `~/` as the home of its user.
         let is_fit = |key: &String| key.starts_with('/') || key.starts_with("~/");
         argv.extend(["-i".to_owned(), Some(key).filter(is_fit)?]);
     }

@@ -23,10 +23,10 @@ use crate::world::World;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What follows the name of a domain in the name of a file that libvirt keeps the settings of its
-/// firmware in.
+/// The ending after a domain's name in the name of the file with its firmware settings, as libvirt
+/// names it.
 const NVRAM: &str = "_VARS.";
-/// What follows it in the name of a file that its serial console is written to.
+/// The ending after it in the name of the file of its serial console.
 const SERIAL_LOG: &str = "-serial.";
 /// The most logs of one name that are counted.
 const MOST_LOGS: u32 = 1000;
@@ -34,7 +34,7 @@ const MOST_LOGS: u32 = 1000;
 /// The reason a domain is not renamed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "rename-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RenameError {
     /// The domain runs.
     #[error("domain `{name}` {state}; only a domain that is off can be renamed")]
@@ -78,7 +78,7 @@ pub struct RenamedDomain {
     pub definitions: (String, String),
 }
 
-/// The new paths of what carries a domain's name.
+/// The new paths of files named after a domain.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     /// The old and the new path of its firmware's settings.
@@ -128,7 +128,7 @@ fn moved(step: &Step) -> Option<PathBuf> {
     }
 }
 
-/// The steps that give a domain, and what is its own, another name, and the paths that follow it;
+/// The steps that rename a domain and its own objects, and the paths that follow its name;
 /// `history`: the changes that follow it, too.
 pub(crate) fn renaming(
     world: &World,
@@ -143,7 +143,8 @@ pub(crate) fn renaming(
     let xml = DomainXml::parse(&before)?;
     let paths = Paths::of(&xml, name, to);
     let mut steps = Vec::new();
-    // The definition before its files: what fails to move is then still where the old one has it.
+    // The definition before its files: a file that fails to move is then still where the old one
+    // has it.
     let after = paths.put(&before, name)?;
     if after != before {
         steps.push(
@@ -195,8 +196,8 @@ fn renamed(path: &Path, name: &str, rest: &str, to: &str) -> Option<(PathBuf, Pa
     Some((path.to_owned(), path.with_file_name(format!("{to}{rest}"))))
 }
 
-/// The path of a log that gets another name: one that is free, since the log of a guest that is gone
-/// may be left, and is nobody's to remove.
+/// The new path of a renamed log: a free one, since the log of a deleted guest may be left, which
+/// must not be removed.
 fn renamed_log(path: &Path, name: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
     let (from, _) = renamed(path, name, SERIAL_LOG, to)?;
     let named = |number: u32| match number {

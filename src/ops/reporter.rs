@@ -20,11 +20,11 @@ pub enum Question {
     },
     /// Whether the change may be made, answered with yes.
     Agree {
-        /// What is done, one line each; none: the steps show it.
+        /// The actions, one line each; `None`: the steps show them.
         lines: Option<Vec<String>>,
         /// The question.
         question: &'static str,
-        /// The phrase for the refusal, if nobody can be asked or the answer is no: `taking devices
+        /// The phrase for the refusal, if there is no terminal or the answer is no: `taking devices
         /// from the host`.
         what: String,
     },
@@ -40,16 +40,16 @@ pub enum Question {
         /// The guest.
         name: String,
     },
-    /// Whether a guest that has crashed may be ended, answered by yes: its process is kept for what
-    /// it has in memory.
+    /// Whether a crashed guest may be ended, answered by yes: its process is kept for the content
+    /// of its memory.
     EndCrashed {
         /// The verb that ends it: `stop`.
         verb: &'static str,
         /// The guest.
         name: String,
     },
-    /// Whether to cut the power of a guest that does not shut down, answered with yes. If nobody
-    /// can be asked, the answer is no.
+    /// Whether to cut the power of a guest that does not shut down, answered with yes. Without a
+    /// terminal the answer is no.
     CutPower {
         /// The reason.
         why: String,
@@ -82,7 +82,7 @@ impl Deed {
 }
 
 impl Question {
-    /// Refuses to go on after any answer but yes; `losses`: what the change would lose.
+    /// Refuses to go on after any answer but yes; `losses`: the data that the change would lose.
     pub fn settle(&self, answer: Answer, losses: &[String]) -> Result<()> {
         let nobody = answer == Answer::Nobody;
         let no_one = "was not confirmed, and there is no terminal to ask at";
@@ -150,7 +150,7 @@ pub enum Answer {
     Yes,
     /// Any other input.
     No,
-    /// There is nobody to ask.
+    /// There is no terminal to ask at.
     Nobody,
 }
 
@@ -161,7 +161,7 @@ pub struct Asked<'a> {
     pub question: &'a Question,
     /// What would be done.
     pub steps: &'a [Step],
-    /// What would be lost, one phrase each.
+    /// The losses, one phrase each.
     pub losses: &'a [String],
 }
 
@@ -171,7 +171,7 @@ pub trait Reporter: Send + Sync {
     fn progress(&self, text: &str);
     /// Reports progress that only whoever asks for more details wants.
     fn detail(&self, _text: &str) {}
-    /// Reports a problem despite which the operation goes on.
+    /// Reports a problem that does not stop the operation.
     fn warning(&self, text: &str);
     /// Reports the bytes done of a long step, and their total.
     fn bytes(&self, _through: u64, _of: u64) {}

@@ -19,7 +19,7 @@ use std::cell::Cell;
 /// The reason a guest is not restarted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "restart-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RestartError {
     /// The domain has no definition, so it would not exist after the stop.
     #[error("domain `{name}` has no persistent definition: stopping it would delete it")]
@@ -96,7 +96,7 @@ pub(crate) fn run_if(
 }
 
 /// Whether only the start was refused, since another had started the guest once it was off: it runs
-/// anew, as wanted.
+/// again, as wanted.
 fn was_started(error: &Error, hypervisor: &dyn Hypervisor, name: &str) -> bool {
     let Error::Apply(applied @ ApplyError::Failed { step, source, .. }) = error else {
         return false;

@@ -1,6 +1,6 @@
 //! The common procedure of every change: refuse if others are unfinished, plan, ask, plan again
 //! with the host's lock, write the journal, perform, keep for `undo`, and read back. The plan alone
-//! decides what is done.
+//! decides the actions.
 
 mod agreed;
 
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Whether consent to a change is asked for.
+/// Whether consent to a change is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirm {
     /// The caller has given consent.
@@ -43,14 +43,14 @@ pub enum Of {
     Guests,
     /// The host alone.
     Host,
-    /// The host; the hypervisor, if there is one, is asked for the holders of devices.
+    /// The host; the hypervisor, if there is one, is queried for the holders of devices.
     HostWithGuests,
 }
 
 /// How to make a change.
 #[derive(Debug, Clone, Copy)]
 pub struct Manner {
-    /// Whether consent is asked for.
+    /// Whether consent is requested.
     pub confirm: Confirm,
     /// Whether its steps are only shown.
     pub dry_run: bool,
@@ -75,7 +75,7 @@ pub struct Running<'r, 't> {
     pub transaction: &'r mut Transaction<'t>,
     /// The hypervisor they were done on.
     pub hypervisor: &'r dyn Hypervisor,
-    /// Whether a signal only ends the wait, and what was done stays.
+    /// Whether a signal only ends the wait, and completed steps stay.
     keeps: Keeps,
 }
 
@@ -112,7 +112,7 @@ impl<'w> Session<'w> {
         self.only = uuid.map(|uuid| (name.to_owned(), uuid.to_owned()));
     }
 
-    /// Refuses another domain than the one that is asked for.
+    /// Refuses another domain than the requested one.
     fn refuse_another(&self) -> Result<()> {
         let Some((name, uuid)) = &self.only else { return Ok(()) };
         let row = find(&*self.world.hypervisor()?, name)?;
@@ -179,8 +179,8 @@ impl<'w> Session<'w> {
         plan(self.world).map(drop)
     }
 
-    /// Looks at what another change may be halfway through: what fails while one is made is done
-    /// once more when that has ended, or the wait for it.
+    /// Examines the state that another change may be halfway through: a failure while one is made
+    /// is retried when that has ended, or the wait for it.
     pub(crate) fn settled<T>(&mut self, look: impl Fn(&World) -> Result<T>) -> Result<T> {
         let first = match look(self.world) {
             Ok(found) => return Ok(found),
@@ -273,7 +273,7 @@ impl<'w> Session<'w> {
             drop(lock);
             return Ok(None);
         };
-        // From here on everybody sees what the domains hold.
+        // From here on others see the domains' resources.
         let lock = lock.filter(|_| change.hold == Hold::Answered);
         let (transaction_of, kept) = (&mut transaction, keeps.clone());
         let mut running =
@@ -349,7 +349,7 @@ impl<'w> Session<'w> {
         Ok(self.world.reporter().preview(&change.steps())?)
     }
 
-    /// Asks about a change, if there is something to ask. Returns what was agreed to.
+    /// Asks about a change, if there is something to ask. Returns the agreement.
     fn asked<T>(&mut self, change: &Change<T>) -> Result<Agreed> {
         let steps = change.steps();
         if let Some(question) = &change.question {

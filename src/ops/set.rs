@@ -1,6 +1,6 @@
-//! `set`: another size of a guest that is there. The domain is edited as `tune` edits it, planned
-//! anew with what it keeps: its devices, disks, NICs, UUID and name. A running guest gets its size
-//! at its next start, NICs and vCPUs at once where that is asked for. Refused with the nearest
+//! `set`: another size of an existing guest. The domain is edited as `tune` edits it, and planned
+//! with the parts that it keeps: its devices, disks, NICs, UUID and name. A running guest gets its
+//! size at its next start, NICs and vCPUs at once where that is requested. Refused with the nearest
 //! sizes that have a place.
 
 pub(crate) mod functions;
@@ -39,7 +39,7 @@ use std::collections::BTreeSet;
 /// The reason a guest does not get another size.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "set-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SetError {
     /// The guest runs, and its GPUs or other devices are to be others.
     #[error("domain `{name}` is running; {what} can only be added or removed while it is off")]
@@ -62,7 +62,7 @@ pub enum SetError {
         words::count(*least, "vCPU")
     )]
     StartedWith { name: String, least: u32 },
-    /// QEMU does not tell when an emulated guest has released vCPUs.
+    /// QEMU does not report when an emulated guest has released vCPUs.
     #[error("running domain `{name}` is emulated, and QEMU takes no vCPUs from emulated guests")]
     Emulated { name: String },
     /// Only GPUs that are all others than its own are of this number.
@@ -84,7 +84,7 @@ const LITTLE_GIB: u64 = 8;
 /// The most GPUs of a board.
 const MOST_GPUS: u32 = 16;
 
-/// Another size of a guest; what is not named stays.
+/// Another size of a guest; unnamed settings stay.
 #[derive(Debug, Clone, Default)]
 pub struct SetRequest {
     /// The domain.
@@ -99,8 +99,8 @@ pub struct SetRequest {
     pub memory: Option<MemSize>,
     /// GPUs; those that it has stay, as far as it has more.
     pub gpus: Option<u32>,
-    /// Whether all of its GPUs may be others where no set of this number has its own; of a guest whose
-    /// GPUs were only counted they may in any case, if it is off.
+    /// Whether all of its GPUs may be others where no set of this number has its own; of a guest
+    /// whose GPUs were only counted they may in any case, if it is off.
     pub may_move: bool,
     /// Exactly these GPUs, whichever it has; none: it chooses.
     pub gpu_set: Option<Vec<Bdf>>,
@@ -124,14 +124,15 @@ pub struct SetRequest {
     pub reserve_pages: bool,
     /// Whether it may be moved to make room for others; none: as it is.
     pub movable: Option<bool>,
-    /// What other domains hold: of a recorded host, or of a file, which is only printed.
+    /// The occupancy of other domains: of a recorded host, or of a file, which is only printed.
     pub taken: Taken,
     /// Whether its functions are passed through by iommufd.
     pub iommufd: Item<Never>,
 }
 
 impl SetRequest {
-    /// The settings with these GPUs, none: its own stay; and with these root ports for functions, none: any.
+    /// The settings with these GPUs, none: its own stay; and with these root ports for functions,
+    /// none: any.
     pub(crate) fn tuning(&self, gpus: Option<GpuWish>, ports: Option<BTreeSet<u8>>) -> Tune {
         let resize = Resize {
             vcpus: self.vcpus,
@@ -191,7 +192,7 @@ impl SetRequest {
         words.join(" ")
     }
 
-    /// What of it a request for a guest can say.
+    /// The part of it that a request for a guest has.
     fn request(&self) -> Request {
         let gpus = self.gpus.unwrap_or_default();
         let vcpus = self.max_vcpus.or(self.vcpus);
@@ -246,7 +247,7 @@ pub fn look(world: &World, wanted: &SetRequest) -> Result<Tuning> {
     for ((subject, tuned), extra) in subjects.all.iter().zip(&mut tuned).zip(&mut extras) {
         if let Ok(tuned) = tuned {
             if wanted.live {
-                // What else differs from the definition waits for the next start.
+                // Other differences from the definition wait for the next start.
                 extra.last.clear();
                 extra.waits = Some(Vec::new());
             }
@@ -312,8 +313,8 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
     })
 }
 
-/// Plans a guest with any GPUs of the wanted number, as `apply` does where none of that number has its
-/// own; none: its GPUs stay, or there are no such GPUs.
+/// Plans a guest with any GPUs of the wanted number, as `apply` does where none of that number has
+/// its own; none: its GPUs stay, or there are no such GPUs.
 fn moved(subjects: &Subjects, subject: &Subject, wanted: &SetRequest) -> Result<Option<Tuned>> {
     let Some(count) = wanted.gpus.filter(|_| !subject.running) else { return Ok(None) };
     let own = gpus::number(subject, subjects).unwrap_or_default();

@@ -88,7 +88,7 @@ const FAULTS: [&str; 38] = [
 /// The reason that a job gets no guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SlurmJobError {
     /// Slurm does not run the program, or not as a prolog.
     #[error("{variable} is not set to {what}: Slurm sets it for prologs and epilogs")]
@@ -117,7 +117,7 @@ impl Coded for SlurmConfError {}
 impl Coded for JobError {}
 impl Coded for SlurmError {}
 
-/// A refusal of a job, with what helps.
+/// A refusal of a job, with the remedy.
 pub fn job_refused(error: SlurmJobError) -> Error {
     let hint = match &error {
         SlurmJobError::Unknown { .. } => {
@@ -132,7 +132,7 @@ pub fn job_refused(error: SlurmJobError) -> Error {
     error.hint(hint)
 }
 
-/// A refusal of what a job requests, with what helps.
+/// A refusal of a job's request, with its remedy.
 pub fn request_refused(error: JobError) -> Error {
     let hint = match &error {
         JobError::Key { .. } | JobError::Value { .. } => {
@@ -156,7 +156,7 @@ pub fn request_refused(error: JobError) -> Error {
     error.hint(hint)
 }
 
-/// A refusal of Slurm's configuration, with what helps.
+/// A refusal of Slurm's configuration, with the remedy.
 pub fn conf_refused(error: SlurmConfError) -> Error {
     let hint = match &error {
         SlurmConfError::NoGpus => "`gpuvm gpu list` shows the GPUs and their state",
@@ -173,7 +173,7 @@ pub fn conf_refused(error: SlurmConfError) -> Error {
     error.hint(hint)
 }
 
-/// An error in an answer of Slurm, with what helps.
+/// An error in an answer of Slurm, with the remedy.
 pub fn slurm_failed(error: SlurmError) -> Error {
     let hint = match &error {
         SlurmError::Unanswered { .. } => {
@@ -195,7 +195,7 @@ pub fn is_fault(code: &str) -> bool {
     })
 }
 
-/// What was done for a job that begins.
+/// The actions for a job that begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -218,7 +218,7 @@ pub enum Begun {
 pub struct Prolog {
     /// The job.
     pub job: u32,
-    /// What was done.
+    /// The action.
     pub done: Begun,
     /// The guest; none: the job has none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -284,8 +284,8 @@ pub fn running(jobs: &[NodeJob], id: u32) -> Option<&NodeJob> {
     jobs.iter().find(|job| job.id == id).filter(|job| job.is_running())
 }
 
-/// The GPUs of a job: how many, or those that Slurm chose by device files (`chosen`: what it sets
-/// SLURM_JOB_GPUS to), and the model where the host has several. None: it requests none.
+/// The GPUs of a job: how many, or those that Slurm chose by device files (`chosen`: the value of
+/// SLURM_JOB_GPUS), and the model where the host has several. `None`: it requests none.
 pub fn gpus(
     world: &World,
     job: &NodeJob,
@@ -368,8 +368,8 @@ pub fn epilog(
 }
 
 /// Deletes the guests of this cluster whose job does not have its node any more; `ask` returns the
-/// jobs of a node. Nothing is deleted where Slurm does not answer. What fails for one guest keeps no
-/// other from being deleted; the first such error is returned.
+/// jobs of a node. Nothing is deleted where Slurm does not answer. What fails for one guest keeps
+/// no other from being deleted; the first such error is returned.
 pub fn reconcile(
     session: &mut Session<'_>,
     world: &World,
@@ -380,7 +380,7 @@ pub fn reconcile(
     if !session.is_preview() {
         settle(session, world)?;
     }
-    // Before Slurm is asked: the job of a guest that is there has begun by now.
+    // Before Slurm is asked: the job of an existing guest has begun.
     let (own, others) =
         guests(world, |_| true)?.into_iter().partition(|g| g.job.cluster == cluster);
     done.others = others;
@@ -422,14 +422,14 @@ pub fn reconcile(
     }
 }
 
-/// Finishes or undoes what killed prologs, epilogs and runs of `reconcile` have left; nothing of
-/// other changes.
+/// Finishes or undoes the remains of killed prologs, epilogs and runs of `reconcile`; no other
+/// changes.
 fn settle(session: &mut Session<'_>, world: &World) -> Result<()> {
     let left = unfinished::all(world.state())?.readable;
     let changes = left.iter().filter_map(|orphan| Some(&orphan.story.as_ref()?.change));
     let ours = changes.filter(|change| VERBS.contains(&change.verb.as_str()));
     let end: Vec<String> = ours.map(|change| change.subject.clone()).collect();
-    // What is left is opened by whoever recovers it.
+    // The remains are opened by the recovery.
     drop(left);
     if end.is_empty() {
         return Ok(());
@@ -454,7 +454,7 @@ fn guests(world: &World, is_wanted: impl Fn(&SlurmJob) -> bool) -> Result<Vec<Jo
     Ok(found)
 }
 
-/// The job that a domain was made for; none: for none, or somebody else has defined it.
+/// The job that a domain was made for; `None`: for none, or the domain was defined by others.
 fn made_for(
     row: &DomainSummary,
     hypervisor: &dyn Hypervisor,

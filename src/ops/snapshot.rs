@@ -30,7 +30,7 @@ use std::path::Path;
 /// The reason a snapshot is not made, reverted to or deleted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "snapshot-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SnapshotError {
     /// The domain runs.
     #[error("domain `{name}` {state}; its snapshots can only be changed while it is off")]
@@ -89,7 +89,7 @@ pub struct SnapshotOf {
     pub snapshot: DomainName,
 }
 
-/// What became of a snapshot.
+/// The fate of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -110,7 +110,7 @@ pub struct ChangedSnapshot {
     pub name: String,
     /// The snapshot.
     pub snapshot: String,
-    /// What became of it.
+    /// Its fate.
     pub deed: SnapshotDeed,
     /// The disks that it has, by their names in the guest.
     pub disks: Vec<String>,
@@ -165,8 +165,8 @@ impl Subject {
         }
     }
 
-    /// The disks that the guest writes, each with its file; refuses what no snapshot can have, and
-    /// what others use.
+    /// The disks that the guest writes, each with its file; refuses disks that cannot have
+    /// snapshots, and those that others use.
     fn disks(&self, hypervisor: &dyn Hypervisor) -> Result<Vec<(String, String)>> {
         let name = &self.row.name;
         if let Some(drive) = drives::kept(&self.xml, hypervisor)?.into_iter().next() {
@@ -369,7 +369,7 @@ impl Subject {
     }
 }
 
-/// What an image says that lies over another, and what makes it whole.
+/// The message about an image that lies over another, and the command that makes it whole.
 pub(crate) fn over_it(image: &Path) -> (String, String) {
     let by = format!("image {} lies over it", image.display());
     let (image, whole) = (image.to_string_lossy(), format!("{}.whole", image.display()));
@@ -464,7 +464,7 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
         let snapshot = snapshot.name.clone();
         return Err(SnapshotError::OtherDisks { name, snapshot, before, now }.hint(hint));
     }
-    // Else libvirt reverts some of the disks, or to what another snapshot of this name has.
+    // Else libvirt reverts some of the disks, or to the content of another snapshot of this name.
     subject.refuse_images(&now, &snapshot.name, (hypervisor, world), |there| there == 1)?;
     subject.refuse_ids(&now, &snapshot.name, hypervisor)?;
     let made = when(snapshot.made_s);
@@ -481,12 +481,12 @@ pub fn revert(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapsh
     Ok(Change { warnings: lost, question, ..all })
 }
 
-/// Plans to delete a snapshot; the disks keep what they hold.
+/// Plans to delete a snapshot; the disks keep their content.
 pub fn delete(world: &World, wanted: &SnapshotOf) -> Result<Change<ChangedSnapshot>> {
     let hypervisor = &*world.hypervisor()?;
     let subject = Subject::read(hypervisor, &wanted.name)?;
     let snapshot = subject.snapshot(wanted)?;
-    // It is taken out of the images that it was made in, and others may have one of these by now.
+    // It is removed from the images that it was made in, and others may have one of these now.
     subject.refuse_shared(&snapshot.disks, hypervisor)?;
     let there = snapshot.disks.iter().filter(|(_, path)| Path::new(path).exists());
     let there: Vec<_> = there.cloned().collect();

@@ -61,7 +61,7 @@ impl Source {
     }
 }
 
-/// Whether there is a domain of this name, as far as can be told.
+/// Whether there is a domain of this name, as far as known.
 fn is_domain(named: &str, world: &World) -> bool {
     if world.is_recorded() {
         return false;

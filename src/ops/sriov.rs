@@ -22,7 +22,7 @@ use gpuvm_core::versions::Version;
 /// The reason the number of virtual functions of a network card is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "card-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum CardError {
     /// A card of the list for the boot did not get its virtual functions.
     #[error("{lines}")]

@@ -156,7 +156,7 @@ pub(crate) fn manner(confirm: Confirm) -> Manner {
     Manner { confirm, dry_run: false, lock_wait: Duration::ZERO, of: Of::Guests }
 }
 
-/// Whether nobody holds the lock of a directory.
+/// Whether the lock of a directory is free.
 pub(crate) fn is_free(state: &Path) -> bool {
     HostLock::take_in(state, Duration::ZERO, |_| std::ops::ControlFlow::Continue(())).is_ok()
 }

@@ -96,8 +96,8 @@ fn refuse_unready(name: &str, state: DomainState, dry_run: bool) -> Result<()> {
     Err(classed(Class::WrongState, format!("domain `{name}` {is}"), hint))
 }
 
-/// Says what of the guest's cores and memory guests have that run: they may have got them while it
-/// was off.
+/// Reports which of the guest's cores and memory running guests have: they may have got them while
+/// it was off.
 fn warn_of_shared(xml: &DomainXml, world: &World) -> Result<()> {
     if !world.is_here()? {
         return Ok(());

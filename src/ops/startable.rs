@@ -1,6 +1,5 @@
-//! What keeps a guest from starting besides its devices and memory, known before anything is
-//! changed: a restart must not power off what it cannot start again, and a preview says what the
-//! start would.
+//! Obstacles to a guest's start besides its devices and memory, known before any change: a restart
+//! must not power off a guest that cannot start again, and a preview reports the start's refusal.
 
 use crate::apply::disk_conflict;
 use crate::bdf::Bdf;
@@ -22,7 +21,7 @@ use std::path::PathBuf;
 /// The reason a guest cannot start.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "start-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum StartError {
     /// Another uses a disk, or has an image over it.
     #[error("domain `{name}` cannot start: its disk {} is not free: {by}", path.display())]
@@ -78,8 +77,8 @@ pub(crate) fn refuse_disks(xml: &DomainXml, world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a guest by iommufd on a host without it: libvirt does not say what is missing ("failed to
-/// set memory accounting for iommufd: Bad file descriptor").
+/// Refuses a guest by iommufd on a host without it: libvirt does not name the missing part ("failed
+/// to set memory accounting for iommufd: Bad file descriptor").
 pub(crate) fn refuse_iommufd(xml: &DomainXml, world: &World) -> Result<()> {
     let functions = by_iommufd(xml);
     if functions.is_empty() || !world.has_guests_here()? {
@@ -120,7 +119,7 @@ pub(crate) fn refuse_networks_down(xml: &DomainXml, world: &World) -> Result<()>
     network_down(xml, world)?.map_or(Ok(()), |(error, hint)| Err(error.hint(hint)))
 }
 
-/// Finds what a guest's NICs are connected to and is missing or down, with what helps.
+/// Finds sources of a guest's NICs that are missing or down, with the remedy.
 fn network_down(xml: &DomainXml, world: &World) -> Result<Option<(StartError, String)>> {
     let name = xml.name();
     let first = nic_sources::missing(xml, &*world.hypervisor()?)?.into_iter().next();

@@ -36,8 +36,8 @@ pub fn stop(world: &World, name: &str, down: Down) -> Result<Change> {
     Ok(Change { question, again, ..ending(name, step, after) })
 }
 
-/// Refuses to ask a guest to shut down whose vCPUs stand still: libvirt does not pass it on, or
-/// nobody hears it, and the time limit would pass.
+/// Refuses to ask a guest to shut down whose vCPUs are paused: libvirt does not pass it on, or the
+/// guest does not react, and the time limit would pass.
 pub(crate) fn refuse_still(
     verb: &'static str,
     name: &str,
@@ -55,8 +55,8 @@ pub(crate) fn refuse_still(
     Err(classed(Class::WrongState, message, hint))
 }
 
-/// What is asked before a guest is taken down by this step: one that has crashed is ended only
-/// where the caller says so.
+/// The question before a guest is taken down by this step: a crashed one is ended only if the
+/// caller requests it.
 pub(crate) fn question(
     verb: &'static str,
     name: &str,

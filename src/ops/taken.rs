@@ -1,4 +1,4 @@
-//! What domains hold on a host: those of its hypervisor, or those in files that accompany a
+//! The occupancy of domains on a host: those of its hypervisor, or those in files that accompany a
 //! recorded host.
 
 use crate::domain::DomainXml;
@@ -13,7 +13,7 @@ use gpuvm_core::versions::Stack;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The source of what domains hold.
+/// The source of the domains' occupancy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Assume that nothing is in use, whatever domains exist.
@@ -24,7 +24,7 @@ pub struct Taken {
     pub assume: Option<Stack>,
 }
 
-/// What the domains hold.
+/// The occupancy of the domains.
 pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
     if of.assume.is_some() && !world.is_recorded() {
         return Err(usage(
@@ -50,9 +50,8 @@ pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
     Ok(occupancy)
 }
 
-/// The same for a guest that does not exist yet, with what keeps NVLink partitions from being
-/// activated for it.
-/// `has_gpus`: whether it gets any; Fabric Manager is not asked for others.
+/// The same for a guest that does not exist yet, with the reasons why NVLink partitions cannot be
+/// activated for it. `has_gpus`: whether it gets any; Fabric Manager is not asked for others.
 pub fn taken_for_new(
     world: &World,
     of: &Taken,
@@ -91,9 +90,9 @@ pub fn taken_for_off<'d>(
     ready_for_off(world, occupancy, topology, guests, of.assume_empty)
 }
 
-/// What is taken, with what keeps partitions from being activated for those of these guests that
-/// are off. Fabric Manager is not asked for guests without GPUs of the board. `assume_empty`:
-/// nothing that a domain has keeps one.
+/// The occupancy, with the reasons why partitions cannot be activated for those of these guests
+/// that are off. Fabric Manager is not asked for guests without GPUs of the board. `assume_empty`:
+/// resources of domains are not a reason.
 pub fn ready_for_off<'d>(
     world: &World,
     occupancy: Occupancy,

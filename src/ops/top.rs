@@ -1,5 +1,5 @@
-//! `top`: what running guests use, sampled again and again. [`gpuvm_core::load`] makes rates and
-//! findings of it; this module says which guests, and how often what is read.
+//! `top`: the usage of running guests, sampled repeatedly. [`gpuvm_core::load`] makes rates and
+//! findings of it; this module chooses the guests and the intervals.
 
 mod tracked;
 
@@ -33,7 +33,7 @@ const SCAN_EVERY: Duration = Duration::from_secs(5);
 /// The reason why guests cannot be sampled.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "top-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TopError {
     /// The guests do not really run.
     #[error("guests of libvirt's test driver run on no machine")]
@@ -45,7 +45,7 @@ pub enum TopError {
 
 impl Coded for TopError {}
 
-/// What is to be sampled.
+/// The guests to be sampled.
 #[derive(Debug, Clone, Default)]
 pub struct TopRequest {
     /// The guests; empty: all that run.
@@ -69,7 +69,7 @@ impl Due {
     }
 }
 
-/// When what was done last.
+/// The times of the last readings.
 #[derive(Debug, Default)]
 struct Dues {
     list: Due,
@@ -257,7 +257,7 @@ impl Top {
         self.scan();
     }
 
-    /// Scans all tasks while a vCPU waits: two scans give what ran between them.
+    /// Scans all tasks while a vCPU waits: two scans give the tasks that ran between them.
     fn scan(&mut self) {
         let waits = self
             .guests

@@ -34,7 +34,7 @@ pub struct Tune {
     /// Every defined domain, or for a recorded host every one that `taken` names. One that is
     /// refused does not prevent the others.
     pub all_domains: bool,
-    /// What to do with each setting, except NICs and formats of disks.
+    /// The action on each setting, except NICs and formats of disks.
     pub items: Items,
     /// NICs, by their network: changed if there is one, otherwise added.
     pub networks: Vec<NicWish>,
@@ -42,7 +42,7 @@ pub struct Tune {
     pub convert: Vec<Convert>,
     /// Whether cores and memory of other nodes than those of the devices may be used.
     pub allow_remote: bool,
-    /// The source of what domains hold.
+    /// The source of the domains' occupancy.
     pub taken: Taken,
     /// Whether running guests are changed as well.
     pub live: bool,
@@ -59,7 +59,8 @@ pub struct Tuning {
     pub tuned: Vec<Result<Tuned, TuneError>>,
     /// The changes beside each definition; empty if only the definitions were examined.
     pub extras: Vec<Extra>,
-    /// What stays of each as its owner chose it; empty where it was not looked for.
+    /// The settings of each that stay as its owner chose them; empty where they were not
+    /// determined.
     pub left: Vec<Vec<Left>>,
 }
 
@@ -67,7 +68,7 @@ pub struct Tuning {
 pub fn look(world: &World, wanted: &Tune) -> Result<Tuning> {
     let subjects = subjects::read(world, wanted)?;
     let tuned = subjects.tune(world, wanted)?;
-    // Each setting that stays is tuned for once more, which takes too long for all of a host.
+    // Each setting that stays is tuned for again, which takes too long for all of a host.
     let named = !wanted.all_domains;
     let left = if named { subjects.left_alone(wanted, &tuned) } else { Vec::new() };
     Ok(Tuning { subjects, tuned, extras: Vec::new(), left })

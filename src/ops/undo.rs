@@ -1,4 +1,4 @@
-//! `undo`: reverts the last change of a domain, if nobody has edited the domain since.
+//! `undo`: reverts the last change of a domain, if the domain has not been edited since.
 
 mod other;
 mod written;
@@ -41,7 +41,7 @@ use written::unwritten;
 /// The reason a change of a domain is not undone.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "undo-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum UndoError {
     /// The domain had another name when the change was made.
     #[error("domain `{name}` was `{was}` when {change} was made")]
@@ -64,14 +64,15 @@ pub enum UndoError {
     /// The guest has written on a disk that was made for it as another one is.
     #[error("{change} made disk {path}, on which domain `{name}` has written since")]
     Written { change: String, path: String, name: String },
-    /// It is not known whether the guest has written on a disk that was made for it as another one is.
+    /// It is not known whether the guest has written on a disk that was made for it as another one
+    /// is.
     #[error("it is not known whether domain `{name}` has written on {path} of {change}: {why}")]
     Unproven { name: String, path: String, change: String, why: String },
     /// The domain has state that belongs to the disks that the change made.
     #[error("domain `{name}` has {kept} on disks of {change}, which would be deleted with them")]
     Kept {
         name: String,
-        /// What it has: "2 snapshots".
+        /// Its objects: "2 snapshots".
         kept: String,
         change: String,
     },
@@ -117,7 +118,7 @@ pub struct Undoing {
     pub waits: bool,
 }
 
-/// What was undone.
+/// The undone change.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Undone {
@@ -125,7 +126,7 @@ pub struct Undone {
     pub name: String,
     /// The change that was undone.
     pub number: u32,
-    /// What was changed.
+    /// The changed settings.
     pub what: Vec<String>,
     /// Whether the reverted change takes effect at the next start.
     pub waits_for_start: bool,
@@ -134,7 +135,7 @@ pub struct Undone {
     pub change: String,
 }
 
-/// Undoes the last change of a domain, and returns what differs from before; none: it was only
+/// Undoes the last change of a domain, and returns the differences from before; `None`: it was only
 /// shown.
 pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Option<Undone>> {
     let done = session.run(|world| undo(world, wanted));
@@ -167,7 +168,7 @@ pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Op
     Ok(Some(Undone { name, number, what, waits_for_start, change }))
 }
 
-/// Adds what to do where a running guest does not release vCPUs.
+/// Adds the remedy where a running guest does not release vCPUs.
 fn keeps_vcpus(error: Error) -> Error {
     let Some(Step::Live(LiveStep::PlugVcpus { name, .. })) = error.step() else { return error };
     let message = format!("running domain `{name}` keeps its vCPUs");
@@ -252,8 +253,8 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     Ok(Change { warnings: stays, question, again, ..change })
 }
 
-/// Adds the steps that delete images of a change which are proven to be the domain's own and without
-/// data, so that nothing is lost with them. Returns the others.
+/// Adds the steps that delete images of a change which are proven to be the domain's own and
+/// without data, so that nothing is lost with them. Returns the others.
 fn unwritten_go(
     world: &World,
     (row, entry, now): (&DomainSummary, &Entry, &str),
@@ -290,8 +291,8 @@ fn unwritten_go(
     Ok(images)
 }
 
-/// Whether a change is only in the definition of the next start of a running domain: what it gave is
-/// missing in the running one, and what it took is there.
+/// Whether a change is only in the definition of the next start of a running domain: the functions
+/// that it added are missing in the running one, and those that it removed are present.
 fn is_only_for_start(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> Result<bool> {
     let Some(after) = &entry.after else { return Ok(false) };
     let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
@@ -304,7 +305,7 @@ fn is_only_for_start(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> 
     Ok(given.len() + taken.len() > 0 && given.is_subset(&lacks) && taken.is_disjoint(&lost))
 }
 
-/// What is said of an image that stays; where somebody else has it, no command that deletes it.
+/// The message about an image that stays; where others have it, without a command that deletes it.
 fn left(image: &NewImage, uses: &Uses, own_uuid: &str) -> String {
     let NewImage { path, volume } = image;
     let known = volume.as_ref().and_then(|volume| uses.volume(volume)).map(|known| &known.path);
@@ -341,7 +342,7 @@ fn refuse_edited(entry: &Entry, now: &str, name: &str) -> Result<()> {
     )))
 }
 
-/// What is said of edits that undoing a change loses; none: there are none.
+/// The message about edits that undoing a change loses; `None` if there are none.
 fn lost_edits(entry: &Entry, now: &str, name: &str) -> Option<String> {
     entry.after.as_deref().filter(|after| *after != now)?;
     let change = named(entry);
@@ -349,7 +350,7 @@ fn lost_edits(entry: &Entry, now: &str, name: &str) -> Option<String> {
     Some(format!("edits of domain `{name}` since {change} are lost; {diff}"))
 }
 
-/// Refuses what would go back to an image that nobody compares, or to one that is gone.
+/// Refuses to return to an image that is not compared, or to one that is gone.
 fn refuse_lost(entry: &Entry, name: &str) -> Result<()> {
     if let Some(copy) = entry.copies().find(|copy| !copy.comparable) {
         let DiskCopy { pool, name: volume, .. } = copy;
@@ -389,7 +390,7 @@ fn refuse_kept(hypervisor: &dyn Hypervisor, entry: &Entry, name: &str) -> Result
     Err(UndoError::Kept { name, kept: kept.what, change }.hint(hint))
 }
 
-/// What is said of images that a forced undo leaves over the disks that the domain goes back to: it
+/// The message about images that a forced undo leaves over the disks that the domain returns to: it
 /// must not write these before the images are whole without them.
 fn left_over(hypervisor: &dyn Hypervisor, entry: &Entry) -> Result<Vec<String>> {
     let is_over = |copy: &DiskCopy| {
@@ -416,7 +417,8 @@ fn left_over(hypervisor: &dyn Hypervisor, entry: &Entry) -> Result<Vec<String>> 
     Ok(over.into_iter().filter_map(said).collect())
 }
 
-/// Refuses to take vCPUs from a running emulated guest: QEMU does not tell when it has let go of one.
+/// Refuses to take vCPUs from a running emulated guest: QEMU does not report when it has released
+/// one.
 fn refuse_kept_vcpus(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
         let Step::Live(LiveStep::PlugVcpus { name, vcpus, was, .. }) = step else { continue };
@@ -432,7 +434,7 @@ fn refuse_kept_vcpus(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> 
 fn refuse_devices(entry: &Entry, name: &str, runs: bool) -> Result<()> {
     let binds = |step: &Step| match step {
         Step::Device(DeviceStep::Bind { .. }) => true,
-        // It was told to the card before a running guest got it, and is so until that loses it.
+        // It was set on the card before a running guest got it, and stays until the guest loses it.
         Step::Host(HostStep::Nic(NicStep::SetGuard { .. })) => {
             !entry.steps.iter().any(Step::is_plugging)
         }
@@ -473,7 +475,7 @@ fn unmake(
     Ok(Change { parts, warnings, question, again, ..change })
 }
 
-/// What deletes a guest with what it may have written: no other verb than the one asked for.
+/// The command that deletes a guest with its data: no other verb than the requested one.
 fn delete_hint(name: &str) -> String {
     format!("`gpuvm undo {name} --force` deletes it with its data", name = word(name))
 }
@@ -528,8 +530,8 @@ fn refuse_taken(
     }
 }
 
-/// Refuses to go back to a file that somebody has put where a disk was that gpuvm had made: the
-/// guest would write on it.
+/// Refuses to return to a file that was put in the place of a disk that gpuvm had made: the guest
+/// would write to it.
 fn refuse_other_files(world: &World, (before, now): (&str, &str), name: &str) -> Result<()> {
     if !world.is_here()? {
         return Ok(());
@@ -585,7 +587,7 @@ fn refuse_gone(world: &World, (before, now): (&str, &str), name: &str) -> Result
     Err(classed(Class::NotFound, message, hint))
 }
 
-/// Refuses to give functions back that another domain has by now, or that the host uses, as `set`
+/// Refuses to give functions back that another domain has now, or that the host uses, as `set`
 /// does.
 fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) -> Result<()> {
     let has = |text: &str| -> Result<Vec<Bdf>> { Ok(DomainXml::parse(text)?.held(false)?.devices) };
@@ -613,7 +615,7 @@ fn refuse_held(world: &World, (before, now): (&str, &str), row: &DomainSummary) 
     claim(&row.name, &comes, &topology, &held, world).map(drop)
 }
 
-/// What shows how another domain got a device.
+/// The command that shows how another domain got a device.
 fn who_holds(holder: &str) -> String {
     format!(
         "`gpuvm device list` shows who holds which device, `gpuvm history {}` how `{holder}` got it",

@@ -1,5 +1,5 @@
-//! What a running guest uses: CPU time and memory of its host, its disks, and its own memory and file
-//! systems as its agent reports them.
+//! The usage of a running guest: CPU time and memory of its host, its disks, and its own memory and
+//! file systems as its agent reports them.
 
 use crate::agent::Agent;
 use crate::discover::process;
@@ -18,7 +18,7 @@ const AGENT: Duration = Duration::from_secs(4);
 /// The most file systems that are listed, and the longest name of one.
 const MOST: usize = 32;
 
-/// What a running guest uses.
+/// The usage of a running guest.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
@@ -46,7 +46,7 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Part {
-    /// What is in use.
+    /// The used part.
     pub used_kib: u64,
     /// All of it.
     pub total_kib: u64,
@@ -75,7 +75,7 @@ pub struct FileSystem {
     pub part: Part,
 }
 
-/// What a domain uses now. What cannot be told is left out.
+/// The present usage of a domain. Unknown values are omitted.
 pub fn use_of(hypervisor: &dyn Hypervisor, summary: &DomainSummary, view: &View) -> Usage {
     let name = &summary.name;
     let mut usage = Usage::default();
@@ -133,7 +133,8 @@ fn memory(text: &str) -> Option<Part> {
     Some(Part { used_kib: total_kib.saturating_sub(available), total_kib })
 }
 
-/// The file systems of an answer of `guest-get-fsinfo`, by their names; an old agent tells no sizes.
+/// The file systems of an answer of `guest-get-fsinfo`, by their names; an old agent reports no
+/// sizes.
 fn file_systems(answer: &Value) -> Vec<FileSystem> {
     let read = |one: &Value| {
         let mount: String = one["mountpoint"].as_str()?.chars().take(MOST * 8).collect();

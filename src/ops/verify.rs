@@ -49,7 +49,7 @@ pub struct Verify {
     pub sample: Duration,
 }
 
-/// What was found of one domain.
+/// The findings about one domain.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verified {
@@ -62,7 +62,7 @@ pub struct Verified {
     pub findings: Vec<Finding>,
     /// Number of rules applied.
     pub rules: usize,
-    /// What was not compared, and why.
+    /// Parts that were not compared, and why.
     pub not_checked: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ impl Verified {
     }
 }
 
-/// A domain's name for messages; an empty one stands for no domain.
+/// A domain's name for messages; an empty one means no domain.
 pub fn called(domain: &str) -> &str {
     if domain.is_empty() { "this host" } else { domain }
 }
@@ -102,7 +102,7 @@ pub struct Compared {
     pub all: Vec<Verified>,
     /// The state of NVLink partitions; none: Fabric Manager manages none here.
     pub partitions: Option<Partitions>,
-    /// What running guests used during the sample; empty without one.
+    /// The usage of running guests during the sample; empty without one.
     pub loads: Vec<GuestLoad>,
 }
 
@@ -133,7 +133,7 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     Ok(Compared { all, partitions: host.partitions, loads })
 }
 
-/// Adds what a sample of running guests finds. Where they cannot be sampled, that is said.
+/// Adds the findings of a sample of running guests. If they cannot be sampled, that is reported.
 fn sample(world: &World, interval: Duration, all: &mut [Verified]) -> Vec<GuestLoad> {
     let running = all.iter().filter(|one| one.running).map(|one| one.domain.clone());
     let names: Vec<String> = running.collect();
@@ -201,7 +201,7 @@ struct Machine {
     versions: Versions,
     /// The state of its NVLink partitions; none: Fabric Manager manages none.
     partitions: Option<Partitions>,
-    /// What cannot be compared on this machine.
+    /// The parts that cannot be compared on this machine.
     untold: Vec<String>,
 }
 

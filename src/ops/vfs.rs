@@ -2,7 +2,7 @@
 //! removed.
 //!
 //! libvirt sets the MAC address and VLAN of each at every start and reverts them at every stop,
-//! over the card's network device, which has to be up. It does not support trust and spoof check:
+//! over the card's network device, which must be up. It does not support trust and spoof check:
 //! gpuvm's steps set them before the guest starts, and `delete` restores the values from before the
 //! guest was created, which are in its metadata.
 
@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 /// The reason a guest does not get its virtual functions.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "vf-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum VfsError {
     /// The card of the virtual function has no Ethernet device of the host.
     #[error(
@@ -127,7 +127,7 @@ pub fn reclaim(
         let now = now(bdf, topology, world)?;
         let at = change.guarded.iter().position(|one| one.bdf == bdf);
         let old = at.map(|at| change.guarded.remove(at).was).unwrap_or_default();
-        // What it was before the guest had it stays known.
+        // Its values from before the guest had it stay known.
         let was = Guard { trust: old.trust.or(now.trust), spoof: old.spoof.or(now.spoof) };
         change.steps.extend(step(bdf, to, now.within(to), false, topology));
         change.guarded.push(Guarded { bdf, to, was: was.within(to) });
@@ -232,7 +232,7 @@ pub fn give_back_these(uuid: &str, guarded: Vec<Guarded>, world: &World) -> Resu
     Ok(steps)
 }
 
-/// The same for a guest that no longer exists: settings that somebody changed since are left alone.
+/// The same for a guest that no longer exists: settings changed by others since are left alone.
 pub fn give_back_of_gone(uuid: &str, guarded: &[Guarded], world: &World) -> Result<Vec<Step>> {
     let topology = world.topology()?;
     let mut ours = Vec::new();
@@ -288,8 +288,8 @@ fn number_of(root: &FsRoot, pf: Bdf, vf: Bdf) -> Result<Option<u32>> {
     Ok(beyond.filter(|beyond| beyond % stride == 0).map(|beyond| beyond / stride))
 }
 
-/// Which of these networks hand out virtual functions. Refuses what libvirt could not provide, if
-/// the guest is to start.
+/// Which of these networks hand out virtual functions. Refuses those that libvirt could not
+/// provide, if the guest is to start.
 pub fn pools(
     networks: &[NicWish],
     held: &Occupancy,

@@ -41,13 +41,13 @@ pub struct Watch {
     reporter: Arc<dyn Reporter>,
     /// The signals that are held back.
     interrupt: Interrupt,
-    /// The host's lock, as long as somebody holds it; none: it was never taken.
+    /// The host's lock, as long as it is held; `None`: it was never taken.
     lock: Option<Weak<HostLock>>,
     /// Its directory; none: the one shared by all callers of this host.
     state: Option<PathBuf>,
     /// How long to wait for it.
     wait: Duration,
-    /// Who tells of the step that goes on.
+    /// The thread that reports the step under way.
     ticker: Option<Ticker>,
 }
 
@@ -174,7 +174,7 @@ impl Observer for Watch {
         {
             return self.reporter.warning(&why.to_string());
         }
-        // No command takes from others what they hold by now.
+        // No command takes resources that others hold now.
         let others = matches!(why, StepError::InUse { .. } | StepError::OtherDomain { .. });
         let by_hand = step.by_hand().filter(|_| !others);
         let by_hand = by_hand
@@ -192,7 +192,7 @@ impl Observer for Watch {
         if self.lock.as_ref().is_none_or(|taken| taken.strong_count() > 0) {
             return Ok(None);
         }
-        // A signal has often arrived by now, and must not end the wait.
+        // A signal has often arrived at this point, and must not end the wait.
         let (wait, stops) =
             if undoes { (UNDO_WAIT, false) } else { (self.wait.max(LEAST_WAIT), true) };
         self.wait_for_lock(wait, |interrupt| stops && interrupt.came().is_some()).map(Some)

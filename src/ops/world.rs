@@ -1,5 +1,5 @@
-//! The world that an operation reads: the host, its hypervisor, what domains hold. Each is read on
-//! first use.
+//! The world that an operation reads: the host, its hypervisor, the occupancy of domains. Each is
+//! read on first use.
 
 use crate::apply::{Change, other_state, state_root};
 use crate::bdf::Bdf;
@@ -45,7 +45,7 @@ pub struct Settings {
 /// libvirt and QEMU of a recorded host.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordedStack {
-    /// Their versions, and what they can do.
+    /// Their versions and abilities.
     pub stack: Stack,
     /// Whether the record does not name them.
     pub is_assumed: bool,
@@ -65,7 +65,7 @@ pub struct World {
     /// Whether something of this machine was read because the connection's URI names no other
     /// machine.
     assumed_here: Cell<bool>,
-    /// What was left out of the answer, reported once.
+    /// The omissions of the answer, reported once.
     unseen: OnceCell<String>,
     told: RefCell<BTreeSet<String>>,
 }
@@ -111,8 +111,8 @@ impl World {
         self.fabric.clone()
     }
 
-    /// The libvirt and QEMU of a recorded host: as `named`, as they were recorded, or the usual ones;
-    /// none: it is no record, and its libvirt is asked.
+    /// The libvirt and QEMU of a recorded host: as `named`, as they were recorded, or the usual
+    /// ones; none: it is no record, and its libvirt is asked.
     pub fn stack(&self, topology: &Topology, named: Option<Stack>) -> Option<RecordedStack> {
         let recorded = topology.machine().stack;
         let stack = named.or(recorded).unwrap_or_else(Stack::usual);
@@ -239,8 +239,8 @@ impl World {
         Ok(self.is_here()? && !self.is_test())
     }
 
-    /// What root has recorded of the guests of this machine, which this run does not read; none: it
-    /// reads all records. To be said before anything is said not to be recorded.
+    /// Root's records of the guests of this machine, which this run does not read; `None`: it reads
+    /// all records. To be reported before anything is reported as not recorded.
     pub fn unread_records(&self) -> Option<String> {
         let other = other_state().filter(|_| self.settings.state.is_none())?;
         // Without an answer it is not known whose guests are meant.
@@ -251,13 +251,13 @@ impl World {
             .then(|| format!("root's records in {} are not read; run with sudo", other.display()))
     }
 
-    /// The same of the domain of a UUID; for root what other users have recorded of it.
+    /// The same of the domain of a UUID; for root also the records of other users.
     pub fn unread_records_of(&self, name: &str, uuid: &str) -> Option<String> {
         self.unread_records().or_else(|| Some(unread_of_users(name, &self.records_of_users(uuid)?)))
     }
 
-    /// What other users have recorded of the domain of a UUID, which this run does not read; none:
-    /// nothing that root can see.
+    /// The records of other users about the domain of a UUID, which this run does not read; `None`
+    /// if root sees none.
     pub fn records_of_users(&self, uuid: &str) -> Option<Vec<UserRecords>> {
         let are_looked_for = self.settings.state.is_none() && self.is_here().unwrap_or(true);
         let records = if are_looked_for { of_users(uuid) } else { Vec::new() };
@@ -354,7 +354,7 @@ impl World {
         }
     }
 
-    /// What was left out of the answer because there was no hypervisor to ask.
+    /// The omissions of the answer because there was no hypervisor to ask.
     pub fn unseen(&self) -> Option<&str> {
         self.unseen.get().map(String::as_str)
     }
@@ -393,7 +393,8 @@ impl World {
         ))
     }
 
-    /// What every domain of the host holds, nothing on a recorded host, and the excluded devices.
+    /// The occupancy of every domain of the host, nothing on a recorded host, and the excluded
+    /// devices.
     pub fn occupancy(&self, assume_empty: bool) -> Result<Occupancy> {
         if assume_empty || self.is_recorded() {
             return Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() });
@@ -413,7 +414,7 @@ impl World {
         }
     }
 
-    /// What the domains of a hypervisor hold.
+    /// The occupancy of the domains of a hypervisor.
     fn held_by(&self, hypervisor: &dyn Hypervisor) -> Result<Occupancy> {
         let is_here = hypervisor.machine().is_here();
         let mut domains: Vec<Held> = Vec::new();
@@ -522,8 +523,8 @@ impl World {
     }
 
     /// Refuses a verb that changes this machine itself and never asks libvirt, if the command line
-    /// names a record or a connection whose form may lead to another machine. What the environment
-    /// names does not count: it is set for those who call such a verb, too, as for libvirt's hook.
+    /// names a record or a connection whose form may lead to another machine. The environment does
+    /// not count: it is set for those who call such a verb, too, as for libvirt's hook.
     pub fn refuse_named_elsewhere(&self, verb: &str) -> Result<()> {
         let connect = &self.settings.connect;
         if self.settings.connect_is_given && !machine::is_plain(connect) {

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 
-/// The user's number, that of nobody: the files of a build directory are readable for it.
+/// The unprivileged user's number: the files of a build directory are readable for it.
 const UID: u32 = 65534;
 /// The number of group libvirt.
 const GROUP: u32 = 64055;

@@ -142,7 +142,7 @@ fn only_bits_that_a_port_has_are_turned_on() {
     };
     assert!(message.contains("ACS SV, RR, UF are off"), "{message}");
     assert!(hint.contains(&format!("`setpci -s {PORT} ECAP_ACS+6.w=15:15`")), "{hint}");
-    // What a port lacks is hard-wired.
+    // Bits that a port lacks are hard-wired.
     open[0x104] = 0x42;
     put(dir.path(), PORT, &open);
     assert_eq!(findings(&json(dir.path(), &["host", "doctor"])), [[""; 3]; 0]);
@@ -152,7 +152,7 @@ fn only_bits_that_a_port_has_are_turned_on() {
 fn functions_of_one_guest_or_group_are_not_others() {
     let dir = tree();
     let tree = dir.path();
-    // Right above one GPU: what it opens leads only to what is below the same port.
+    // Right above one GPU: opening it leads only to functions below the same port.
     for port in ["0000:06:00.0", "0000:04:00.0"] {
         put(tree, port, &config(SAFE & !0x0c));
     }

@@ -5,7 +5,7 @@ use super::devices::{GPU, Host, OTHER, function};
 use super::uses::Ground;
 use std::fs;
 
-/// A domain of somebody else with these arguments.
+/// A domain of others with these arguments.
 fn domain(name: &str, arguments: &[&str]) -> String {
     let arguments: String =
         arguments.iter().map(|value| format!("<qemu:arg value='{value}'/>")).collect();
@@ -35,7 +35,7 @@ impl Host {
         path.to_str().unwrap().to_owned()
     }
 
-    /// Defines domain `other`, also anew.
+    /// Defines domain `other`, or redefines it.
     fn other(&self, arguments: &[&str]) {
         let uuid = "</name><uuid>5f2a1c7e-9b3d-4e6f-8a1b-2c3d4e5f6a70</uuid>";
         let text = domain("other", arguments).replace("</name>", uuid);
@@ -120,7 +120,7 @@ fn a_gpu_that_a_running_domain_has_by_an_argument_is_not_touched() {
     // QEMU starts with it where there is no VFIO, since no device of it has this property.
     host.other(&["-global", "vfio-pci.host=34:00.0"]);
     host.place.virsh(&["start", "--paused", "other"]);
-    // What runs is not what is defined.
+    // The running domain differs from its definition.
     host.other(&[]);
     host.refused(&["start", "a"], "domain `other`");
     host.refused(&["device", "release", GPU], "domain `other`, which runs");
@@ -194,7 +194,7 @@ fn a_function_of_a_template_comes_only_if_it_is_requested() {
     for gpu in [OTHER, GPU] {
         refused(&by_argument, gpu, "the template passes GPU 0000:34:00.0 by an argument");
     }
-    // An argument that does not say what it passes may pass any.
+    // An argument that does not name the passed device may pass any.
     let unread = domain("t", &["-readconfig", "/etc/vm.cfg"]);
     let unread = host.file("unread.xml", &unread);
     refused(&unread, GPU, "does not say which: file `/etc/vm.cfg` may name devices");

@@ -1,4 +1,4 @@
-//! What is written for later: drives whose addresses have moved by then, and programs that others
+//! Files written for later: drives whose addresses have moved by then, and programs that others
 //! have replaced by then. The host is a copy of the recorded DGX-2, whose sysfs is files.
 
 use crate::libvirt::place::Place;
@@ -127,7 +127,7 @@ fn a_guest_of_an_older_version_is_named_and_recorded() {
     assert!(err.contains("nothing records which drive") && err.contains(&way), "{out}{err}");
     let (_, out, _) = place.gpuvm(&["verify", "a"]);
     assert!(out.contains("drive-unrecorded"), "{out}");
-    // Nothing says that it is the drive which the guest got: what is on it is asked about.
+    // Nothing proves that it is the drive which the guest got: its content is asked about.
     let (code, out, err) = place.gpuvm(&["set", "a", "--nvme", DRIVE, "--yes"]);
     assert!(code == 2 && err.contains("--accept-data-loss"), "{code}: {out}{err}");
     place.done(&["set", "a", "--nvme", DRIVE, "--accept-data-loss", "--yes"]);
@@ -159,7 +159,7 @@ fn what_is_listed_for_the_boot_keeps_its_identity() {
     serial(dir.path(), OTHER, Some("S2B"));
     for bdf in [DRIVE, OTHER] {
         let at = dir.path().join("sys/bus/pci/devices").join(bdf).join("driver_override");
-        // What is absolute leads out of the copy.
+        // An absolute path leads out of the copy.
         if let Ok(real) = at.parent().unwrap().canonicalize()
             && real.starts_with(dir.path())
         {

@@ -1,5 +1,5 @@
-//! A pool in which others copy files by libvirt, which does not look at its directory meanwhile, or by
-//! `cp`: whatever gpuvm makes there, also where it is killed, their files stay as they are.
+//! A pool in which others copy files by libvirt, which does not look at its directory meanwhile, or
+//! by `cp`: whatever gpuvm makes there, also where it is killed, their files stay as they are.
 
 use crate::libvirt::files;
 use crate::libvirt::place::{MOST, POOL_DIR, Place, until};
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-/// What others have copied.
+/// Data copied by others.
 const THEIRS: &[u8] = b"all that they have";
 /// The volume that they make.
 const COPY: &str = "theirs.qcow2";
@@ -146,7 +146,7 @@ fn a_kill_in_a_busy_pool_leaves_what_others_copied_there() {
             assert!(!theirs.exists());
             return copying.ends();
         }
-        // What was made at once, and not recorded before the kill, is left and named.
+        // An object made at once, and not recorded before the kill, is left and named.
         place.daemon.virsh(&["vol-delete", "--pool", "gpuvm-guests", "a.os"]);
         let _ = fs::remove_file(&theirs);
     }

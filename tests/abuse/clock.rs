@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What a guest writes.
+/// The data that a guest writes.
 const DATA: &[u8] = b"all that the guest has";
 
 /// Has a guest write on its disk while the clock is years behind.
@@ -150,7 +150,7 @@ fn a_volume_that_took_the_name_after_a_kill_stays() {
             assert!(!files(&pool).iter().any(hidden), "record {record}: left: {said}");
         }
         if is_free {
-            // An undo of the pool's making leaves what others have in it.
+            // An undo of the pool's making leaves volumes of others in it.
             let _ = std::fs::remove_file(pool.join("a.os"));
             place.daemon.virsh(&["pool-refresh", "gpuvm-guests"]);
         }
@@ -219,7 +219,7 @@ fn tpm_state_that_an_administrator_placed_stays_with_its_command() {
     assert!(tpm("").0);
     let steps = place.done(&["delete", "x", "--dry-run"]);
     assert!(steps.contains("delete the TPM state of domain `x`"), "{steps}");
-    // libvirt would empty what a link leads to.
+    // libvirt would empty the link's target.
     let uuid = place.virsh(&["domuuid", "x"]).trim().to_owned();
     let own = place.daemon.inside(&format!("/var/lib/libvirt/swtpm/{uuid}"));
     std::fs::create_dir_all(own.parent().unwrap()).unwrap();

@@ -30,7 +30,7 @@ pub(super) struct Host {
     pub place: Place,
     /// Its files.
     dir: tempfile::TempDir,
-    /// Prevents other hosts at the same time: what one test's process has open would be open for
+    /// Prevents other hosts at the same time: files opened by one test's process would be open for
     /// all.
     _alone: MutexGuard<'static, ()>,
 }

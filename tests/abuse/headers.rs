@@ -24,7 +24,7 @@ fn tenant(ground: &Ground) -> String {
     ground.path("tenant/secret.raw")
 }
 
-/// Expects that a verb refuses an image for what it names. Returns the message.
+/// Expects that a verb refuses an image for the files that it names. Returns the message.
 fn refused(ground: &Ground, args: &[&str]) -> String {
     let (code, out, err) = ground.place.gpuvm(args);
     let says = err.contains("its image has a backing file") || err.contains("QEMU opens");
@@ -105,7 +105,7 @@ fn a_header_opens_nothing_outside_the_directory_of_its_image() {
         }
         assert!(!ground.place.has("c") && !ground.xml("b").contains("evil"), "{below}");
     }
-    // What the admin names is opened, and only that.
+    // Files named by the admin are opened, and only those.
     let image = over(&ground, "evil.img", "middle.qcow2", "qcow2");
     let err = refused(&ground, &["disk", "add", "b", &image]);
     let hint = format!("--accept-backing {secret} accepts it");

@@ -1,5 +1,5 @@
-//! Drives of several guests whose addresses have moved: what is recorded for one guest goes to no
-//! other, wherever it is by now. The host is a copy of the recorded DGX-2, whose sysfs is files.
+//! Drives of several guests whose addresses have moved: a drive recorded for one guest goes to no
+//! other, at whatever address. The host is a copy of the recorded DGX-2, whose sysfs is files.
 
 use super::boot::{DRIVE, HOOK, OTHER, define, host, serial};
 use crate::libvirt::place::Place;
@@ -11,7 +11,7 @@ const THIRD: &str = "0000:51:00.0";
 /// What domain `b` has.
 const OF_B: &str = "is recorded for domain `b`, which had it at 0000:2f:00.0";
 
-/// Runs gpuvm, which must refuse with this exit code and words. Returns what it said.
+/// Runs gpuvm, which must refuse with this exit code and words. Returns its message.
 #[track_caller]
 fn refused(place: &Place, args: &[&str], code: i32, words: &[&str]) -> String {
     let (found, out, err) = place.gpuvm(args);
@@ -288,7 +288,7 @@ fn the_hook_stays_for_other_guests_when_a_start_with_the_host_is_undone() {
     assert!(hook.exists());
     place.done(&["undo", "b", "--yes"]);
     assert!(hook.exists(), "{}", hook.display());
-    // What somebody removes is missing for its start with the host, and verify says so.
+    // A file removed by others is missing for its start with the host, and verify reports that.
     fs::remove_file(&hook).unwrap();
     let way = "`gpuvm autostart a on` writes it";
     refused(&place, &["verify", "a"], 3, &["boot-lacks", "libvirt compares its devices", way]);

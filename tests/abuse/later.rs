@@ -54,7 +54,7 @@ fn a_file_made_after_a_killed_delete_stays() {
         place.done(&create(&place, "a", &["--no-start"]));
         let ended = place.killed(record, &["delete", "a", "--yes"]);
         if place.journal().contains("\"delete-disk\"") && !place.has("a") && !ended {
-            // Put back from a copy, by somebody who saw that the guest is gone.
+            // Put back from a copy, by an admin who saw that the guest is gone.
             let _ = std::fs::remove_file(&disk);
             std::fs::write(&disk, "theirs").unwrap();
             let said = place.recover();
@@ -237,7 +237,7 @@ fn a_file_whose_birth_nobody_knows_is_left_by_recover() {
     assert!(disk.exists() && said.contains("is not proven"), "{said}");
     assert!(said.contains(&format!("`rm {}`", disk.display())), "{said}");
     std::fs::remove_file(&disk).unwrap();
-    // A run knows what it has just examined; a later one does not.
+    // A run knows the files that it has just examined; a later one does not.
     place.done(&args);
     place.done(&["delete", "a", "--yes"]);
     assert!(!disk.exists());
@@ -273,7 +273,7 @@ fn a_converted_disk_is_known_as_the_guests() {
     let (code, out, err) = place.gpuvm(&["delete", "a", "--yes"]);
     assert_eq!(code, 0, "{out}{err}");
     assert!(!volumes().contains(&new), "{}: {err}", volumes());
-    // The previous image is nobody's disk, and stays.
+    // The previous image is no guest's disk, and stays.
     assert!(volumes().contains("a.os"), "{}: {err}", volumes());
     assert!(err.contains("it is not a disk of the domain any more; `virsh vol-delete"), "{err}");
     assert!(xml.contains(&new), "{xml}");
@@ -344,7 +344,7 @@ fn pages_of_guests_that_are_gone_are_given_back() {
     let (_, _, err) = place.gpuvm(&["verify", "--all"]);
     assert!(err.contains("of domain `a`") && err.contains("pages"), "{err}");
     place.done(&["recover", "--gone"]);
-    // What both had, once; somebody else's stay.
+    // Pages that both had, once; those of others stay.
     assert_eq!(number("nr_hugepages"), Some(pool.before + 3));
     place.done(&["recover", "--gone"]);
     assert_eq!(number("nr_hugepages"), Some(pool.before + 3));

@@ -83,8 +83,8 @@ impl Other {
     }
 
     /// A replacement for ssh that enters the other machine's namespaces instead of using a network,
-    /// and runs the same command there; `logged`: what it logs of each call; `environment`: the
-    /// variables it sets.
+    /// and runs the same command there; `logged`: the text that it logs of each call;
+    /// `environment`: the variables it sets.
     fn fake_ssh(&self, logged: &str, environment: &str) -> (PathBuf, PathBuf) {
         let (fake, log) = (self.dir.join("ssh"), self.dir.join("ssh.log"));
         let first = self.daemon.inside("/");
@@ -222,7 +222,7 @@ fn the_layout_of_another_machine_is_its_own_or_refused() {
         let (code, _, err) = other.here(&[&[verb, "--host", &other.record], wish].concat());
         assert_eq!(code, 0, "{verb}: {err}");
     }
-    // A record that names its machine has to be of that machine.
+    // A record that names its machine must be of that machine.
     let text = std::fs::read_to_string(&other.record).unwrap();
     let named = |name: &str| {
         text.replacen(

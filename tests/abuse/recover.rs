@@ -1,4 +1,4 @@
-//! Effects of `recover`, undo and a power cut on what was created since.
+//! Effects of `recover`, undo and a power cut on objects created since.
 
 use crate::libvirt::files;
 use crate::libvirt::place::{Place, same};
@@ -59,7 +59,7 @@ fn a_newer_guest_of_the_name_is_neither_ended_nor_undefined() {
     assert!(out.contains("left as it is: define domain `a`"), "{out}{err}");
     assert_eq!(place.virsh(&["domuuid", "a"]).trim(), uuid);
     assert_eq!(place.virsh(&["domstate", "a"]).trim(), "running");
-    // What was created and is not needed is removed.
+    // Created objects that are not needed are removed.
     assert_eq!((files(&place.disks), place.journal()), (vec![], String::new()), "{out}{err}");
 }
 
@@ -100,7 +100,7 @@ fn a_guest_that_runs_is_ended_by_its_name_only() {
     for record in [BEGIN_DEFINE + 1, START_DONE] {
         killed(&place, record, "a");
         if record == BEGIN_DEFINE + 1 {
-            // Defined by the change that was killed, and started by somebody else.
+            // Defined by the change that was killed, and started by others.
             place.virsh(&["start", "a"]);
         }
         let half = place.state();

@@ -47,7 +47,7 @@ impl Ground {
         self.place.virsh(&["define", file.to_str().unwrap()]);
     }
 
-    /// Defines somebody else's guest with these devices.
+    /// Defines a guest of others with these devices.
     pub fn other(&self, name: &str, devices: &str) {
         if self.place.has(name) {
             self.gone(name);
@@ -60,7 +60,7 @@ impl Ground {
         self.place.virsh(&["start", "--paused", name]);
     }
 
-    /// Removes somebody else's guest.
+    /// Removes a guest of others.
     pub fn gone(&self, name: &str) {
         self.place.daemon.virsh(&["destroy", name]);
         // A transient one no longer exists after its end.
@@ -81,8 +81,8 @@ impl Ground {
         out + &err
     }
 
-    /// Makes guest `a` and somebody else's `b` that needs its disk; deletes `a` and expects that
-    /// the disk stays, with this message. Everything is removed at the end.
+    /// Makes guest `a` and `b` of others that needs its disk; deletes `a` and expects that the disk
+    /// stays, with this message. Everything is removed at the end.
     pub fn stays(&self, what: &str, said: &str, make: impl FnOnce(&Ground)) {
         self.guest("a");
         make(self);
@@ -263,7 +263,7 @@ fn nvram_that_another_guest_has_stays() {
     assert!(inside.exists(), "the NVRAM of `b` is deleted: {err}");
     assert!(err.contains(&format!("NVRAM {nvram} stays: domain `b` has it as its NVRAM")), "{err}");
     ground.gone("b");
-    // A definition can name any file, and libvirt removes what it names.
+    // A definition can name any file, and libvirt removes the named file.
     ground.guest("c");
     let victim = ground.path("victim");
     std::fs::write(&victim, "dear").unwrap();
@@ -391,7 +391,7 @@ fn what_somebody_put_in_a_disks_place_stays() {
     for path in [volume, file] {
         assert_eq!(std::fs::read_to_string(here(path)).unwrap(), "theirs");
     }
-    // What was not touched goes, and so does what is known of it.
+    // Untouched files are removed, and so are their records.
     std::fs::remove_file(here(volume)).unwrap();
     std::fs::remove_file(here(file)).unwrap();
     place.virsh(&["pool-refresh", "gpuvm-guests"]);
@@ -561,7 +561,7 @@ fn check_names_disks_and_nics_with_which_no_start_succeeds() {
     assert!(!out.contains("image formats"), "{out}");
     let (code, _, err) = ground.place.gpuvm(&["start", "b", "--dry-run"]);
     assert!(err.contains("there is no network `nosuch`"), "{code}: {err}");
-    // What is right is no finding; what a guest writes to its raw disk is its own.
+    // A correct format is no finding; the data that a guest writes to its raw disk is its own.
     ground.gone("b");
     ground.guest("a");
     std::fs::copy(&qcow2, ground.at("a.raw")).unwrap();

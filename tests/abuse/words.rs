@@ -277,7 +277,7 @@ fn a_real_h100_machine_is_shown_as_it_is() {
     assert!(out.contains(by) && !out.contains("free"), "{out}");
 }
 
-/// What the kernel does not say on a machine with several nodes stays unknown.
+/// Facts that the kernel does not report on a machine with several nodes stay unknown.
 #[test]
 fn a_device_without_a_node_stays_without_on_several_nodes() {
     let dir = tree("dgx-2");
@@ -416,7 +416,7 @@ fn verbs_that_read_take_the_guests_of_a_record_from_files() {
     let (code, mine, err) = on("export --gpus 16 --name mine", false);
     assert_eq!(code, 0, "{err}");
     fs::write(dir.path().join("mine.xml"), &mine).unwrap();
-    // Who has what is said by each of them.
+    // Each of them reports the holders.
     for verb in ["list", "gpu list", "device list"] {
         let (code, out, err) = on(verb, true);
         assert!(code == 0 && out.contains("mine"), "{verb}: {code} {out}{err}");

@@ -1,8 +1,8 @@
-//! The Ansible collection on real libvirtds, as `files.list` installs it: what a playbook makes,
-//! changes, refuses and deletes, the second time nothing; check mode changes nothing. The Ansible
-//! is that of the distribution; `GPUVM_ANSIBLE=all`, as in `make test-nightly`, adds the newest one
-//! and ansible-lint from the package index, changes of a running guest, and twenty hosts in place of
-//! two.
+//! The Ansible collection on real libvirtds, as `files.list` installs it: the guests that a
+//! playbook makes, changes, refuses and deletes, the second time without a change; check mode
+//! changes nothing. The Ansible is that of the distribution; `GPUVM_ANSIBLE=all`, as in `make
+//! test-nightly`, adds the newest one and ansible-lint from the package index, changes of a running
+//! guest, and twenty hosts in place of two.
 
 mod documented;
 mod refused;
@@ -205,7 +205,7 @@ fn changed(all: &[Value]) -> Vec<bool> {
     all.iter().map(|answer| answer["changed"].as_bool().unwrap()).collect()
 }
 
-/// What a difference shows before and after.
+/// The text of a difference before and after.
 fn difference(answer: &Value) -> (Value, Value) {
     // Newer Ansible returns a list of them.
     let diff = answer["diff"].get(0).unwrap_or(&answer["diff"]);
@@ -234,7 +234,7 @@ fn story(managed: &Managed) {
     let (before, after) = difference(&all[0]);
     assert_eq!(before, json!({ "state": "absent" }));
     assert_eq!((&after["memory"], &after["state"]), (&json!("64M"), &json!("shut-off")));
-    // Another guest beside it, which nobody asked about.
+    // Another guest beside it, which is not part of the task.
     place.done(
         &place.create("an-own", &["--no-start", "--disk-dir", place.disks.to_str().unwrap()]),
     );
@@ -246,7 +246,7 @@ fn story(managed: &Managed) {
     let foretold = managed.done(&[more.checked(), gone.checked(), alone.clone(), alone.checked()]);
     assert_eq!(changed(&foretold), [true, true, false, false], "{foretold:#?}");
     same(&before, &place.state(), "check mode changed something");
-    // What is not given stays.
+    // Options that are not given stay.
     let all = managed.done(&[more.clone(), more, alone]);
     assert_eq!(changed(&all), [true, false, false], "{all:#?}");
     let (before, after) = difference(&all[0]);
@@ -256,7 +256,7 @@ fn story(managed: &Managed) {
     let kept: Value = serde_json::from_str(&place.done(&["get", "an-a", "--json"])).unwrap();
     let kept = &kept["guests"][0];
     assert_eq!((&kept["vcpus"], &kept["pins"]), (&json!(1), &json!("none")), "{kept}");
-    // Off with the host again; what it was made with cannot be changed.
+    // Off with the host again; its creation options cannot be changed.
     let off = made.with(&json!({ "memory": "96M", "autostart": false }));
     let other = made.with(&json!({ "os_size": "32M" }));
     let all = managed.play(&[off, other.checked(), other]);
@@ -560,7 +560,7 @@ fn the_newest_ansible_does_the_same_and_ansible_lint_finds_nothing() {
     }
     let dir = tree::scratch();
     let mut install = Command::new(project().join("tests/ansible/newest"));
-    // No network is no success: who asks for all is told.
+    // A missing network is no success: a run that requests all reports it.
     let (code, out, err) = run(install.arg(dir.path()));
     assert_eq!(code, 0, "the newest Ansible was not installed: {out}{err}");
     eprintln!("ansible: {}", out.trim());

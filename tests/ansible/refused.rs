@@ -1,5 +1,5 @@
-//! What the modules refuse: values that YAML made something else of, names that are none, what is
-//! somebody else's, hosts without gpuvm, with an older one or without libvirt.
+//! Refusals of the modules: values that YAML converted, invalid names, objects of others, hosts
+//! without gpuvm, with an older one or without libvirt.
 
 use super::{Managed, Task, guest, is_nightly, network};
 use crate::libvirt::place::same;
@@ -29,7 +29,7 @@ fn definitions(managed: &Managed) -> String {
     text + &managed.place.journal()
 }
 
-/// Runs tasks that must fail. Returns the code of each, or what is said where there is none.
+/// Runs tasks that must fail. Returns the code of each, or its message where there is none.
 #[track_caller]
 fn codes(managed: &Managed, tasks: &[Task]) -> Vec<String> {
     let all = managed.play(tasks);
@@ -160,7 +160,7 @@ fn an_error_has_the_words_of_gpuvm() {
     assert!(said.starts_with(message) && said.ends_with(&format!("; hint: {hint}")), "{answer:#}");
     assert!(message.contains("an-w") && answer["rc"] == 1, "{answer:#}");
     assert!(answer["cmd"].to_string().contains("apply"), "{answer:#}");
-    // A place in what the module wrote is of no use to anybody.
+    // A position in text written by the module is useless to its user.
     let odd = managed.small("an-w").with(&json!({ "memory": "lots" }));
     let answer = managed.play(std::slice::from_ref(&odd)).remove(0);
     let message = answer["message"].as_str().unwrap();

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// Size of the disks on the host, in MiB; each is created anew for each run.
+/// Size of the disks on the host, in MiB; each is recreated for each run.
 const DISK_MIB: u64 = 256;
 
 /// A variant of a disk.

@@ -1,9 +1,9 @@
-//! Many recorded hosts: how long `fleet` takes over 200, and how time and memory of `fleet plan` grow
-//! to 10,000 hosts with 100,000 guests.
+//! Many recorded hosts: how long `fleet` takes over 200, and how time and memory of `fleet plan`
+//! grow to 10,000 hosts with 100,000 guests.
 //!
-//! Hosts are of five recorded kinds in states that are made once: ten guests each, four in ten of them
-//! with one or two GPUs, defined by `gpuvm export`. A file of hosts names kind and state of each;
-//! gpuvm reads and parses the ten definitions of each host anew.
+//! Hosts are of five recorded kinds in states that are made once: ten guests each, four in ten of
+//! them with one or two GPUs, defined by `gpuvm export`. A file of hosts names kind and state of
+//! each; gpuvm reads and parses the ten definitions of each host again.
 
 use crate::measure::{Subject, Verdict, median, rotate};
 use crate::support;
@@ -18,8 +18,8 @@ const KINDS: [(&str, usize); 5] =
 const STATES: usize = 20;
 const GUESTS: usize = 10;
 const SIZES: [usize; 4] = [200, 1000, 3000, 10_000];
-/// Limit over 200 hosts, in ms: of the time on CPUs for records alone, and a goal for the clock, and
-/// with guests.
+/// Limit over 200 hosts, in ms: of the time on CPUs for records alone, and a goal for the clock,
+/// and with guests.
 const MOST_MS: f64 = 1000.0;
 /// Limit of what each further host takes of memory, in KiB: its row, not its layout.
 const MOST_KIB: f64 = 8.0;
@@ -123,7 +123,7 @@ fn two_hundred(dir: &Path, states: &[State]) -> Vec<Verdict> {
     verdicts
 }
 
-/// Prints time and memory over numbers of hosts, and judges what one more host costs.
+/// Prints time and memory over numbers of hosts, and judges the cost of one more host.
 #[allow(clippy::cast_precision_loss)]
 fn growth(dir: &Path, states: &[State], sizes: &[usize]) -> Vec<Verdict> {
     println!(

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// One figure with its target.
 pub struct Verdict {
-    /// What was measured.
+    /// The measured quantity.
     pub what: String,
     /// The measured value.
     pub value: f64,
@@ -45,7 +45,7 @@ pub struct Subject {
     pub command: Vec<String>,
     /// Wall time of each run, in ms.
     pub times_ms: Vec<f64>,
-    /// Time on CPUs of each run, in ms: what a busy machine changes little.
+    /// Time on CPUs of each run, in ms: little affected by a busy machine.
     pub cpu_ms: Vec<f64>,
     /// Largest resident set seen, in MiB.
     pub peak_mib: f64,

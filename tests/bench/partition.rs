@@ -1,4 +1,4 @@
-//! What the NVLink partition of a guest costs its `create`: Fabric Manager's list for the plan, and
+//! The cost of a guest's NVLink partition in its `create`: Fabric Manager's list for the plan, and
 //! the activation before the start, beyond the same change without them. Fabric Manager is the fake
 //! of its library (tests/fake-nvfm), which itself takes next to nothing.
 
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Limit of what they add, in ms.
+/// Limit of their cost, in ms.
 const ADDED_MS: f64 = 100.0;
 /// The partition, and module ids of its GPUs, which are their buses, too.
 const PARTITION: (u32, [u8; 2]) = (3, [1, 3]);

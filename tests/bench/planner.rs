@@ -51,7 +51,7 @@ fn p99(what: &str, times: &[f64], limits: (f64, f64)) -> Vec<Verdict> {
     vec![verdict(limits.0, false), verdict(limits.1, true)]
 }
 
-/// What a placement holds.
+/// The resources of a placement.
 pub fn held(name: String, placement: Placement) -> Held {
     Held {
         domain: name,

@@ -1,5 +1,5 @@
 //! Room made for guests that have no place: how many more a DGX-2 accepts over all of its states,
-//! beside the best policy that moves nobody, and how long the search takes.
+//! beside the best policy that moves no guest, and how long the search takes.
 
 use crate::measure::{Verdict, quantile};
 use gpuvm_bench::exact::Board;

@@ -1,5 +1,5 @@
-//! `check` as a command and beside libvirt: libvirt accepts what the core's table of defects says
-//! that it accepts, and nothing is found in gpuvm's own definitions.
+//! `check` as a command and beside libvirt: libvirt accepts the definitions that the core's table
+//! of defects marks as accepted, and nothing is found in gpuvm's own definitions.
 
 #[allow(dead_code)] // what the core's own tests read of it
 #[path = "../../src/core/check/tests/defects.rs"]

@@ -1,6 +1,6 @@
-//! A day of somebody who uses gpuvm: about seventy commands on a real libvirtd, as on a recorded
-//! DGX-2, with a guest that really boots. `session.txt` has what is typed and what comes, word for
-//! word; GPUVM_RENEW=1 writes what comes anew.
+//! A day of a gpuvm user: about seventy commands on a real libvirtd, as on a recorded DGX-2, with a
+//! guest that really boots. `session.txt` has the typed lines and the output, word for word;
+//! GPUVM_RENEW=1 rewrites the output.
 
 use crate::support::daemon::{Daemon, Tiny};
 use crate::support::{host_tree, project, run};
@@ -16,8 +16,8 @@ const KERNEL: &str = "/var/lib/libvirt/tiny";
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f \
                    ada@dgx\n";
 
-/// Puts what somebody has at hand into the directory; none, with the reason reported, if the
-/// machine cannot boot a guest.
+/// Puts a user's usual files into the directory; `None`, with the reason reported, if the machine
+/// cannot boot a guest.
 fn settle(daemon: &Daemon) -> Option<()> {
     let (home, kernel) = (daemon.own_path(HOME), daemon.own_path(KERNEL));
     for dir in [&home.join("bin"), &home.join("disks"), &kernel] {
@@ -33,7 +33,7 @@ fn settle(daemon: &Daemon) -> Option<()> {
     Some(())
 }
 
-/// Runs a line as it is typed. Returns what is on the terminal then.
+/// Runs a line as it is typed. Returns the content of the terminal then.
 fn typed(daemon: &Daemon, line: &str) -> String {
     let mut shell = daemon.enter(&["--mount", "--net", "--uts", "--pid"], "sh");
     let script = format!("exec 2>&1; cd {HOME} && PATH={HOME}/bin:$PATH; {line}");
@@ -46,9 +46,9 @@ fn typed(daemon: &Daemon, line: &str) -> String {
     out
 }
 
-/// What cannot be the same in two runs, as it would be in one: UUIDs by the order in which they
-/// come, times, kernel and terminals of this machine, a MAC address, and how much of a file its file
-/// system holds.
+/// Text that differs between two runs, made the same: UUIDs by the order in which they come, times,
+/// kernel and terminals of this machine, a MAC address, and the space that a file occupies on its
+/// file system.
 struct Usual {
     /// UUIDs in the order in which they came.
     uuids: Vec<String>,
@@ -164,7 +164,7 @@ fn a_day_reads_as_it_is_told() {
     nothing_is_left(&daemon);
 }
 
-/// Expects what came to be what is told, and says where it is not.
+/// Expects the output to match the session, and reports where it does not.
 fn same(told: &str, came: &str) {
     let mut typed = "";
     for (number, pair) in told.lines().zip(came.lines()).enumerate() {

@@ -98,7 +98,7 @@ const PARTITION_LIST: Layout = Layout {
     size: 131_852,
     version: Some((1, 0x0102_030C)),
 };
-/// What was active before a restart.
+/// The partitions active before a restart.
 const ACTIVATED_LIST: Layout = Layout {
     name: "ActivatedList",
     members: &[("version", 0, 4, 1), ("numPartitions", 4, 4, 1), ("partitionIds", 8, 4, 64)],
@@ -160,7 +160,7 @@ const LAYOUTS: [&Layout; 11] = [
 ];
 
 /// Functions, with the codes that the guide lists for each. -6 is in its table of errors of all; -5
-/// is what a timeout of 0 gives (go-nvfm); -9 is what is left of a Fabric Manager that has ended.
+/// is the result of a timeout of 0 (go-nvfm); -9 is that of a Fabric Manager that has ended.
 const FUNCTIONS: [(&str, &[c_int]); 10] = [
     ("fmLibInit", &[0, -7, -2]),
     ("fmLibShutdown", &[0, -4]),
@@ -284,7 +284,7 @@ struct Value {
     words: Vec<u32>,
 }
 
-/// What is behind a structure.
+/// The pattern behind a structure.
 const GUARD: u32 = 0xA5A5_A5A5;
 
 impl Value {
@@ -334,7 +334,7 @@ impl Value {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// The memory for a call; what is behind the structure has to be as it was.
+    /// The memory for a call; the bytes behind the structure must be unchanged.
     fn place(&mut self) -> *mut c_void {
         self.words.as_mut_ptr().cast()
     }
@@ -371,7 +371,7 @@ impl Fake {
         std::fs::write(self.dir.join("fake"), text).unwrap();
     }
 
-    /// Notes a code, which has to be one that the guide lists for this function.
+    /// Notes a code, which must be one that the guide lists for this function.
     fn note(&self, name: &str, code: c_int) -> c_int {
         let all = FUNCTIONS.iter().chain([&UNSUPPORTED]);
         let (name, listed) = all.copied().find(|(known, _)| *known == name).unwrap();
@@ -532,7 +532,7 @@ fn the_tables_agree_with_themselves_and_with_the_manual() {
         if let Some((number, word)) = layout.version {
             assert_eq!(word, layout.size as u32 | number << 24, "{}", layout.name);
         }
-        // Version 2 of the parameters is told as what it adds.
+        // Version 2 of the parameters is described by its additions.
         let said = |(member, at, _, count): &(&str, usize, usize, usize)| match count {
             1 => format!("{member} {at}"),
             _ => format!("{member}[{count}] {at}"),
@@ -570,8 +570,8 @@ fn the_fake_is_what_the_guide_says() {
     assert!(dir.path().join("done").exists(), "it did nothing: {out}");
 }
 
-/// What [`the_fake_is_what_the_guide_says`] runs in a process of its own, since the fake prints and
-/// is told by the environment; by itself it does nothing.
+/// The part of [`the_fake_is_what_the_guide_says`] that runs in a process of its own, since the
+/// fake prints and is configured by the environment; by itself it does nothing.
 #[test]
 fn calls_the_fake() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
@@ -609,7 +609,7 @@ fn all(fake: &Fake, handle: *mut c_void) -> Vec<c_int> {
     [&values[..], &numbers, &[functions]].concat()
 }
 
-/// Initialisation, connections and what is no handle.
+/// Initialisation, connections and invalid handles.
 fn before_and_after_the_library_is_open(fake: &Fake) {
     fake.set("h100", "");
     let nowhere: *mut c_void = std::ptr::without_provenance_mut(0x1234);
@@ -708,7 +708,7 @@ fn lists_of_every_board(fake: &Fake) {
     fake.close(handle);
 }
 
-/// Activation, deactivation and what they refuse, by older and newer codes.
+/// Activation, deactivation and their refusals, by older and newer codes.
 fn activation_and_its_refusals(fake: &Fake) {
     for (answers, active, inactive) in [("old", -7, -4), ("new", -17, -18)] {
         fake.set("h100", &format!("answers {answers}"));
@@ -726,7 +726,7 @@ fn activation_and_its_refusals(fake: &Fake) {
         // Functions go along in the mode for vGPU only.
         assert_eq!(fake.functions(handle, 8, &[[0, 1, 0, 4]]), -3);
         fake.close(handle);
-        // Another process finds what is active.
+        // Another process finds the active partitions.
         let handle = fake.open();
         assert_eq!(fake.partitions(handle, "h100").1, [7]);
         fake.close(handle);
@@ -786,7 +786,7 @@ fn modes_and_a_restart(fake: &Fake) {
     fake.set("h100", "");
     assert_eq!(set(&[3]), -3, "it has not restarted so");
     fake.close(handle);
-    // Not told in time, it exits, and nobody can be reached.
+    // Without the list in time it exits, and cannot be reached.
     fake.set("h100", "restart_mode 0");
     let handle = fake.open();
     fake.value("fmGetSupportedFabricPartitions", handle, &mut Value::new(&PARTITION_LIST));
@@ -800,7 +800,7 @@ fn modes_and_a_restart(fake: &Fake) {
     assert_eq!(fake.plain("fmLibShutdown"), 0);
 }
 
-/// Failed devices, and what they cost.
+/// Failed devices, and their cost.
 fn what_failed(fake: &Fake) {
     for (board, is_told) in [("a100", true), ("hgx2", true), ("h100", false), ("b200", false)] {
         fake.set(board, "failed 2 5 7\ngone 3");
@@ -840,7 +840,7 @@ fn what_failed(fake: &Fake) {
     }
 }
 
-/// Calls of the program, one connection after another: what was asked over each.
+/// Calls of the program, one connection after another: the requests over each.
 fn asked(machine: &Machine) -> Vec<String> {
     let journal = machine.journal();
     let _ = std::fs::remove_file(machine.path("journal"));

@@ -38,7 +38,7 @@ fn two_guests_that_run_are_told_to_a_restarted_fabric_manager_and_one_that_is_of
     std::fs::create_dir_all(machine.path("var/gpuvm")).unwrap();
     let file = machine.path("var/gpuvm/fabric.json");
     std::fs::write(&file, json!({ "version": 1, "partitions": all }).to_string()).unwrap();
-    // All else is refused until it is told.
+    // All else is refused until the list is passed.
     remembering(&machine, "restart_mode 600000");
     let run = |words: &[&str]| machine.gpuvm(&[words, &["-c", &uri]].concat(), true);
     let (code, out, err) = run(&["fabric", "release", "5", "--yes"]);
@@ -49,11 +49,11 @@ fn two_guests_that_run_are_told_to_a_restarted_fabric_manager_and_one_that_is_of
     assert_eq!(operations(&machine), ["fmSetActivatedFabricPartitions 3,4"]);
     let kept: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(kept["partitions"], json!(all[..2]));
-    // It is told once.
+    // The list is passed once.
     let (code, shown) = restored(&machine, &["-c", &uri]);
     assert_eq!((code, &shown["mode"], &shown["made"]), (0, &json!("normal"), &json!(false)));
     assert_eq!(operations(&machine).len(), 1);
-    // Both have what they had, and the third one nothing.
+    // Both have their partitions, and the third one none.
     let (code, out, err) = run(&["fabric", "show", "--json"]);
     let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{code}: {out}{err}"));
     assert_eq!(code, 0, "{out}");
@@ -122,7 +122,7 @@ fn a_file_for_nccl_of_other_addresses_ends_verify_with_3() {
     };
     let (code, found, others) = finds(&made, "as it was made");
     assert_eq!((code, found.len(), others.len()), (0, 0, 0), "{found:?} {others:?}");
-    // The expander bus of the first cell has another number, so that what is below it has, too.
+    // The expander bus of the first cell has another number, and so have the buses below it.
     let at = made.find("busNr='").unwrap() + "busNr='".len();
     let number: u32 = made[at..].split('\'').next().unwrap().parse().unwrap();
     let moved = made.replacen(&format!("busNr='{number}'"), &format!("busNr='{}'", number - 10), 1);
@@ -166,7 +166,7 @@ fn a_guest_that_starts_with_the_host_needs_the_hook_where_nvswitches_are_shared(
         code == 1 && err.contains(why) && err.contains("--install` has libvirt do so"),
         "{out}{err}"
     );
-    // With the hook, and where the switches go to the guest, somebody does.
+    // With the hook, and where the switches go to the guest, the partition is activated.
     let (code, _, err) = machine.gpuvm(&["fabric", "hook", "--install"], true);
     assert_eq!(code, 0, "{err}");
     let (_, out, err) = autostart();

@@ -1,5 +1,5 @@
 //! The health of GPUs on a live machine, as a fake of NVML reports it: a GPU over a limit is not
-//! offered, by any verb, and what was found is remembered for when the driver does not have it.
+//! offered, by any verb, and the findings are remembered for when the driver does not have it.
 
 use super::{H100, Machine, embedded, guest_with, makes};
 use crate::support::tree::host_text;
@@ -34,7 +34,7 @@ fn uuid(machine: &Machine, uuid: Option<&str>) {
     std::fs::write(Path::new(&dir).join("information"), format!("GPU UUID: \t {uuid}\n")).unwrap();
 }
 
-/// The row of `gpu list` of a GPU, and what it prints beside.
+/// The row of `gpu list` of a GPU, and the text printed beside it.
 fn row(machine: &Machine, gpu: &str) -> (Value, String) {
     let (code, out, err) = machine.gpuvm(&["gpu", "list", "--json", "--assume-empty"], true);
     assert_eq!(code, 0, "{err}");
@@ -144,7 +144,7 @@ fn an_admin_accepts_a_finding_once_and_takes_it_back() {
     assert_eq!(accepted["health"]["accepted"][0], "remap-failed");
     let (_, text, _) = machine.gpuvm(&["gpu", "list", "--assume-empty"], true);
     assert!(text.contains("remapping a row of its memory failed (accepted)"), "{text}");
-    // What comes later was not accepted.
+    // Later faults were not accepted.
     machine.fake("h100", &H100, &format!("{FAILED}\nhealth {GPU} sram-exceeded 1"));
     let (code, text) = plan(&machine, &[]);
     assert!(code == 1 && text.contains("is unhealthy: SRAM errors over the threshold"), "{text}");
@@ -186,7 +186,7 @@ fn what_the_driver_told_is_remembered_when_it_loses_the_gpu() {
     uuid(&later, None);
     assert_eq!(row(&later, GPU).0["state"], "unhealthy");
 
-    // A file that is damaged or of somebody else says nothing, and that is said.
+    // A damaged file, or one of others, is ignored, and that is reported.
     let boot = "\"boot\": \"0\"";
     for (text, reason) in [
         (text[..text.len() / 2].to_owned(), "EOF"),

@@ -255,7 +255,7 @@ pub extern "C" fn fmDisconnect(handle: usize) -> c_int {
     }
 }
 
-/// What the library itself answers before it asks Fabric Manager: 0 if the handle is one of an open
+/// The library's own answer before it asks Fabric Manager: 0 if the handle is one of an open
 /// connection.
 fn connected(handle: usize) -> c_int {
     match STATE.load(Ordering::SeqCst) {

@@ -1,36 +1,47 @@
-//! What the fake libraries are told to be: a text file of one setting per line, named by
+//! The configuration of the fake libraries: a text file of one setting per line, named by
 //! GPUVM_FAKE_NVIDIA; where that is not set, the file `fake` beside the library.
 //!
 //! `board NAME`          h100, b200, a100, a100x2, hgx2: the list of partitions
-//! `mode NUMBER` Fabric Manager's mode, 1 unless told; in 0 it rules no partitions, 2 is for
-//! virtual functions `address TEXT` where Fabric Manager listens; without it everywhere
-//! `gpu ADDRESS MODULE` a GPU that the NVIDIA driver has; Fabric Manager tells its address on a100
-//! and hgx2 `active PARTITION` a partition that is active from the start `links MODULE COUNT` a GPU
-//! with fewer NVLinks that work `nvlink A B COUNT` NVLinks between the GPUs at two addresses; those
-//! to switches follow from the board `gone MODULE` a GPU that failed: its partitions are not
-//! listed, but on h100 and b200, which list all `failed MODULE PORT` a port of a GPU that failed;
-//! told on a100 and hgx2 `fail CALL CODE` what a function returns `fail_nth N CODE` what the
-//! operation of this number returns, from 1; `done` behind it: it is done nevertheless `hang CALL`,
-//! `crash CALL`; `hang N`: the operation of this number `die_after N WHEN` the process ends in the
-//! operation of this number, `before` or `after` it is done `kill_caller N WHEN` likewise the
-//! process that waits for this one, as by kill -9 `answers NAME` `old`: IN_USE and UNINITIALIZED
-//! for what is active and inactive already; `new`: PARTITION_ID_IN_USE
-//!                       and PARTITION_ID_NOT_IN_USE
+//! `mode NUMBER`         Fabric Manager's mode, 1 by default; in 0 it rules no partitions, 2 is for
+//!                       virtual functions
+//! `address TEXT`        where Fabric Manager listens; without it everywhere
+//! `gpu ADDRESS MODULE`  a GPU that the NVIDIA driver has; Fabric Manager reports its address on
+//!                       a100 and hgx2
+//! `active PARTITION`    a partition that is active from the start
+//! `links MODULE COUNT`  a GPU with fewer NVLinks that work
+//! `nvlink A B COUNT`    NVLinks between the GPUs at two addresses; those to switches follow from
+//!                       the board
+//! `gone MODULE`         a GPU that failed: its partitions are not listed, except on h100 and b200,
+//!                       which list all
+//! `failed MODULE PORT`  a port of a GPU that failed; reported on a100 and hgx2
+//! `fail CALL CODE`      the result of a function
+//! `fail_nth N CODE`     the result of the operation of this number, from 1; `done` behind it: the
+//!                       operation takes effect all the same
+//! `hang CALL`, `crash CALL`; `hang N`: the operation of this number
+//! `die_after N WHEN`    the process ends in the operation of this number, `before` or `after` it
+//!                       takes effect
+//! `kill_caller N WHEN`  likewise the process that waits for this one, as by kill -9
+//! `answers NAME`        `old`: IN_USE and UNINITIALIZED for partitions that are active and
+//!                       inactive already; `new`: PARTITION_ID_IN_USE and
+//!                       PARTITION_ID_NOT_IN_USE
 //! `starting_for_ms MS`  Fabric Manager is not configured for this long from the first operation on
-//! `restart_mode MS` it waits to be told what is active, and ends when that has not come after this
-//! long `resets FILE` addresses of GPUs, one a line, in the order in which they are reset: on a100
-//! and hgx2 NVLinks
-//!                       of a partition that was active before do not come up again
-//! `health ADDRESS KEY N` what NVML reports of a GPU, 0 unless told: `remap-failed`,
-//! `remap-pending`, `pages-pending`, `pages-sbe`, `pages-dbe`, `uncorrected`, `sram-exceeded`,
-//! `replays`, `recoveries`, `crc-data`, `recovery` (with `recovery-actions yes`, as of newer
-//! drivers); `handle` and `every`: the code that its handle, or every call on it, returns
+//! `restart_mode MS`     it waits for the list of active partitions, and ends without it after this
+//!                       long
+//! `resets FILE`         addresses of GPUs, one a line, in the order in which they are reset: on
+//!                       a100 and hgx2 NVLinks of a partition that was active before do not come up
+//!                       again
+//! `health ADDRESS KEY N` NVML's report about a GPU, 0 by default: `remap-failed`,
+//!                       `remap-pending`, `pages-pending`, `pages-sbe`, `pages-dbe`, `uncorrected`,
+//!                       `sram-exceeded`, `replays`, `recoveries`, `crc-data`, `recovery` (with
+//!                       `recovery-actions yes`, as of newer drivers); `handle` and `every`: the
+//!                       code that its handle, or every call on it, returns
 //! `old`                 Fabric Manager knows connection parameters of version 1 only
-//! `count NUMBER`        the count of partitions that is told, whatever there is
+//! `count NUMBER`        the reported count of partitions, whatever the list
 //! `journal FILE`        gets the name of each function that is called
-//! `calls FILE` gets a line for each operation: milliseconds since 1970, its name, what it was
-//! given `state FILE` what Fabric Manager remembers from one process to the next; without it only
-//! `active` counts
+//! `calls FILE`          gets a line for each operation: milliseconds since 1970, its name, its
+//!                       arguments
+//! `state FILE`          Fabric Manager's memory from one process to the next; without it only
+//!                       `active` counts
 
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::io::Write;
@@ -60,7 +71,7 @@ fn beside() -> OsString {
         symbol: std::ptr::null(),
         address: std::ptr::null_mut(),
     };
-    // SAFETY: the address is that of a function; what is written has the size that is wanted.
+    // SAFETY: the address is that of a function; the value written has the requested size.
     let found = unsafe { dladdr(beside as *const c_void, &raw mut info) };
     assert!(found != 0, "the loader knows its libraries");
     // SAFETY: the loader's text lasts as long as the library.
@@ -117,7 +128,7 @@ impl Setting {
 
     /// Notes a call, and fails, hangs or crashes in it as told; a code to return at once, or none.
     pub fn enter(&self, call: &str) -> Option<i32> {
-        // What a real library would write to the terminal.
+        // Output that a real library would write to the terminal.
         println!("fake: {call}");
         self.append("journal", call);
         if self.has("hang", call) {

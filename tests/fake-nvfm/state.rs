@@ -41,7 +41,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
 }
 
-/// Whether Fabric Manager has ended, since nobody told it after its restart what is active.
+/// Whether Fabric Manager has ended, since it got no list of active partitions after its restart.
 pub fn has_ended(setting: &Setting) -> bool {
     let (_, state) = State::open(setting);
     state.refusal("fmSetActivatedFabricPartitions", setting) == Some(CONNECTION_NOT_VALID)

@@ -1,6 +1,6 @@
-//! A fake of NVML, `libnvidia-ml.so.1`: the functions that report module ids, NVLinks and the health
-//! of GPUs. Compiled by the tests with rustc; configured by the file of the fake Fabric Manager
-//! (fake-nvfm/setting.rs).
+//! A fake of NVML, `libnvidia-ml.so.1`: the functions that report module ids, NVLinks and the
+//! health of GPUs. Compiled by the tests with rustc; configured by the file of the fake Fabric
+//! Manager (fake-nvfm/setting.rs).
 
 #[path = "../fake-nvfm/setting.rs"]
 mod setting;
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn nvmlDeviceGetModuleId(handle: usize, module: *mut c_uin
     0
 }
 
-/// What is at the end of a link.
+/// The end of a link.
 enum End {
     /// A GPU at this address.
     Gpu(String),

@@ -1,5 +1,5 @@
-//! What is offered while a change of a guest is half done, on libvirt's test driver: each command
-//! does what it is offered for.
+//! The commands offered while a change of a guest is half done, on libvirt's test driver: each
+//! fulfils its purpose.
 
 use super::{offered, shell_words};
 use crate::support::daemon::namespaces;

@@ -181,8 +181,9 @@ pub fn checked(asked: &Asked<'_>, placement: &Placement, xml: &DomainXml) -> Vec
     findings.map(|finding| format!("{} ({})", finding.says.message, finding.rule)).collect()
 }
 
-/// The findings of our checker, except what the host lacks before a start and the plan named with
-/// the command that fixes it: huge pages that are not reserved, a page size that is not mounted.
+/// The findings of our checker, except parts that the host lacks before a start and the plan named
+/// with the command that fixes them: huge pages that are not reserved, a page size that is not
+/// mounted.
 fn found(
     asked: &Asked<'_>,
     placement: &Placement,

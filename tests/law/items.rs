@@ -91,7 +91,7 @@ fn more_than_255_vcpus_get_an_iommu_that_remaps_interrupts() {
     assert!(xml.contains("<ioapic driver='qemu'/>"), "{xml}");
     let (_, xml, _) = on("dgx-a100", "export", "--gpus 8 --vcpus 250 --pins none --name a");
     assert!(!xml.contains("iommu") && !xml.contains("ioapic"), "{xml}");
-    // What a template says of its own device stays.
+    // A template's settings of its own device stay.
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("many.xml");
     let text = std::fs::read_to_string(project().join("templates/gpu-guest.xml")).unwrap();

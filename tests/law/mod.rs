@@ -40,7 +40,7 @@ struct Judged {
     seen: usize,
     /// Number of pairs checked, by clause.
     asked: BTreeMap<Clause, usize>,
-    /// What is broken.
+    /// The broken rules.
     broken: Vec<(String, Broken)>,
     /// Pairs that were accepted.
     yes: usize,

@@ -70,7 +70,7 @@ pub fn program(path: &Path, size: &str, asked: &Asked<'_>) -> Vec<Broken> {
     };
     let mut broken = Vec::new();
     let mut tell = |how: String| broken.push(Broken { clause: Clause::Program, how });
-    // Where the architecture has no template, the verbs refuse what has a place, too.
+    // Where the architecture has no template, the verbs refuse requests that have a place, too.
     let place = asked.answer.as_ref().ok().filter(|_| needs_template(asked.topology).is_none());
     let (code, _, planned) = say("plan", &[]);
     if (code == 0) != place.is_some() {

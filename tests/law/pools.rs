@@ -20,7 +20,7 @@ type Pools = (u64, u64);
 const ALL: [Pools; 10] =
     [(0, 0), (96, 0), (90, 0), (60, 0), (47, 0), (30, 0), (0, 95), (0, 40), (45, 45), (10, 20)];
 
-/// The host with pools on the nodes that are told by their places, all pages of them free.
+/// The host with pools on the nodes at these places, all pages of them free.
 fn with_pools(host: &Topology, (gib, mib): Pools, on: impl Fn(usize) -> bool) -> Topology {
     let mut parts = host.parts().clone();
     let pool = |node: &NumaNode, page: PageSize, hundredths: u64| {
@@ -111,7 +111,7 @@ fn guests_stay_as_they_are_when_pools_come_and_go() {
             ask("before its start", &there);
             let runs = started(&there, placement);
             ask("while it runs", &runs);
-            // What nobody uses goes, and what is free comes.
+            // An unused guest is removed, and a free place is taken.
             let mut parts = runs.parts().clone();
             for node in &mut parts.nodes {
                 for pool in &mut node.huge_pages {
@@ -127,7 +127,7 @@ fn guests_stay_as_they_are_when_pools_come_and_go() {
                     false => MemSize::default(),
                 };
                 let mine: MemSize = placement.cells.iter().map(part).sum();
-                // What the planner leaves the host stays.
+                // Memory that the planner leaves to the host stays.
                 let left = node.memory_kib.share(97, 100).saturating_sub(mine);
                 let left = left.share(1 + at as u64 % 2, 3);
                 let pool = &mut node.huge_pages[0];

@@ -42,7 +42,7 @@ impl Files {
         self.file.to_str().unwrap()
     }
 
-    /// Applies the file with options; the exit code and what is said.
+    /// Applies the file with options; returns the exit code and the messages.
     fn apply(&self, more: &[&str]) -> (i32, String) {
         let file = self.file.to_str().unwrap();
         let (code, out, err) = self.place.gpuvm(&[&["apply", "-f", file], more].concat());
@@ -85,7 +85,7 @@ fn a_file_is_applied_once_and_what_differs_is_shown() {
     assert_eq!(answer["guests"][0]["action"], "change", "{answer}");
     assert_eq!(answer["guests"][0]["differences"][0]["option"], "memory", "{answer}");
     files.ends(0, &["--dry-run"]);
-    // What cannot be changed is refused before anything is done.
+    // Fixed options are refused before any change.
     let before = place.state();
     files.write(&[("ap-a", "  memory: 320M\n  cells: 1\n  threads: 1\n"), ("ap-c", "")]);
     let said = files.ends(1, &[]);
@@ -224,7 +224,7 @@ fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
     files.write(&[("ap-d", ""), ("ap-e", "")]);
     files.ends(0, &[]);
     let made = place.state();
-    // What cannot be done is said before anything is deleted.
+    // Impossible requests are reported before anything is deleted.
     for bad in ["  vcpus: 5000\n", "  memory: 900T\n"] {
         files.write(&[("ap-e", "")]);
         let text = std::fs::read_to_string(&files.file).unwrap();
@@ -268,7 +268,7 @@ fn only_the_guest_that_a_file_made_and_no_longer_has_is_deleted() {
     files.ends(0, &["--prune", "--yes"]);
     assert!(place.has("ap-d") && place.has("ap-e"), "the first file has deleted them");
     place.done(&["delete", "ap-f", "--yes"]);
-    // Nor is one deleted that somebody has defined with the UUID of a guest.
+    // Nor is one deleted that others have defined with the UUID of a guest.
     let text = place.virsh(&["dumpxml", "ap-d", "--inactive"]);
     let (before, rest) = text.split_once("<metadata>").unwrap();
     let bare = format!("{before}{}", rest.split_once("</metadata>").unwrap().1);
@@ -336,7 +336,7 @@ fn what_get_prints_is_what_is_there() {
         }
     }
     same(&made, &place.state(), "get and apply changed something");
-    // `create` of what is there is done, and of another guest refused.
+    // `create` of an existing guest does nothing, and of another guest is refused.
     let said = place.gpuvm(&[&one[..], &["--if-absent"]].concat());
     assert_eq!(said.0, 0, "{said:?}");
     let other =
@@ -345,7 +345,7 @@ fn what_get_prints_is_what_is_there() {
     let failure: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, failure["code"].as_str()), (1, Some("create-differs")), "{failure}");
     same(&made, &place.state(), "--if-absent changed something");
-    // What it was told while it was made is compared, and printed.
+    // Its creation options are compared, and printed.
     for more in [["--os-size", "17M"], ["--ssh-key", "/nope"], ["--template", "/nope.xml"]] {
         let disks = ["--if-absent", "--no-start", "--disk-dir", &disks];
         let size = if more[0] == "--os-size" { &[][..] } else { &["--os-size", "16M"] };
@@ -393,7 +393,7 @@ fn disks_that_come_and_go_are_described_as_they_are() {
     let disks = place.disks.to_str().unwrap().to_owned();
     let data = ["--no-start", "--os-size", "16M", "--disk-dir", &disks, "--data-size", "8M"];
     place.done(&place.create("dg-a", &[&data[..], &["--data-dir", &disks]].concat()));
-    // What it has is printed in each form, and applied without any change.
+    // Its settings are printed in each form, and applied without any change.
     let printed = || {
         for (format, end) in [("toml", "toml"), ("json", "yaml"), ("yaml", "yaml")] {
             let file = files.file.with_extension(end);
@@ -452,7 +452,7 @@ fn one_disk_of_two_guests_is_refused_with_its_places() {
         }
         same(&before, &place.state(), other);
     }
-    // What a domain has by now is refused as `create` does.
+    // Resources that a domain has now are refused as `create` does.
     std::fs::write(&files.file, format!("{head}{}", guest("cl-a", &own("one.raw")))).unwrap();
     files.ends(0, &[]);
     std::fs::write(&files.file, format!("{head}{}", guest("cl-b", &own("hard.raw")))).unwrap();
@@ -513,7 +513,7 @@ fn what_others_have_edited_is_shown() {
         std::fs::write(&file, xml).unwrap();
         place.virsh(&["define", file.to_str().unwrap()]);
     };
-    // Memory that `create` was asked for is not what it has by now.
+    // Memory that `create` was asked for differs from its present memory.
     place.virsh(&["setmaxmem", "ed-a", "384M", "--config"]);
     let said = files.ends(3, &["--dry-run"]);
     assert!(said.contains("ed-a: would be changed: memory 384M -> 256M"), "{said}");
@@ -535,7 +535,7 @@ fn what_others_have_edited_is_shown() {
     assert!(hinted.contains("gpuvm get ed-a") && !hinted.contains("delete"), "{failure}");
     define(&made);
     edited_by_virsh(&files, &made, &define);
-    // What is written in another way is the same.
+    // The same value in another spelling is equal.
     let text = std::fs::read_to_string(&files.file).unwrap();
     let other = text
         .replace("os-size: 16M", "os-size: 16384K\n  no-seed: false\n  ssh-key: []\n  image: ~");
@@ -548,7 +548,7 @@ fn what_others_have_edited_is_shown() {
     place.done(&["delete", "ed-a", "--yes"]);
 }
 
-/// Each edit of a guest by others is shown, and `get` prints what it has by then.
+/// Each edit of a guest by others is shown, and `get` prints its state then.
 fn edited_by_virsh(files: &Files, made: &str, define: &dyn Fn(&str)) {
     let place = &files.place;
     let text = std::fs::read_to_string(&files.file).unwrap();

@@ -1,5 +1,5 @@
-//! `autostart` on a real libvirtd: what is there at boot before a guest starts, and that libvirt
-//! starts it.
+//! `autostart` on a real libvirtd: the files present at boot before a guest starts, and that
+//! libvirt starts it.
 
 use super::place::until;
 use crate::support::daemon::Daemon;
@@ -22,7 +22,7 @@ impl Machine {
         Some(Machine { daemon, etc })
     }
 
-    /// Runs the program on it. Returns its exit code and what it says.
+    /// Runs the program on it. Returns its exit code and its output.
     fn gpuvm(&self, args: &[&str]) -> (i32, String) {
         let mut command = self.daemon.within(env!("CARGO_BIN_EXE_gpuvm"));
         command.args(args);
@@ -98,14 +98,14 @@ fn what_a_guest_needs_is_there_at_boot_and_goes_again() {
     let shown = machine.done(&["show", "boots"]);
     assert!(shown.contains("with the host") && !shown.contains("missing"), "{shown}");
 
-    // A second one has its pages beside the first one's; what is undone is only its own.
+    // A second one has its pages beside the first one's; undoing removes only its own.
     machine.define("more", memory, "");
     machine.done(&["autostart", "more", "on"]);
     assert!(file("tmpfiles.d/gpuvm-pages.conf").contains("- - - - 64"));
     machine.done(&["undo", "more", "--yes"]);
     assert!(!machine.starts("more") && file("tmpfiles.d/gpuvm-pages.conf").contains(pages));
 
-    // What somebody takes away is missed, and made by what is offered.
+    // A removed file is reported as missing, and made by the offered command.
     std::fs::remove_file(machine.etc.join("tmpfiles.d/gpuvm-pages.conf")).unwrap();
     let shown = machine.done(&["show", "boots"]);
     assert!(shown.contains("missing: 32 pages of 2 MiB on node 1"), "{shown}");
@@ -113,7 +113,8 @@ fn what_a_guest_needs_is_there_at_boot_and_goes_again() {
     machine.done(&["autostart", "boots", "on"]);
     assert!(file("tmpfiles.d/gpuvm-pages.conf").contains(pages));
 
-    // A second one that needs the same keeps it; without one it is named with what takes it back.
+    // A second one that needs the same keeps it; without one it is named with the command that
+    // reverts it.
     let named = |said: &str| {
         let release = "0000:34:00.0 stay bound to vfio-pci at every boot: `gpuvm device release \
                        0000:34:00.0 --at-boot`";
@@ -139,7 +140,7 @@ fn what_a_guest_needs_is_there_at_boot_and_goes_again() {
     assert_eq!(named(&said), (true, true), "{said}");
     assert!(!machine.starts("boots") && file("systemd/system/gpuvm-recover.service").is_empty());
     assert!(!machine.etc.join("systemd/system/libvirtd.service.d").exists());
-    // What others may need stays.
+    // Files that others may need stay.
     assert!(!file("systemd/system/gpuvm-vfio.service").is_empty());
 }
 

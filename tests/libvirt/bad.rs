@@ -170,8 +170,8 @@ fn a_create_whose_wait_is_ended_by_a_signal_leaves_the_guest_running() {
     let Some(tiny) = Tiny::new(&dir) else { return };
     let disks = daemon.fresh_dir("killed-disks");
     let template = tiny.template.to_str().unwrap();
-    // Without a NIC that gets an address it would wait forever; the signal comes while it waits. What
-    // comes before undoes all of it (`abuse::machine`, `killed`).
+    // Without a NIC that gets an address it would wait forever; the signal comes while it waits.
+    // What comes before undoes all of it (`abuse::machine`, `killed`).
     let more = ["--template", template, "--network", "private-net", "--wait", "3000"];
     let mut command = daemon.gpuvm(&create("killed", &disks, &more));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

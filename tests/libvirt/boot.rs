@@ -36,7 +36,7 @@ fn image() -> Option<&'static Path> {
     }
 }
 
-/// A guest that somebody logs in to.
+/// A guest with a login.
 struct Guest {
     /// Where it runs.
     daemon: &'static Daemon,
@@ -406,7 +406,7 @@ fn nothing_is_left(guest: &Guest) {
         assert_eq!(of_it(&daemon.inside(dir)), [""; 0], "in {dir}");
     }
     assert_eq!(of_it(Path::new("/var/lib/gpuvm/journal")), [""; 0], "a journal is left");
-    // The server of leases answers nobody who gives one back, and does so when it comes to it.
+    // The server of leases does not answer a release, and processes it later.
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         let (_, leases) = daemon.virsh(&["net-dhcp-leases", "default"]);

@@ -1,5 +1,6 @@
 //! `export --bundle` and `import` on real libvirtds: a guest moves to another host and is the same
-//! one there; what is damaged, changed or escapes is refused; killed at every record of the journal.
+//! one there; damaged, changed or escaping bundles are refused; killed at every record of the
+//! journal.
 
 use super::files;
 use super::place::{MOST, Place, same};
@@ -49,7 +50,7 @@ fn copied(from: &str, to: &Path) -> PathBuf {
     to.to_owned()
 }
 
-/// What a definition says that its guest sees.
+/// The devices that a definition's guest sees.
 fn seen(xml: &str) -> Vec<String> {
     let own = ["<uuid>", "<mac address=", "<target dev=", "<serial>", "<memory ", "<vcpu "];
     let lines = xml.lines().map(str::trim);
@@ -174,7 +175,7 @@ fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
     place.done(&["export", NAME, "--bundle", &fewer, "--without", "vda"]);
     let bundled = fs::read_to_string(Path::new(&fewer).join("domain.xml")).unwrap();
     assert!(!bundled.contains("nvme-one") && !bundled.contains("dev='vda'"), "{bundled}");
-    // What import would take from nobody.
+    // A device that import accepts from no bundle.
     define(&xml.replace("</devices>", "<vsock model='virtio'/></devices>"));
     refused(&export, "has domain/devices/vsock, which a bundle cannot contain");
     define(&xml);
@@ -236,8 +237,8 @@ fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
     let root = "<devices><filesystem type='mount'><source dir='/'/><target dir='x'/></filesystem>";
     lie(xml.replace("<devices>", root));
     refused(&["import", &at], "domain/devices/filesystem, which a bundle cannot contain");
-    // What belongs to a host is this host's: the program that runs it, and its logs. What was made
-    // for it are only its own disks.
+    // Parts that belong to a host are this host's: the program that runs it, and its logs. The
+    // objects made for it are only its own disks.
     let (_, rest) = xml.split_once("<emulator>").unwrap();
     let (emulator, _) = rest.split_once('<').unwrap();
     let others = "<gpuvm:made><gpuvm:disk path=\"/etc/hosts\" role=\"data\"/>";

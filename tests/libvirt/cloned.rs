@@ -238,7 +238,7 @@ fn disks_that_only_one_guest_can_have_are_refused() {
     define(&xml.replace(disk, &disk.replace("<target ", "<shareable/><target ")));
     refused("share");
     define(&xml);
-    // A file in the way of a copy is somebody else's, and stays.
+    // A file of others in the way of a copy stays.
     let other = place.disks.join("vol-cb");
     std::fs::write(&other, "theirs").unwrap();
     refused("vol-cb");
@@ -270,7 +270,7 @@ fn write_on(place: &Place, image: &str, byte: u8) {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// What a guest reads of an image at the place where [`write_on`] writes.
+/// A guest's view of an image at the place where [`write_on`] writes.
 fn reads(place: &Place, image: &str) -> u8 {
     let mut qemu_img = place.daemon.within("qemu-img");
     let [from, to] = [image, "read"].map(|name| format!("{POOL_DIR}/{name}"));
@@ -371,7 +371,7 @@ fn an_overlay_with_snapshots_is_not_deleted_and_one_left_over_a_disk_is_told() {
         assert!(code == 1 && says.iter().all(|text| err.contains(text)), "{says:?}: {out}{err}");
         assert!(Path::new(&image).exists());
     };
-    // What the guest wrote is in the snapshot alone, so that both disks read alike.
+    // The guest's data is in the snapshot alone, so that both disks read alike.
     place.virsh(&["snapshot-create-as", NAME, "base"]);
     write_on(&place, "ca.os-2", 0x11);
     place.virsh(&["snapshot-create-as", NAME, "work"]);

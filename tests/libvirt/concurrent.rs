@@ -120,7 +120,7 @@ fn a_killed_change_is_recovered_once_whoever_comes_first() {
         [&one, &two, &three].into_iter().filter(|e| e.1.contains("undone")).collect();
     assert_eq!(undone.len(), 1, "{one:?} {two:?} {three:?}");
     assert!([one.0, two.0, three.0] == [0; 3], "{one:?} {two:?} {three:?}");
-    // The create either comes after the recovery, or is told to wait for one.
+    // The create either comes after the recovery, or must wait for one.
     match made.0 {
         0 => drop(place.done(&["delete", "other", "--yes"])),
         _ => assert!(made.0 == 1 && made.2.contains("gpuvm recover"), "{made:?}"),
@@ -147,7 +147,7 @@ fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
     });
     assert_eq!(ended.unwrap().0, 0);
     place.done(&["delete", "slow", "--yes"]);
-    // The lock is held until the guest has started: nobody removes meanwhile what it starts with.
+    // The lock is held until the guest has started: its resources are not removed meanwhile.
     let create = place.create("slow", &["--disk-dir", &disks]);
     let ended = place.halted(10, &create, |journal| {
         assert!(journal.contains("start-domain"), "{journal}");
@@ -161,7 +161,7 @@ fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
     assert!(!place.has("slow") && files(&place.disks).is_empty() && place.journal().is_empty());
 }
 
-/// Starts a run, and returns once it waits for the lock; what it says goes to a file.
+/// Starts a run, and returns once it waits for the lock; its output goes to a file.
 pub(super) fn waiting(place: &Place, args: &[&str], log: &Path) -> Child {
     let mut command = place.command(args);
     command.args(["--lock-wait", "550"]).stdout(Stdio::piped());

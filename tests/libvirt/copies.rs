@@ -18,7 +18,7 @@ fn texts(dir: &Path, all: &mut String) {
             texts(&path, all);
         } else if name != "lock" {
             let bytes = std::fs::read(&path).unwrap();
-            // What was undone stays in the history.
+            // Undone changes stay in the history.
             if String::from_utf8_lossy(&bytes).contains("\"undone_at_s\"") {
                 continue;
             }
@@ -97,7 +97,7 @@ fn a_renamed_guest_keeps_all_that_is_its_own() {
     place.done(&["undo", "ra", "--yes"]);
     let (code, _, err) = place.gpuvm(&["undo", "ra", "--yes"]);
     assert!(code == 1 && err.contains("no change"), "{err}");
-    // The log of a guest that is gone stays, and is in nobody's way.
+    // The log of a deleted guest stays, and blocks no other guest.
     let logs = place.daemon.own_path(LOGS);
     std::fs::write(logs.join("rc-serial.log"), "theirs").unwrap();
     place.done(&["rename", "ra", "rc"]);
@@ -120,7 +120,7 @@ fn firmware_that_guests_start_from_is_no_guests_own() {
         place.virsh(&["dumpxml", "--inactive", name])
     });
     let (one, other) = (all.next().unwrap(), all.next().unwrap());
-    // A template as it is installed, and as somebody has it.
+    // A template as it is installed, and as a user has it.
     let from = other.split_once("template='").unwrap().1.split('\'').next().unwrap();
     let template = place.disks.join("TEMPLATE.fd");
     std::fs::copy(from, &template).unwrap();
@@ -296,7 +296,7 @@ fn a_snapshot_gives_the_disks_back_and_leaves_the_definition() {
     let said: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&said[0]["name"], &said[0]["kind"]), (&"one".into(), &"internal".into()));
     assert_eq!((&said[0]["usable"], &said[0]["disks"][0]), (&true.into(), &"vda".into()));
-    // What is changed later in the definition stays; what is written on the disk does not.
+    // Later changes of the definition stay; data written on the disk does not.
     bytes("write", 0x22, &image);
     place.done(&["tune", "sa", "--balloon", "off", "--yes"]);
     let xml = snapshots(&place, "sa", &image).2;
@@ -339,7 +339,7 @@ fn undo_takes_back_a_name_or_a_snapshot_and_never_the_clone_before_it() {
     place.done(&["snapshot", "create", "sb", "one"]);
     place.done(&["undo", "sb", "--yes"]);
     assert_eq!(snapshots(&place, "sb", &image), before);
-    // One of somebody else by this name stays.
+    // One of others by this name stays.
     place.done(&["snapshot", "create", "sb", "one"]);
     place.virsh(&["snapshot-delete", "sb", "one"]);
     place.virsh(&["snapshot-create-as", "sb", "one"]);
@@ -394,7 +394,7 @@ fn what_no_snapshot_can_have_is_refused_with_what_works() {
         &["had vda (", "vdb (", "`gpuvm undo sa`"],
     );
     place.done(&["disk", "remove", "sa", "vdb", "--yes"]);
-    // A snapshot of somebody else's, in files of its own.
+    // A snapshot of others, in files of its own.
     let top = place.disks.join("top.qcow2").to_str().unwrap().to_owned();
     let spec = format!("vda,snapshot=external,file={top}");
     place.virsh(&["snapshot-create-as", "sa", "theirs", "--disk-only", "--diskspec", &spec]);

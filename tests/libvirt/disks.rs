@@ -13,8 +13,8 @@ use gpuvm::request::{CellWish, DomainName, PinPolicy, Request};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Makes a guest that is not started, with further options; its definition and what the program
-/// said.
+/// Makes a guest that is not started, with further options; returns its definition and the
+/// program's output.
 fn define(daemon: &Daemon, name: &str, options: &[&str]) -> (String, String) {
     let mut line = vec!["create", "--name", name, "--no-start", "--virt-type", "qemu"];
     line.extend(["--pins", "none", "--vcpus", "2", "--memory", "64M"]);

@@ -64,8 +64,8 @@ fn pages_are_not_reserved_on_another_machine() {
     }
 }
 
-/// What was asked for stands in `show` with all its options, and `list` and `show` agree on who made
-/// a guest: one whose record has no UUID is nobody's.
+/// A request is in `show` with all its options, and `list` and `show` agree on the maker of a
+/// guest: one whose record has no UUID has none.
 #[test]
 fn list_and_show_say_the_same_of_a_guest() {
     let uuid = "11111111-2222-3333-4444-555555555555";

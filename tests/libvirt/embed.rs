@@ -175,7 +175,7 @@ fn without_bound(xml: &str) -> String {
     format!("{before}{after}").trim_end().to_owned()
 }
 
-/// A record names libvirt and QEMU, so that what is exported from it is what `create` defines there.
+/// A record names libvirt and QEMU, so that `create` defines the exported domain there.
 #[test]
 fn the_export_of_a_record_is_what_create_defines() {
     for (host, gpus) in

@@ -93,12 +93,13 @@ fn begins(place: &Place, args: &[&str], kind: &str) -> usize {
     let steps: serde_json::Value = serde_json::from_str(&place.done(&dry)).unwrap();
     let steps = steps.as_array().unwrap();
     let at = steps.iter().position(|step| step["step"] == kind).unwrap();
-    // What the change is and the plan come first, and each step before has begun and is done. The
-    // start has a plan of its own. A file and a volume are recorded before they get their name.
+    // The description of the change and the plan come first, and each step before has begun and is
+    // done. The start has a plan of its own. A file and a volume are recorded before they get their
+    // name.
     let is_named =
         |step: &&serde_json::Value| step["step"] == "create-disk" || step["step"] == "make-volume";
     let files = steps[..at].iter().filter(is_named).count();
-    // What was made is noted before the domain is defined, which a dry run does not tell.
+    // Objects made are recorded before the domain is defined, which a dry run does not show.
     let noted = if matches!(kind, "define-domain" | "start-domain") { 2 } else { 0 };
     3 + 2 * at + files + noted + usize::from(kind == "start-domain")
 }
@@ -189,7 +190,7 @@ fn a_create_whose_libvirtd_is_killed_before_any_step_is_undone() {
         let ended = place.halted(n, &args, |_| place.daemon.restart());
         let (code, out, err) = ended.expect(kind);
         let said = format!("{kind}: {code}: {out}{err}");
-        // It connects anew, and undoes all.
+        // It reconnects, and undoes all.
         assert!(code == 1 && out.is_empty() && !err.contains("gpuvm recover"), "{said}");
         assert_eq!(place.journal(), "", "{said}");
         until("libvirtd sees that the guest has ended", || !place.has("guest"));

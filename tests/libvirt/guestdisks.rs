@@ -31,7 +31,7 @@ fn has(place: &Place, target: &str) -> (bool, bool) {
     (has(&["--inactive"]), has(&[]))
 }
 
-/// The exit codes of `check` and of `tune --check`, and what they say.
+/// The exit codes of `check` and of `tune --check`, and their output.
 fn judged(place: &Place) -> [(i32, String); 2] {
     [&["check", NAME][..], &["tune", NAME, "--check"]].map(|args| {
         let (code, out, _) = place.gpuvm(args);
@@ -114,8 +114,8 @@ fn a_running_guest_gets_a_disk_and_a_larger_one_and_keeps_what_it_holds() {
     place.done(&["delete", NAME, "--yes"]);
 }
 
-/// Kills a change of a guest's disks at every record of its journal. What is recovered is as it
-/// was; what is finished is taken away by `back`.
+/// Kills a change of a guest's disks at every record of its journal. A recovered change leaves the
+/// earlier state; a finished one is reverted by `back`.
 fn killed(place: &Place, args: &[&str], back: &[&[&str]], least: usize) {
     let before = place.state();
     for n in 1..MOST {
@@ -194,7 +194,7 @@ fn what_is_no_disk_of_the_guest_by_now_is_neither_opened_nor_given_back() {
     std::fs::rename(place.disks.join("kept.raw"), &file).unwrap();
     place.done(&["undo", NAME, "--yes"]);
     assert!(has(&place, "vdb").0);
-    // libvirt would wait for somebody to write, and the domain with it.
+    // libvirt would wait for a writer, and the domain with it.
     std::fs::remove_file(&file).unwrap();
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let disk = listed(&place).remove(1);
@@ -254,7 +254,8 @@ fn no_guest_gets_an_image_of_the_store_nor_what_lies_over_a_file_of_the_host() {
     same(&before, &place.state(), "a refusal changed something");
 }
 
-/// What a guest writes below an image of another one makes that worthless, whether it runs or not.
+/// Data that a guest writes below an image of another one makes that worthless, whether it runs or
+/// not.
 #[test]
 fn a_guest_is_not_started_on_a_disk_that_an_image_lies_over() {
     let Some(place) = Place::new() else { return };

@@ -181,7 +181,7 @@ fn an_image_is_added_listed_used_and_removed() {
     place.refused(&["remove", "latest"], 2, &["will delete volume `latest.raw`", "--yes"]);
     place.done(&["remove", "latest", "--yes"]);
     place.done(&["remove", "wrong", "--yes"]);
-    // What is left of an add whose journal was discarded.
+    // Remains of an add whose journal was discarded.
     std::fs::write(place.volumes.join("half.adding"), "").unwrap();
     place.done(&["remove", "half", "--yes"]);
     assert!(place.daemon.virsh(&["undefine", "image-user"]).0);

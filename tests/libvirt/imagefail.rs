@@ -62,7 +62,7 @@ fn a_copy_that_is_not_what_was_planned_is_undone() {
     let other = sum(&place.file("b.img", b"b"));
     let text = copy(1 << 20, other);
     assert!(text.contains("changed while it was copied") && text.contains("SHA-256"), "{text}");
-    // The volume's content is not what was sent.
+    // The volume's content differs from the data sent.
     let check = Step::Check(CheckStep::Volume(WrittenVolume {
         pool: place.pool.to_owned(),
         name: "a.raw".into(),

@@ -1,5 +1,5 @@
-//! Images that are fetched over https from a vendor's server, with its checksums and signatures, and
-//! every way in which that fails.
+//! Images that are fetched over https from a vendor's server, with its checksums and signatures,
+//! and every way in which that fails.
 
 use super::files;
 use super::image::{Place, disk, sum};
@@ -82,7 +82,8 @@ impl Vendor {
         format!("https://localhost:{}/{manner}/{name}", self.ports[0])
     }
 
-    /// Writes the table of known images: `a`, whose files are served in a manner, with further lines.
+    /// Writes the table of known images: `a`, whose files are served in a manner, with further
+    /// lines.
     fn table(&self, url: &str, more: &str) {
         let text = format!("[image.a]\nurl = \"{url}\"\nca = \"ca.pem\"\n{more}\n");
         fs::write(self.dir.path().join("images.toml"), text).unwrap();
@@ -187,7 +188,7 @@ fn an_image_is_fetched_by_name_and_by_url_with_the_vendors_checksum() {
     vendor.refused(&["a"], "image-unlisted");
     let (code, _, err) = vendor.add(&["a", "--sha256", &sha256, "--dry-run"]);
     assert_eq!(code, 0, "{err}");
-    // What a dry run has fetched is not fetched again.
+    // A file fetched by a dry run is not fetched again.
     vendor.requests();
     vendor.added(&["a", "--sha256", &sha256]);
     assert_eq!(vendor.requests(), ["/plain/a.img bytes=1048576-"]);
@@ -240,7 +241,7 @@ fn a_transfer_that_breaks_off_is_continued_where_it_ended() {
         .unwrap();
     vendor.table(&vendor.url("norange", "a.img"), "");
     vendor.added(&["a"]);
-    // One that never gets further is given up, and what has come stays.
+    // One that makes no progress is given up, and the fetched part stays.
     vendor.table(&vendor.url("broken-norange", "a.img"), "");
     let message = vendor.refused(&["a"], "fetch-broken-off");
     assert!(message.contains("continues where it broke off"), "{message}");
@@ -284,7 +285,7 @@ fn what_a_server_refuses_or_sends_wrongly_does_not_come() {
     }
     vendor.put("SHA256SUMS", b"<html>not found</html>\n");
     vendor.refused(&["a"], "checksum-line");
-    // The disk of the cache is full, and then has room: what has come is there.
+    // The disk of the cache is full, and then has room: the fetched part is there.
     vendor.put("SHA256SUMS", format!("{}  a.img\n", by("sha256sum", &file)).as_bytes());
     let small = Some("size=17000k");
     let cache = "/var/cache/gpuvm";

@@ -16,7 +16,7 @@ fn all_kills() -> bool {
 }
 
 /// Kills the create of a guest at every record of its journal, or at one in `stride`; `least`: the
-/// least number of records that have to be undone.
+/// least number of records that must be undone.
 fn create_killed(place: &Place, how: &[&str], least: usize, stride: usize) {
     let before = place.state();
     let args = place.create("killc", how);

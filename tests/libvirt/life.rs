@@ -1,4 +1,4 @@
-//! A guest's whole life on a real libvirtd, with what it sees from inside.
+//! A guest's whole life on a real libvirtd, with its view from inside.
 
 use super::files;
 use super::place::until;
@@ -91,8 +91,8 @@ fn a_guest_with_uefi_leaves_no_nvram() {
     assert_eq!((named(&nvram), named(&disks)), (0, 0));
 }
 
-/// A boot sector that tells QEMU's pvpanic device (I/O port 0x505) of a panic, and halts:
-/// `mov al, 1; mov dx, 0x505; out dx, al; hlt; jmp` back.
+/// A boot sector that reports a panic to QEMU's pvpanic device (I/O port 0x505), and halts: `mov
+/// al, 1; mov dx, 0x505; out dx, al; hlt; jmp` back.
 const PANICS: [u8; 9] = [0xb0, 0x01, 0xba, 0x05, 0x05, 0xee, 0xf4, 0xeb, 0xfd];
 
 #[test]
@@ -128,7 +128,7 @@ fn a_crashed_guest_that_keeps_its_process_counts_as_active() {
     assert!(code == 1 && err.contains("has crashed and still holds its devices"), "{code}: {err}");
     assert!(err.contains("gpuvm restart --force crashed"), "{err}");
 
-    // What it has in memory may be wanted: it is ended by who says so.
+    // Its memory may be wanted: it is ended on request only.
     for verb in ["stop", "restart"] {
         let (code, _, err) = run(&mut daemon.gpuvm(&[verb, "crashed"]));
         assert!(code == 2 && err.contains("its process is kept with its memory"), "{code}: {err}");
@@ -165,7 +165,7 @@ fn t41_a_start_that_takes_long_is_announced_and_not_given_up() {
     let hook = hooks.join("qemu");
     fs::write(&hook, "#!/bin/sh\n[ \"$2\" != prepare ] || sleep 32\n").unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
-    // gpuvm's own hook, which must not keep libvirtd waiting for itself; what it runs is noted.
+    // gpuvm's own hook, which must not keep libvirtd waiting for itself; its commands are noted.
     let (ran, notes) = (hooks.join("gpuvm"), daemon.fresh_dir("hook").join("ran"));
     let program = env!("CARGO_BIN_EXE_gpuvm");
     let noted = format!("#!/bin/sh\necho \"$3\" >>{}\nexec {program} \"$@\"\n", notes.display());

@@ -4,8 +4,8 @@
 use super::place::{MOST, Place};
 use crate::support::run;
 
-/// What the host of these tests has: nic0 with the default route, nic1 with large packets, nic2 in
-/// the bridge br7.
+/// The host of these tests: nic0 with the default route, nic1 with large packets, nic2 in the
+/// bridge br7.
 const HOST: &str = "
 for n in 0 1 2; do ip link add nic$n type veth peer name far$n; ip link set far$n up; ip link set nic$n up; done
 ip address add 10.77.0.2/24 dev nic0
@@ -52,7 +52,7 @@ fn virsh(place: &Place, line: &str) -> String {
     text
 }
 
-/// A lease that was given before a guest started is another system's: nobody answers there.
+/// A lease that was given before a guest started is another system's: its address does not answer.
 #[test]
 fn an_address_older_than_the_guests_start_is_none() {
     let Some(place) = place() else { return };
@@ -199,7 +199,7 @@ fn changed(place: &Place) {
     assert!(err.contains(said) && err.contains("will stop network `lab`"), "{err}");
 }
 
-/// A change, and a deletion, are reverted, unless somebody has edited the network since.
+/// A change, and a deletion, are reverted, unless the network has been edited since.
 fn undone(place: &Place, lab: &str) {
     let diff = done(place, "network undo lab --diff");
     assert!(diff.contains("+  <mtu size='1400'/>"), "{diff}");
@@ -298,8 +298,8 @@ fn killed(place: &Place) {
             );
             return;
         }
-        // The first that takes away is the fifth record: change, plan, what it was remembered and
-        // done so, stop.
+        // The first that removes something is the fifth record: change, plan, the remembering and
+        // its end, stop.
         assert!(n < 5 || mode() == "bridge", "record {n}: {said}");
         assert!(n >= 5 || mode() == "vepa", "record {n}: {said}");
         assert!(virsh(place, "net-list --name").contains("kill"), "record {n}: it is down: {said}");

@@ -1,12 +1,12 @@
-//! What is offered of a guest in each of its states, on a real libvirtd: each command can be
-//! pasted, and does what it says or says itself what next.
+//! The commands offered for a guest in each of its states, on a real libvirtd: each can be pasted,
+//! and fulfils its purpose or names the next one.
 
 use super::place::{Place, until};
 use crate::support::run;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The name of the guest, which has to be quoted.
+/// The name of the guest, which must be quoted.
 const NAME: &str = "of mine";
 
 /// A state of a guest.
@@ -46,7 +46,7 @@ const HEARS: [u8; 33] = [
     0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, // mov dx, 0x604; mov ax, 0x2000; out dx, ax
     0xf4, 0xf4,
 ];
-/// One that tells the pvpanic device of a panic, and halts.
+/// One that reports a panic to the pvpanic device, and halts.
 const PANICS: [u8; 9] = [0xb0, 0x01, 0xba, 0x05, 0x05, 0xee, 0xf4, 0xeb, 0xfd];
 
 /// Writes a disk that boots from this sector.
@@ -89,9 +89,10 @@ impl Ground {
         Some(Ground { place, xml, files })
     }
 
-    /// What tells whether a command has changed something.
+    /// The state that shows whether a command has changed something.
     fn seen(&self) -> String {
-        // At once, since virsh takes longer to load than to answer; of a domain that is gone it says so.
+        // At once, since virsh takes longer to load than to answer; of a domain that is gone it
+        // says so.
         let all =
             format!("domstate '{NAME}'; dumpxml '{NAME}'; dumpxml --inactive '{NAME}'; list --all");
         let libvirt = self.place.daemon.virsh(&[&all]).1;
@@ -99,7 +100,7 @@ impl Ground {
         format!("{libvirt}{disks:?}{}", self.place.journal())
     }
 
-    /// Brings the guest into a state anew. Returns what is seen then.
+    /// Brings the guest into a state again. Returns the state seen then.
     fn set(&self, state: State) -> String {
         let virsh = |args: &[&str]| self.place.daemon.virsh(args);
         virsh(&["destroy", NAME]);
@@ -135,7 +136,7 @@ impl Ground {
         self.seen()
     }
 
-    /// Runs a line of a shell with the program on its path. Returns its exit code and what it says.
+    /// Runs a line of a shell with the program on its path. Returns its exit code and output.
     fn shell(&self, line: &str) -> (i32, String) {
         let program = Path::new(env!("CARGO_BIN_EXE_gpuvm"));
         let path = std::env::var("PATH").unwrap();
@@ -222,7 +223,7 @@ fn follow(
                 assert!(command.starts_with("gpuvm ") && !ways(&said).is_empty(), "{context}");
                 assert_eq!(ground.seen(), before, "it changes something all the same: {context}");
             }
-            // What is found has its own ways, and so has what is refused.
+            // Findings have their own remedies, and so have refusals.
             let path = [path, std::slice::from_ref(&way)].concat();
             if code != 0 {
                 follow(ground, state, by, &said, tried, &path);

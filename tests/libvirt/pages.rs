@@ -6,7 +6,7 @@ use crate::support::lawful::NO_HUGE_PAGES;
 use crate::support::pool::{self, number, set};
 use crate::support::{run, skip};
 
-/// The machine's pool while a test has it, with some pages that belong to somebody else.
+/// The machine's pool while a test has it, with some pages that belong to others.
 struct Pool {
     /// The pool.
     pool: pool::Pool,
@@ -201,7 +201,7 @@ fn what_a_guest_is_tuned_to_is_what_was_asked_for() {
     place.done(&["undo", "guest", "--yes"]);
     assert_eq!(definition(), before);
     assert_eq!(not_as_asked(&place), [""; 0]);
-    // A change by somebody else was not requested.
+    // A change by others was not requested.
     let file = place.daemon.own_path("edited.xml");
     let from = before.find("<memoryBacking>").unwrap()..before.find("</memoryBacking>").unwrap();
     let edited =

@@ -216,7 +216,7 @@ impl Place {
     }
 }
 
-/// Writes what is below a directory.
+/// Writes the tree below a directory.
 fn tree(dir: &Path, text: &mut String) {
     for name in files(dir) {
         let path = dir.join(&name);
@@ -254,7 +254,7 @@ pub fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Expects two states to be the same, and says only what is different.
+/// Expects two states to be the same, and reports only the differences.
 pub fn same(before: &str, after: &str, said: &str) {
     if before != after {
         let differ = |a: &str, b: &str| {

@@ -53,7 +53,7 @@ fn room_for_vcpus_comes_with_a_guest_or_at_its_next_start() {
     let before = place.state();
     let (listed, shown) = (place.done(&["list"]), place.done(&["show", NAME]));
     assert!(listed.contains("1 of 3") && shown.contains("1 of 3, not pinned"), "{listed}{shown}");
-    // What get prints is what is there, and a file changes it.
+    // The output of get matches the guest, and a file changes it.
     let file = place.disks.join("guests.yaml");
     let apply = |text: &str, code: i32| {
         std::fs::write(&file, text).unwrap();
@@ -93,7 +93,7 @@ fn room_for_vcpus_comes_with_a_guest_or_at_its_next_start() {
         let known: Vec<i32> = judged().iter().map(|(code, _)| *code).collect();
         assert_eq!(known, [0, 0], "{args:?}: {:?}", judged());
     }
-    // Every change is told by what differs.
+    // Every change is described by its differences.
     let told = place.done(&["history", NAME, "--json"]);
     let told: Value = serde_json::from_str(&told).unwrap();
     let words = told.to_string();
@@ -150,7 +150,7 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
     let set = |vcpus: &'static str| ["set", NAME, "--vcpus", vcpus, "--live", "--yes"];
     let hint = refused(&place, "set-not-running", &set("2"));
     assert!(hint.contains(&format!("`gpuvm set {NAME} --vcpus 2`")), "{hint}");
-    // One without room is told how it gets that.
+    // One without room gets the command that makes some.
     place.virsh(&["start", NAME]);
     let hint = refused(&place, "set-no-room", &set("2"));
     let command = format!("gpuvm set {NAME} --vcpus 2 --max-vcpus 2");
@@ -174,13 +174,13 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
     assert!(place.done(&set("3")).contains("nothing to do"));
     let hint = refused(&place, "set-no-room", &set("4"));
     assert!(hint.contains("--max-vcpus 4`"), "{hint}");
-    // Room that its definition has by now stays as it is.
+    // Room that its definition has now stays as it is.
     place.done(&["set", NAME, "--max-vcpus", "6", "--yes"]);
     let hint = refused(&place, "set-no-room", &set("5"));
     assert!(hint.contains(&format!("`gpuvm set {NAME} --vcpus 5` changes its next")), "{hint}");
     place.done(&["undo", NAME, "--yes", "--force"]);
-    // QEMU does not tell when an emulated guest has let go of one, so that none is taken: not by
-    // `undo` either, which takes all back once it is off.
+    // QEMU does not report when an emulated guest has released one, so that none is taken: not by
+    // `undo` either, which reverts all once it is off.
     let hint = refused(&place, "set-emulated", &set("2"));
     assert!(hint.contains(&format!("`gpuvm set {NAME} --vcpus 2` changes its next")), "{hint}");
     for how in ["--yes", "--dry-run"] {
@@ -198,7 +198,7 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
     place.virsh(&["suspend", NAME]);
     refused(&place, "set-not-running", &set("2"));
     place.virsh(&["destroy", NAME]);
-    // What it starts with stays until it is off.
+    // vCPUs that it starts with stay until it is off.
     place.done(&["set", NAME, "--vcpus", "2", "--yes"]);
     place.virsh(&["start", NAME]);
     // A file gives it more without a restart, and less only with one.
@@ -240,7 +240,7 @@ fn vcpus_of_a_running_guest_come_and_go_at_once_or_not_at_all() {
 }
 
 /// Kills a change of the running guest at every record. Its definition is changed with the guest,
-/// or not at all: an emulated guest keeps what it got until it is off.
+/// or not at all: an emulated guest keeps added vCPUs until it is off.
 fn killed_while_it_runs(place: &Place, set: &[&str], before: &str) {
     for n in 1..MOST {
         place.virsh(&["start", NAME]);

@@ -1,6 +1,6 @@
-//! `set --nic`, `--vf` and `--nvme` on a real libvirtd, on a machine that has none to give: what is
-//! refused changes nothing, and what a guest does not have is not taken from it. Guests with such
-//! functions are those of tests/vdgx.
+//! `set --nic`, `--vf` and `--nvme` on a real libvirtd, on a machine that has none to give:
+//! refusals change nothing, and functions that a guest does not have are not taken from it. Guests
+//! with such functions are those of tests/vdgx.
 
 use super::place::{Place, same};
 use crate::support::daemon::Tiny;

@@ -92,7 +92,7 @@ fn nics_of_a_guest_that_is_off_come_go_and_stay_in_their_places() {
         place.done(&["undo", NAME, "--yes"]);
     }
     same(&before, &place.state(), "undo left something");
-    // Missing networks are refused, unless their names say what they are.
+    // Missing networks are refused, unless their names imply their kind.
     let (_, _, err) = place.gpuvm(&["set", NAME, "--network", "nowhere", "--yes"]);
     assert!(err.contains("no network `nowhere`"), "{err}");
     place.virsh(&["net-destroy", "private-net"]);

@@ -109,7 +109,7 @@ fn a_snapshot_is_not_taken_out_of_an_image_that_another_has_by_now() {
     open.wait().unwrap();
     place.done(&delete);
     assert_eq!(inside(), 0);
-    // Images that somebody has put over it by hand: beside it, and in a pool that was not told.
+    // Images that were put over it by hand: beside it, and in an unknown pool.
     place.done(&["snapshot", "create", "sa", "two"]);
     let pool = place.daemon.fresh_dir("pool");
     let target = pool.to_str().unwrap();
@@ -124,7 +124,7 @@ fn a_snapshot_is_not_taken_out_of_an_image_that_another_has_by_now() {
         std::fs::remove_file(over).unwrap();
     }
     place.done(&revert);
-    // It is in the way of another name, and what is said takes it out of that.
+    // It blocks another name, and the named command removes it from there.
     let delete = "`gpuvm snapshot delete sa two` deletes one";
     refused(&place, &["rename", "sa", "sc"], &["has 1 snapshot", delete]);
     place.done(&["snapshot", "delete", "sa", "two", "--yes"]);
@@ -187,7 +187,7 @@ fn a_name_that_is_free_again_brings_no_second_mac_address() {
     qemu("qemu-img", &["create", "-f", "qcow2", &image, "8M"]);
     place.done(&place.create("ma", &["--no-start", "--disk", &image]));
     assert!(mac("mb") == first && mac("ma") != first, "{first}");
-    // One that somebody has defined so.
+    // One that others have defined so.
     let file = place.disks.join("ma.xml");
     let xml = place.virsh(&["dumpxml", "--inactive", "ma"]).replace(&mac("ma"), &first);
     std::fs::write(&file, xml).unwrap();

@@ -139,7 +139,7 @@ fn two_busy_guests_on_one_pcpu_are_found_to_wait_for_each_other() {
     }
 }
 
-/// Runs `top` at a terminal until it draws, and returns what it has drawn once it has ended.
+/// Runs `top` at a terminal until it draws, and returns its screen once it has ended.
 fn at_a_terminal(
     busy: &Busy,
     leave: impl FnOnce(&std::process::Child, &mut std::fs::File),

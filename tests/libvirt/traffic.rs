@@ -178,7 +178,7 @@ fn addresses(lan: &mut Lan) {
     assert!(err.contains("of 52:54:00:77:00:01, by lease"), "{err}");
 }
 
-/// The doctor finds nothing, and says what it looked at.
+/// The doctor finds nothing, and lists its checks.
 fn healthy(lan: &Lan) {
     let (code, out, err) = lan.gpuvm(&["network", "doctor", lan::GUEST]);
     assert_eq!(code, 0, "{out}{err}");
@@ -219,7 +219,7 @@ fn reach(lan: &mut Lan, net: &'static Net) {
     assert_eq!(lan.side_pings(Side::Lan, &ours, inwards), inwards, "{}: LAN to guest", net.name);
 }
 
-/// What is sent arrives whole, both ways, between each two that reach each other.
+/// Data arrives whole, both ways, between each two that reach each other.
 fn transfers(lan: &mut Lan, net: &'static Net) {
     let bytes = mib() << 20;
     let [one, other] = net.nics;
@@ -264,7 +264,7 @@ fn queues(lan: &mut Lan) {
     assert_eq!(seen.split_whitespace().collect::<Vec<_>>(), ["rx-0", "tx-0"]);
 }
 
-/// Bandwidth of a running guest is what the program sets it to, within 15 %.
+/// Bandwidth of a running guest is the value set by the program, within 15 %.
 fn limits(lan: &mut Lan) {
     // In kB/s of 1000 bytes.
     let limit = 512.0;

@@ -14,7 +14,7 @@ fails() { if \"$@\" 2>&1; then echo \"it was done: $*\"; exit 8; fi; }
 make() { $GPUVM create --gpus 2 --name a --dry-run --no-seed --disk-dir /tmp --data-size none \"$@\"; }
 ";
 
-/// What a script says on a DGX-2.
+/// The answer of a script on a DGX-2.
 fn says(script: &str) -> Option<String> {
     if !namespaces() {
         return skip("namespaces need root");

@@ -1,6 +1,5 @@
 //! `tune`, `history` and `undo` on a real libvirtd: the running guest is changed and changed back,
-//! edits by somebody else are kept, and a tune that is killed at any record leaves the domain as it
-//! was.
+//! edits by others are kept, and a tune that is killed at any record leaves the domain as it was.
 
 use super::place::{MOST, Place};
 use crate::support::daemon::{Daemon, Tiny, daemon};
@@ -41,9 +40,9 @@ fn rates(daemon: &Daemon, name: &str) -> String {
     virsh(daemon, &["domiftune", name, MAC, "--live"])
 }
 
-/// A domain of two vCPUs, as somebody else defines one. It runs no more than its firmware: nobody
-/// asks it anything, and QEMU 10.0 ends some guests of several emulated vCPUs while their kernel
-/// sets up its devices (`view.rs` tells more).
+/// A domain of two vCPUs, as other tools define one. It runs no more than its firmware: it is never
+/// queried, and QEMU 10.0 ends some guests of several emulated vCPUs while their kernel sets up its
+/// devices (see `view.rs`).
 fn define(daemon: &Daemon, tiny: &Tiny, name: &str) {
     let xml = std::fs::read_to_string(&tiny.template).unwrap();
     let start = xml.find("<name>").unwrap();
@@ -145,7 +144,7 @@ fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
 
     a_rate_comes_and_goes(daemon, name);
 
-    // An edit by somebody else is not lost without consent.
+    // An edit by others is not lost without consent.
     let edited = tuned.replacen("</name>", "</name>\n  <title>theirs</title>", 1);
     let file = dir.join("edited.xml");
     std::fs::write(&file, &edited).unwrap();

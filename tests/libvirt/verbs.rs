@@ -54,7 +54,7 @@ fn ended(child: &mut Child) -> Option<i32> {
     panic!("it does not end");
 }
 
-/// A console over pipes: output and input pass, and nobody else can attach without force.
+/// A console over pipes: output and input pass, and a second one cannot attach without force.
 fn by_pipes(daemon: &Daemon, dir: &Path) {
     let out = dir.join("pipe.out");
     let mut console = daemon.gpuvm(&["console", "verbs"]);
@@ -77,7 +77,7 @@ fn by_pipes(daemon: &Daemon, dir: &Path) {
     assert!(all.contains("hello\r\n"), "the terminal of the guest does not echo: {all}");
 }
 
-/// What the guest has written is in its log, and the list has its address.
+/// The guest's output is in its log, and the list has its address.
 fn logged_and_listed(daemon: &Daemon, ip: &str) {
     let (code, out, err) = on(daemon, &["logs", "verbs"]);
     assert!(code == 0 && out.contains("heard: hello"), "{out}{err}");
@@ -302,7 +302,7 @@ fn a_guest_that_does_not_hear_is_told_of_and_a_start_that_fails_after_the_stop()
     let (code, _, err) = on(daemon, &["ip", "gone"]);
     assert_eq!(code, 1);
     assert!(err.contains("has no NIC"), "{err}");
-    // Nobody is at the other end of the agent's channel, and nobody hears the power button.
+    // The agent's channel has no peer, and the power button has no effect.
     assert!(on(daemon, &["show", "gone"]).1.contains("agent     not connected"));
     let (_, dry, err) = on(daemon, &["stop", "gone", "--dry-run"]);
     assert!(dry.contains("by the power button"), "{dry}{err}");

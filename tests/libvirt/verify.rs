@@ -114,7 +114,7 @@ impl Guest {
         self.expect(repair, &[], "as it should be");
     }
 
-    /// Lets the thread of vCPU 0 run on other pcpus, as somebody with `taskset` does, outside of
+    /// Lets the thread of vCPU 0 run on other pcpus, as an admin with `taskset` does, outside of
     /// libvirt's cgroups.
     fn move_vcpu(&self, pcpus: &str) {
         let uuid = self.virsh(&format!("domuuid {NAME}"));
@@ -199,7 +199,7 @@ fn other_guests_on_its_pcpu_are_found_and_those_that_are_off_are_compared_too() 
     assert!(unchecked.contains("the plan (gpuvm did not make it)"), "{unchecked}");
     guest.virsh("destroy other");
 
-    // The numbers of all domains, and what changes while somebody watches.
+    // The numbers of all domains, and their changes during a watch.
     let prom = guest.dir.join("gpuvm.prom");
     let args = ["verify", "--all", "--metrics", prom.to_str().unwrap()];
     assert_eq!(guest.gpuvm(&args).0, 3);

@@ -1,5 +1,5 @@
-//! What the guest's own kernel sees of the PCIe tree that is written for it: the domain of the real
-//! command line, on a real libvirtd, started under emulation. Only what this machine lacks is
+//! The guest kernel's view of the PCIe tree that is written for it: the domain of the real command
+//! line, on a real libvirtd, started under emulation. Only parts that this machine lacks are
 //! replaced: each passed-through function by an endpoint of QEMU at the same guest address, with
 //! the function's own link; no pins, no host nodes, no disk. Expander buses, root ports, links,
 //! addresses, cells and vCPUs are as they were written.
@@ -39,7 +39,7 @@ const CASES: [Case; 6] = [
     Case { name: "view-4", host: "dgx-2", words: "--gpus 4 --vcpus 2", nightly: true },
     Case { name: "view-2", host: "dgx-2", words: "--gpus 2 --vcpus 2 --nic 1", nightly: true },
     Case { name: "view-1", host: "dgx-2", words: "--gpus 1 --vcpus 2", nightly: true },
-    // By address: of a drive that has no node on this machine nobody can tell what is on it.
+    // By address: the content of a drive that has no node on this machine is unknown.
     Case {
         name: "view-h",
         host: "dgx-h100",
@@ -130,8 +130,8 @@ impl Written {
         with_stand_ins(&self.xml, |hostdev, port| self.stand_in(hostdev, port).into())
     }
 
-    /// QEMU's arguments for what stands in for a passed-through function: the one endpoint whose
-    /// link can be set. It is a memory device, whose memory nobody asks for.
+    /// QEMU's arguments for the replacement of a passed-through function: the one endpoint whose
+    /// link can be set. It is a memory device, whose memory is not used.
     fn stand_in(&self, hostdev: Element<'_>, port: &str) -> [String; 4] {
         let source = hostdev.find("source/address").unwrap();
         let field = |name| number(source, name);
@@ -187,7 +187,7 @@ pub fn with_stand_ins(xml: &str, stand_in: impl Fn(Element<'_>, &str) -> Vec<Str
                 && number(*controller, "index") == bus
         };
         let port = devices.children("controller").find(is_its_port).expect("it has a port");
-        // libvirt names a controller by its number unless it is told a name.
+        // libvirt names a controller by its number unless it has an alias.
         let named = port.child("alias").and_then(|alias| alias.attr("name"));
         let named = named.map_or_else(|| format!("pci.{bus}"), |name| name.into_owned());
         for argument in stand_in(hostdev, &named) {
@@ -285,7 +285,7 @@ fn compare_tree(written: &Written, functions: &[Function]) {
     }
     assert_eq!(planned, written.plan.devices.len());
     compare_busids(written, functions);
-    // Beside the ports and what is passed through nothing is on a cell's bus, and nothing on a
+    // Beside the ports and passed-through functions nothing is on a cell's bus, and nothing on a
     // cell.
     for other in
         functions.iter().filter(|f| f.serial.is_none() && !ports.contains(f.way.last().unwrap()))

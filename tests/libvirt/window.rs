@@ -9,7 +9,7 @@ use gpuvm::domain::Element;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Address bits of the host; OVMF's own window is an eighth of what they reach: 64 GiB.
+/// Address bits of the host; OVMF's own window is an eighth of their range: 64 GiB.
 const BITS: u8 = 39;
 /// The largest BAR of a V100.
 const LARGE: u64 = 32 << 30;

@@ -139,8 +139,8 @@ fn ends(domain: &DomainXml) -> Vec<(String, Element<'_>)> {
     ends.enumerate().map(|(nth, device)| (format!("end{nth}"), device)).collect()
 }
 
-/// What a PCI controller or another device is in QEMU. Test devices stand in for what is passed
-/// through, and for disks and NICs, which need more than an address.
+/// The device that a PCI controller or another device is in QEMU. Test devices replace
+/// passed-through ones, and disks and NICs, which need more than an address.
 fn driver(device: Element<'_>) -> &'static str {
     let model = device.attr("model").unwrap_or_default();
     match (device.name(), &*model) {

@@ -1,6 +1,6 @@
-//! The packages, packed from the program under test: what they have, that packing gives the same
-//! bytes, what they do to a machine. `GPUVM_PACKAGES=all`, as in `make test-nightly`, adds what
-//! takes minutes: lintian and rpmlint, a new Debian, two whole builds, the source archive.
+//! The packages, packed from the program under test: their content, that packing gives the same
+//! bytes, their effects on a machine. `GPUVM_PACKAGES=all`, as in `make test-nightly`, adds checks
+//! that take minutes: lintian and rpmlint, a new Debian, two whole builds, the source archive.
 
 use crate::support::daemon::namespaces;
 use crate::support::{lawful, project, run, skip, tree};
@@ -47,7 +47,7 @@ fn script(path: &str, args: &[&Path]) -> Command {
     command
 }
 
-/// Runs a command that has to succeed. Returns what it prints.
+/// Runs a command that must succeed. Returns its output.
 fn done(command: &mut Command) -> String {
     let (code, out, err) = run(command);
     assert_eq!(code, 0, "{command:?}: {out}{err}");
@@ -164,7 +164,7 @@ fn packages_have_these_files() {
         }
         golden(name, &text);
     }
-    // What is one line above is what the project has.
+    // A line above is a part of the project.
     let has = |end: &str| {
         listed(&package(&packed.deb, "gpuvm_")).iter().filter(|l| l.contains(end)).count()
     };
@@ -229,7 +229,7 @@ fn make_install_has_the_files_of_the_packages_and_uninstall_removes_them() {
         }
     };
     assert_eq!(of_deb.map(plain).collect::<BTreeSet<_>>(), listed_ones);
-    // Elsewhere the units run what is there.
+    // Elsewhere the units run the installed program.
     let other =
         [Path::new("/opt/x"), Path::new("plain"), Path::new("install"), &packed.program, &root];
     done(&mut script("src/packaging/stage", &other));
@@ -246,7 +246,7 @@ fn make_install_has_the_files_of_the_packages_and_uninstall_removes_them() {
 }
 
 /// Runs make with these words, and with programs that are built already. Returns its exit code and
-/// what it says.
+/// output.
 fn make(packed: &Packed, home: &Path, words: &[&str]) -> (i32, String) {
     let target = home.join("target");
     fs::create_dir_all(target.join("dist")).unwrap();
@@ -544,7 +544,7 @@ fn purge_of_state_that_is_elsewhere_is_whole() {
     };
     let (said, left) = mounted("var/lib/gpuvm");
     assert!(said.ends_with("is empty, and stays\n"), "{said}");
-    // Below the mount, where nobody looks, and the lock.
+    // Below the mount, which is not searched, and the lock.
     assert_eq!(left, 4);
     let (said, left) = mounted("var/lib/gpuvm/history");
     assert!(said.contains("is kept: mounts below it: ") && said.ends_with("a.json\n"), "{said}");
@@ -596,7 +596,8 @@ fn rpm_installs_and_its_program_needs_an_old_glibc_only() {
         assert!(dir.path().join(path).is_file(), "{path}");
     }
     assert_eq!(fs::read_link(dir.path().join("usr/bin/nvidia-vm")).unwrap(), Path::new("gpuvm"));
-    // README.md says for which distributions the packages are: RHEL 9 has glibc 2.34, Debian 12 has 2.36.
+    // README.md says for which distributions the packages are: RHEL 9 has glibc 2.34, Debian 12 has
+    // 2.36.
     let symbols = done(Command::new("objdump").arg("-T").arg(dir.path().join("usr/bin/gpuvm")));
     let newest = symbols.split("GLIBC_2.").skip(1).filter_map(|rest| {
         rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|minor| minor.parse::<u32>().ok())
@@ -715,8 +716,8 @@ fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
     }
 }
 
-/// What binds devices at boot is in an initramfs of Debian's own tools, and does there what it is
-/// for, before the drivers of the devices are loaded.
+/// The files that bind devices at boot are in an initramfs of Debian's own tools, and work there
+/// before the drivers of the devices are loaded.
 #[test]
 fn a_real_initramfs_keeps_functions_for_vfio() {
     if !nightly() {

@@ -1,5 +1,5 @@
-//! What the verbs make of posted machines: GPUs that are linked or below one switch, NICs beside
-//! them, cores and memory of the nearest nodes, and a true verdict of `host doctor`.
+//! The results of the verbs on posted machines: GPUs that are linked or below one switch, NICs
+//! beside them, cores and memory of the nearest nodes, and a true verdict of `host doctor`.
 
 use super::{Posted, placement, planned, record, whole};
 use crate::support::tree::scratch;

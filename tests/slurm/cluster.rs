@@ -137,7 +137,7 @@ impl Cluster {
         command
     }
 
-    /// Runs a program of Slurm. Returns its exit code and what it says.
+    /// Runs a program of Slurm. Returns its exit code and output.
     pub fn run(&self, words: &[&str]) -> (i32, String) {
         let (code, out, err) = run(self.within(words[0]).args(&words[1..]));
         (code, out + &err)
@@ -260,7 +260,7 @@ impl Cluster {
         self.done(&["bash", "-c", &format!("dir={}\n{MUNGE}", dir.display())]);
     }
 
-    /// Runs the program on a node. Returns its exit code and what it says.
+    /// Runs the program on a node. Returns its exit code and output.
     pub fn gpuvm(&self, number: usize, args: &[&str]) -> (i32, String) {
         let (code, out, err) = run(self.on_node(number, env!("CARGO_BIN_EXE_gpuvm")).args(args));
         (code, out + &err)
@@ -304,7 +304,7 @@ fn open(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Writes what is shipped, with this program, and the options of guests that cannot start here.
+/// Writes the shipped files, with this program, and the options of guests that cannot start here.
 fn ship(dir: &Path, name: &str) {
     let shipped = project().join("src/packaging/slurm").join(name);
     let text = std::fs::read_to_string(shipped).unwrap();

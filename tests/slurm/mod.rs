@@ -73,8 +73,8 @@ fn jobs_get_guests_wait_for_gpus_and_give_them_back() {
     assert_eq!(cluster.field(jobs[2], "JobState"), "PENDING");
     assert_eq!(cluster.domains(0).len(), 2);
     sound(&cluster, 0);
-    // What its owner cannot ask for cancels a job, whatever it is made of; so does somebody's
-    // domain.
+    // A request that its owner cannot make cancels a job, whatever its form; so does a domain of
+    // others.
     let hostile = [
         "image=$(touch /tmp/gpuvm-slurm-test)",
         "vcpus=4;reboot",

@@ -1,6 +1,6 @@
 //! A libvirtd for the tests, separate from the machine's: private mounts, network and processes,
-//! which end with the test run however that ends. And a small Linux guest that prints on its
-//! console what it sees.
+//! which end with the test run however that ends. And a small Linux guest that prints its view on
+//! its console.
 
 use super::{gpuvm, known, machine, project, run, skip};
 use std::fmt::Write as _;
@@ -72,8 +72,8 @@ const PLACES: [&str; 9] = [
     "etc/modules-load.d",
 ];
 
-/// What is mounted on a machine for one test, as fstab(5): the directories of [`PLACES`], which are
-/// made, and what is shown of the recorded host in this directory.
+/// The mounts of a machine for one test, as fstab(5): the directories of [`PLACES`], which are
+/// made, and the parts of the recorded host shown in this directory.
 fn mounts(dir: &Path, host: &Path) -> String {
     let mut lines = String::new();
     // fstab(5) ends a path at a blank.
@@ -97,7 +97,7 @@ fn mounts(dir: &Path, host: &Path) -> String {
     lines
 }
 
-/// Lays what the kernel shows of the networks of a libvirtd over the recorded host that it imitates.
+/// Lays the kernel's view of the networks of a libvirtd over the recorded host that it imitates.
 /// The value of a sysctl that findings depend on is that of a usual host.
 const NETWORKED: &str = r#"
 mkdir "$dir/net" && mount -t tmpfs tmpfs "$dir/net" && cd "$dir/net" && mkdir up work real sys || exit 1
@@ -449,7 +449,7 @@ impl Tiny {
         String::from_utf8_lossy(&shown).contains(text)
     }
 
-    /// Removes what the console has shown: the next start writes it anew.
+    /// Removes the console's output: the next start rewrites it.
     pub fn forget(&self) {
         std::fs::remove_file(&self.console).unwrap();
     }

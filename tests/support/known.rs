@@ -48,8 +48,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A cache file of libvirt without what QEMU can do by KVM: as it is written where there is no
-/// /dev/kvm. libvirt does not believe another one there, and probes again; on user-mode Linux, which
-/// has no KVM, that takes a minute.
+/// /dev/kvm. libvirt does not believe another one there, and probes again; on user-mode Linux,
+/// which has no KVM, that takes a minute.
 fn without_kvm(text: &str) -> String {
     let mut until = None;
     let mut all = String::new();

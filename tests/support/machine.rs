@@ -1,6 +1,6 @@
-//! What the program keeps on a machine, and writes for its boot, is private to a test run: each
-//! thread of a test gets a mount namespace of its own, in which the run's directories are in place
-//! of the machine's. So no test writes into those, whatever it does, also where it fails.
+//! The program's files on a machine, and those for its boot, are private to a test run: each thread
+//! of a test gets a mount namespace of its own, in which the run's directories are in place of the
+//! machine's. So no test writes into those, whatever it does, also where it fails.
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -21,7 +21,7 @@ pub const PRIVATE: [&str; 8] = [
     "/etc/modules-load.d",
 ];
 
-/// What the name of the directory of a test run begins with.
+/// The prefix of the directory's name of a test run.
 const PREFIX: &str = "gpuvm-test-machine-";
 
 thread_local! {
@@ -35,8 +35,8 @@ pub fn enter() {
     if ENTERED.replace(true) || !nix::unistd::geteuid().is_root() {
         return;
     }
-    // A test program that a test has started has them already, and reads in /proc/self/mountinfo what
-    // its first thread sees.
+    // A test program that a test has started has them already, and reads in /proc/self/mountinfo
+    // what its first thread sees.
     let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     if mounts.contains(PREFIX) {
         return;
@@ -45,7 +45,7 @@ pub fn enter() {
         return; // A container without the right to: the tests that change something are skipped.
     }
     let none: Option<&Path> = None;
-    // What is mounted here must not appear outside.
+    // Mounts made here must not appear outside.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
         .expect("mounts are private");
     for place in PRIVATE {
@@ -118,7 +118,7 @@ fn nothing_is_written_into_the_machine_that_runs_the_tests() {
         below(Path::new(dir), &mut all);
         all.iter().any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains(what)))
     };
-    // Who runs the tests sees what was written, and the machine does not.
+    // The user who runs the tests sees the files, and the machine does not.
     assert!(has("/var/lib/gpuvm", disks) && has("/etc/systemd/system", "gpuvm"));
     let found = of_machine().unwrap_or_default().into_iter().filter(|path| {
         std::fs::read_to_string(path).is_ok_and(|text| text.contains(disks))

@@ -15,7 +15,7 @@ pub struct Lawful(pub &'static str);
 
 /// The reason a test is skipped.
 pub struct Why {
-    /// What is missing.
+    /// The missing parts.
     text: String,
     /// Whether CI accepts it.
     is_lawful: bool,

@@ -47,7 +47,7 @@ pub fn begin() {
     });
 }
 
-/// Records why tests fail, since a run that has to be killed does not report it.
+/// Records why tests fail, since a run that must be killed does not report it.
 fn remember_failures() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

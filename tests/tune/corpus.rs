@@ -48,7 +48,7 @@ pub fn domains(dir: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// What is kept of a change, as it is read back from its file.
+/// The kept part of a change, as it is read back from its file.
 pub fn kept(before: &str, after: &str, name: &str) -> Entry {
     let history = History::of(None, "of-no-domain").unwrap();
     let mut entry = history.next("tune", "test:///default", name, 0, before.to_owned());

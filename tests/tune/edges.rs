@@ -218,7 +218,7 @@ fn where_helpers_float_says_nothing_of_where_a_guest_is() {
 fn guests_of_32_bits_are_tuned_and_modules_are_not_counted_twice() {
     let text = guest(&Wanted::vendor(0, 2), &[("arch='x86_64'", "arch='i686'")]);
     assert!(one(&text, &Items::all()).is_ok());
-    // Of 12 GiB 4 are a module, which stays what it is.
+    // Of 12 GiB 4 are a module, which stays so.
     let bare = Wanted { gpus: 0..0, memory_kib: 12 << 20, ..Wanted::vendor(0, 2) };
     let cells = "<cpu><numa><cell id='0' cpus='0-9' memory='8' unit='GiB'/></numa></cpu>";
     let module = "<memory model='dimm'><target><size unit='GiB'>4</size><node>0</node></target>\

@@ -1,7 +1,7 @@
 //! Guests of real people (tests/guests/posted.txt: facts of definitions in public repositories, in
-//! our own words). On hosts of one node nothing that their owners chose changes without a fault that
-//! `check` names: pins, addresses, aliases, CPU model and topology; and what libvirt makes a command
-//! line of is one afterwards, too.
+//! our own words). On hosts of one node nothing that their owners chose changes without a fault
+//! that `check` names: pins, addresses, aliases, CPU model and topology; and what libvirt makes a
+//! command line of is one afterwards, too.
 
 use crate::support::{host_tree, project, skip};
 use crate::xml::tools::{as_host, has};

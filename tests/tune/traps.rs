@@ -30,7 +30,7 @@ fn alone(wanted: &Wanted, items: &Items) -> DomainXml {
 
 #[test]
 fn t2_t3_t4_memory_is_whole_pages_in_each_cell() {
-    // What the guide gives each guest in KiB, in whole pages: one more where it is no whole number
+    // The guide's memory of each guest in KiB, in whole pages: one more where it is no whole number
     // of them.
     for (first, count, page, kib) in [
         (0, 16, PageSize::OneGib, 1447 << 20),

@@ -18,7 +18,7 @@ fn prints_the_domain_as_xml_or_json() {
         ["--gpus", "2", "--name", "a", "--disk", "/dev/disk/by-id/x", "--disk", "/b.qcow2"];
     let (code, xml, err) = export(&[&arguments[..], &["--quiet"]].concat());
     assert_eq!((code, err.as_str()), (0, ""));
-    // What the plan marks as a compromise is told beside the XML.
+    // Compromises of the plan are reported beside the XML.
     let (_, same, told) = export(&arguments);
     assert_eq!(same, xml);
     for warning in

@@ -42,8 +42,8 @@ pub enum HostBridgeVerb {
     /// Over a NIC, a bond or a VLAN, on hosts that netplan configures: applies a netplan file of
     /// its own, which netplan validates, until the next boot. The bridge must come up and get its
     /// address, and its gateway must answer; then `confirm` from a new login saves it in
-    /// /etc/netplan. Otherwise everything is reverted: if the gateway does not answer, if nobody
-    /// confirms in time, if this program or the login is killed, and at a reboot. The NIC's
+    /// /etc/netplan. Otherwise everything is reverted: if the gateway does not answer, if it is not
+    /// confirmed in time, if this program or the login is killed, and at a reboot. The NIC's
     /// settings in other netplan files are kept and take no effect while the bridge exists.
     ///
     /// On hosts configured by systemd-networkd alone, NetworkManager or ifupdown, prints what to do
@@ -141,8 +141,7 @@ pub struct HostBridgeCreateArgs {
     pub print_for: Option<ManagerArg>,
     /// Do not ask for confirmation
     ///
-    /// Before the NICs lose their addresses. The change must be confirmed by `confirm`
-    /// nevertheless.
+    /// Before the NICs lose their addresses. `confirm` is still required.
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
@@ -150,7 +149,7 @@ pub struct HostBridgeCreateArgs {
     /// Prints the netplan file as well.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Be the process that makes the change and takes it back
+    /// Be the process that makes the change and reverts it
     #[arg(long, hide = true)]
     pub guard: bool,
     /// The lock.
@@ -185,13 +184,13 @@ pub struct HostBridgeDeleteArgs {
     pub within: ConfirmWithinArgs,
     /// Do not ask for confirmation
     ///
-    /// The change must be confirmed by `confirm` nevertheless.
+    /// `confirm` is still required.
     #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Be the process that makes the change and takes it back
+    /// Be the process that makes the change and reverts it
     #[arg(long, hide = true)]
     pub guard: bool,
     /// The lock.
@@ -200,7 +199,7 @@ pub struct HostBridgeDeleteArgs {
 }
 
 impl HostBridgeDeleteArgs {
-    /// What they ask for.
+    /// Returns their request.
     pub fn wanted(&self) -> DeleteHostBridge {
         DeleteHostBridge { name: self.name.clone(), within_s: self.within.confirm_within }
     }

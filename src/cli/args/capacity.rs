@@ -1,4 +1,4 @@
-//! What `capacity` takes.
+//! The arguments of `capacity`.
 
 use super::guest::{ShapeArgs, TakenArgs};
 use super::heading::{BEHAVIOUR, DEVICES};
@@ -21,10 +21,10 @@ pub struct CapacityArgs {
     /// Accepts a name, a part of a name, or a device ID.
     #[arg(long, value_name = "NAME", help_heading = DEVICES)]
     pub gpu_model: Option<String>,
-    /// What each guest gets with its GPUs.
+    /// The resources of each guest with its GPUs.
     #[command(flatten)]
     pub shape: ShapeArgs,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
     /// Write Prometheus metrics to FILE

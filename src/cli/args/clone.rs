@@ -47,12 +47,12 @@ pub struct CloneArgs {
     /// Images below the disks.
     #[command(flatten)]
     pub backing: BackingArgs,
-    /// What it gets.
+    /// Its resources.
     #[command(flatten)]
     pub copy: CopyArgs,
 }
 
-/// What a guest gets that is made as another one is.
+/// The resources of a guest that is modelled on another.
 #[derive(Debug, Args)]
 pub struct CopyArgs {
     /// Number of GPUs
@@ -80,8 +80,8 @@ pub struct CopyArgs {
     pub no_seed: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe ports
-    /// that do not redirect; the plan names the guests or ports.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe
+    /// ports that do not redirect; the plan names the guests or ports.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// How it is made.
@@ -99,7 +99,7 @@ impl CopyArgs {
 }
 
 impl CloneArgs {
-    /// What is asked for.
+    /// Returns the request.
     pub fn wanted(&self) -> CloneRequest {
         CloneRequest {
             name: self.name.clone(),
@@ -138,13 +138,13 @@ pub struct ImportArgs {
     /// Default: /var/lib/libvirt/images. Files are named NAME-TARGET.FORMAT.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = DISKS)]
     pub disks: Option<PathBuf>,
-    /// What it gets.
+    /// Its resources.
     #[command(flatten)]
     pub of: CopyArgs,
 }
 
 impl ImportArgs {
-    /// What is asked for.
+    /// Returns the request.
     pub fn wanted(&self) -> ImportRequest {
         let of = &self.of;
         ImportRequest {

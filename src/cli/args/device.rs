@@ -57,7 +57,7 @@ pub struct DeviceListArgs {
     /// List every PCI function except bridges
     #[arg(long)]
     pub all: bool,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
 }
@@ -95,8 +95,8 @@ pub struct BindArgs {
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// Address and identity, as the unit of --at-boot gives them: binds without asking, without libvirt
-    /// and without journal
+    /// Address and identity, as the unit of --at-boot gives them: binds without asking, without
+    /// libvirt and without journal
     #[arg(long, hide = true, value_name = "BDF=ID", conflicts_with_all = ["devices", "at_boot", "force", "dry_run"])]
     pub early: Vec<Early>,
     /// The lock.

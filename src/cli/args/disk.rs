@@ -93,8 +93,8 @@ pub struct DiskAddArgs {
     pub live: bool,
     /// Allow overwriting drives that contain data
     ///
-    /// The guest may overwrite what is on the drive, partition or device that it is given. Without
-    /// this option gpuvm asks, and refuses if there is no terminal.
+    /// The guest may overwrite all data on its drive, partition or device. Without this option
+    /// gpuvm asks, and refuses if there is no terminal.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub accept_data_loss: bool,
     /// Images below it.
@@ -106,7 +106,7 @@ pub struct DiskAddArgs {
 }
 
 impl DiskAddArgs {
-    /// What is asked for.
+    /// Returns the request.
     pub fn wanted(&self) -> AddDisk {
         AddDisk {
             name: self.name.clone(),
@@ -135,7 +135,7 @@ pub struct DiskResizeArgs {
 }
 
 impl DiskResizeArgs {
-    /// What is asked for.
+    /// Returns the request.
     pub fn wanted(&self) -> ResizeDisk {
         let (name, target) = (self.name.clone(), self.target.clone());
         ResizeDisk { name, target, bytes: self.size.kib() * 1024 }
@@ -166,7 +166,7 @@ pub struct DiskRemoveArgs {
 }
 
 impl DiskRemoveArgs {
-    /// What is asked for.
+    /// Returns the request.
     pub fn wanted(&self) -> RemoveDisk {
         let (name, target) = (self.name.clone(), self.target.clone());
         RemoveDisk { name, target, live: self.live, delete_data: self.delete_data }

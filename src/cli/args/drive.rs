@@ -45,7 +45,7 @@ pub enum DriveVerb {
     /// (unless --unmount), swap, LVM and other devices above it, disks of guests on it. Comments
     /// out the lines of /etc/fstab that mount it and its ARRAY line in mdadm.conf, and adds one
     /// that prevents its assembly when its drives come back. The superblocks stay on the drives;
-    /// /var/lib/gpuvm/arrays/NAME.json records what is needed to rebuild the array. An array with
+    /// /var/lib/gpuvm/arrays/NAME.json records the facts needed to rebuild the array. An array with
     /// the root or boot file system is never stopped. Lists everything first, then asks, or takes
     /// --yes.
     #[command(after_long_help = RELEASE)]
@@ -55,13 +55,13 @@ pub enum DriveVerb {
     /// Restores its lines in /etc/fstab and mdadm.conf as well. Assembles the array if its drives
     /// still have its superblocks and its file system is the one that was released. If a guest has
     /// overwritten some drives and the RAID level survives without them, --rebuild assembles the
-    /// array from the others and adds these again, to be resynchronized. Else --create makes the
-    /// array anew with its old UUID and --mkfs a file system with its old UUID and label; both
+    /// array from the others and adds these again, to be resynchronized. Else --create recreates
+    /// the array with its old UUID and --mkfs a file system with its old UUID and label; both
     /// destroy the data on the drives.
     ///
-    /// Drives that contain a file system, partitions or encrypted data by now are overwritten only
+    /// Drives that contain a file system, partitions or encrypted data now are overwritten only
     /// with --accept-data-loss, members of another array, volume group or pool never. A file system
-    /// that was not made anew is mounted with nodev and nosuid, also by its lines in fstab, unless
+    /// that was not recreated is mounted with nodev and nosuid, also by its lines in fstab, unless
     /// --trust-content is given. Lists everything first, then asks, or takes --yes.
     #[command(after_long_help = RESTORE)]
     RestoreArray(Late<RestoreArrayArgs>),
@@ -84,12 +84,12 @@ pub struct WipeArgs {
     /// `gpuvm drive list` prints them. A PCI address is that of an NVMe drive.
     #[arg(value_name = "ID")]
     pub id: String,
-    /// What every change takes.
+    /// The options of every change.
     #[command(flatten)]
     pub change: DriveChangeArgs,
 }
 
-/// What every verb takes that changes drives.
+/// The options of every verb that changes drives.
 #[derive(Debug, Args)]
 pub struct DriveChangeArgs {
     /// Print the steps and change nothing
@@ -103,7 +103,7 @@ pub struct DriveChangeArgs {
     pub lock: LockArgs,
 }
 
-/// What both verbs on arrays take.
+/// The options of both verbs on arrays.
 #[derive(Debug, Args)]
 pub struct ArrayArgs {
     /// Update the initramfs of every kernel
@@ -111,7 +111,7 @@ pub struct ArrayArgs {
     /// It contains a copy of mdadm.conf. Without this option the command is printed.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub initramfs: bool,
-    /// What every change takes.
+    /// The options of every change.
     #[command(flatten)]
     pub change: DriveChangeArgs,
 }
@@ -127,7 +127,7 @@ pub struct ReleaseArrayArgs {
     /// Refused while a process has a file open on it.
     #[arg(long, visible_alias = "umount")]
     pub unmount: bool,
-    /// What both take.
+    /// The options of both.
     #[command(flatten)]
     pub common: ArrayArgs,
 }
@@ -143,7 +143,7 @@ pub struct RestoreArrayArgs {
     /// If the others still have all data. Destroys the data on these drives.
     #[arg(long, conflicts_with_all = ["create", "mkfs"])]
     pub rebuild: bool,
-    /// Create the array anew; destroys its data
+    /// Recreate the array; destroys its data
     ///
     /// If a guest has overwritten its superblocks.
     #[arg(long)]
@@ -164,7 +164,7 @@ pub struct RestoreArrayArgs {
     /// Honours device files and set-user-ID programs on it, which a guest may have written.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub trust_content: bool,
-    /// What both take.
+    /// The options of both.
     #[command(flatten)]
     pub common: ArrayArgs,
 }

@@ -34,7 +34,7 @@ const UNIT: &str = "Examples:
 /// A verb on Fabric Manager's partitions.
 #[derive(Debug, Subcommand)]
 pub enum FabricVerb {
-    /// List NVLink partitions, the guests that hold them, and what is wrong
+    /// List NVLink partitions, their guests and faults
     ///
     /// Asks Fabric Manager and libvirt of this machine. The state of a partition is `ok` (active,
     /// and a running domain has exactly its GPUs), `free`, `taken` (inactive, and an active
@@ -42,8 +42,8 @@ pub enum FabricVerb {
     /// (inactive, and a running domain has its GPUs, so CUDA does not start there), `overlap`,
     /// `degraded` (fewer NVLinks than there should be) or `unknown` (module ids of GPUs are not
     /// known). Exits with 3 if a partition is stale, missing or overlaps, is still to be
-    /// deactivated, or if Fabric Manager or the file of active partitions does not tell. With --host
-    /// the partitions of the record, whose holders are not known.
+    /// deactivated, or if Fabric Manager or the file of active partitions has no answer. With
+    /// --host the partitions of the record, whose holders are not known.
     #[command(after_long_help = SHOW)]
     #[command(group = about_records())]
     Show,
@@ -56,13 +56,13 @@ pub enum FabricVerb {
     /// others; libvirt is not asked.
     #[command(after_long_help = RELEASE)]
     Release(Late<FabricReleaseArgs>),
-    /// Tell a restarted Fabric Manager what is active
+    /// Restore active partitions after a restart of Fabric Manager
     ///
     /// In its restart mode (FABRIC_MODE_RESTART) Fabric Manager waits 60 s for the list of active
-    /// partitions: it is told once which ones running guests have, possibly none, and their NVLinks
-    /// go on. Started plainly it has nothing active: missing partitions are activated one by one;
-    /// the guests that ran meanwhile have lost NVLink and need a power cycle. Exits with 3 if
-    /// guests are left without NVLink.
+    /// partitions: gpuvm passes it the partitions of running guests (possibly none) once, and their
+    /// NVLinks stay up. Started plainly it has no active ones: missing partitions are activated one
+    /// by one; the guests that ran meanwhile have lost NVLink and need a power cycle. Exits with 3
+    /// if guests are left without NVLink.
     #[command(after_long_help = RESTORE)]
     Restore(Late<FabricRestoreArgs>),
     /// Activate the NVLink partition of a domain's XML

@@ -48,9 +48,9 @@ pub enum FleetVerb {
     /// Plans the guest on each host. Of those with a place, the host where later guests lose least
     /// comes first: for each size, the guests that no longer fit times their GPUs are added up. Of
     /// equal ones the fewest compromises come first, then the most NVLinks between two of its GPUs,
-    /// the nearest NICs, and the most memory. Prints the command for the first one and books nothing:
-    /// if somebody else is faster, `create` refuses on the host. Exits with 1 if no host has a place;
-    /// hosts that have not answered are reported.
+    /// the nearest NICs, and the most memory. Prints the command for the first one and books
+    /// nothing: if others are faster, `create` refuses on the host. Exits with 1 if no host has a
+    /// place; hosts that have not answered are reported.
     #[command(after_long_help = PLAN)]
     Plan(Box<Late<FleetPlanArgs>>),
     /// Record the layout of each host in its file
@@ -77,7 +77,7 @@ pub struct HostsArgs {
     ///
     /// Without `connect`, `domain_xml` names files of domain XML (as
     /// `virsh dumpxml` prints it), or a directory of such files. Paths are
-    /// relative to the file. ssh prompts nobody: keys have to be set up.
+    /// relative to the file. ssh never prompts: set up keys first.
     #[arg(verbatim_doc_comment, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(default_value = "/etc/gpuvm/hosts.toml", help_heading = HOSTS)]
     pub hosts: PathBuf,

@@ -69,8 +69,8 @@ pub struct IncludeArgs {
     pub device: GpuName,
     /// Offer it although its health is over a limit
     ///
-    /// Accepts what `gpu list` shows of its health now; what comes later excludes it again.
-    /// Without this option what was accepted before is taken back.
+    /// Accepts the faults that `gpu list` shows now; later ones exclude it again. Without this
+    /// option an earlier override is removed.
     #[arg(long)]
     pub despite_health: bool,
     /// Print the steps and change nothing

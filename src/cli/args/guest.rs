@@ -1,4 +1,4 @@
-//! What describes a guest on the command line, on every verb that plans one.
+//! The description of a guest on the command line, on every verb that plans one.
 
 use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
 use super::wish::{CellsArg, number, word};
@@ -13,7 +13,7 @@ use clap::{Args, ValueHint};
 use gpuvm_core::versions::Stack;
 use std::path::PathBuf;
 
-/// What describes a guest, on every verb that plans one.
+/// The description of a guest, on every verb that plans one.
 #[derive(Debug, Clone, Args)]
 pub struct GuestArgs {
     /// Domain name
@@ -39,7 +39,7 @@ pub struct GuestArgs {
     /// Its GPUs.
     #[command(flatten)]
     pub gpus: GpuArgs,
-    /// What it gets with them.
+    /// Its resources beside them.
     #[command(flatten)]
     pub shape: ShapeArgs,
     /// Use the placement in this file (from `plan --json`)
@@ -71,12 +71,12 @@ pub struct GuestArgs {
     /// 100MB/s:200MB/s:4M.
     #[arg(verbatim_doc_comment, long, value_name = "NAME[,KEY=VALUE]", help_heading = NETWORK)]
     pub network: Vec<NicWish>,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
     /// libvirt and QEMU of the recorded host
     ///
-    /// Requires --host. Such as libvirt=12.9,qemu=11.1: they decide what a domain XML may use.
+    /// Requires --host. Versions such as libvirt=12.9,qemu=11.1, on which the domain XML depends.
     /// Default: those of the record; a record without them is taken to have those of Debian 13.
     #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
     pub assume: Option<Stack>,
@@ -114,7 +114,7 @@ pub struct GpuArgs {
     pub gpu_model: Option<String>,
 }
 
-/// What a guest gets with its GPUs, and how it is placed.
+/// The resources that a guest gets with its GPUs, and its placement.
 #[derive(Debug, Clone, Args)]
 pub struct ShapeArgs {
     /// Pass through N NICs or the NIC at address BDF
@@ -199,7 +199,7 @@ pub struct ShapeArgs {
     /// Number of guest NUMA cells
     ///
     /// per-node and auto give one for each host node in use. In a single cell over several host
-    /// nodes the guest cannot tell near memory from far memory.
+    /// nodes the guest cannot distinguish near and far memory.
     #[arg(long, value_name = "auto|per-node|N", default_value = "auto")]
     #[arg(help_heading = CPU, hide_short_help = true)]
     pub cells: CellsArg,
@@ -256,7 +256,7 @@ pub struct ShapeArgs {
     pub l3: Option<L3Wish>,
 }
 
-/// Where what is taken is read from.
+/// The sources of the occupancy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct TakenArgs {
     /// Ignore existing domains

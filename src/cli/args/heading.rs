@@ -1,9 +1,9 @@
 //! Headings of options in help and man pages: an option that several verbs take stands under the
 //! same one in all of them.
 
-/// What the guest is: its name, its template.
+/// The guest itself: its name, its template.
 pub const GUEST: &str = "Guest";
-/// What is passed through.
+/// Passed-through functions.
 pub const DEVICES: &str = "GPUs and devices";
 /// vCPUs, memory, and how they are bound.
 pub const CPU: &str = "CPU and memory";
@@ -13,7 +13,7 @@ pub const PLACEMENT: &str = "Placement";
 pub const DISKS: &str = "Disks";
 /// NICs on libvirt's networks.
 pub const NETWORK: &str = "Network";
-/// What cloud-init is told.
+/// Settings for cloud-init.
 pub const FIRST_BOOT: &str = "First boot (cloud-init)";
 /// Which hosts are asked.
 pub const HOSTS: &str = "Hosts";
@@ -21,5 +21,5 @@ pub const HOSTS: &str = "Hosts";
 pub const PICTURE: &str = "Picture";
 /// How the verb goes about it.
 pub const BEHAVIOUR: &str = "Behaviour";
-/// What every verb takes.
+/// The options of every verb.
 pub const GLOBAL: &str = "Global options";

@@ -1,4 +1,4 @@
-//! What the help of every verb has in common: the groups of verbs, the last line of `-h`, the exit
+//! Parts shared by the help of every verb: the groups of verbs, the last line of `-h`, the exit
 //! status.
 
 use super::heading::GLOBAL;
@@ -6,7 +6,7 @@ use super::late;
 use clap::Command;
 use std::fmt::Write as _;
 
-/// The verbs by what they are for, as `gpuvm -h` and gpuvm(1) list them.
+/// The verbs by purpose, as `gpuvm -h` and gpuvm(1) list them.
 pub const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Guests",
@@ -52,7 +52,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("This program", &["completions", "man", "schema", "help"]),
 ];
 
-/// What clap's own verb does; it is not among the types.
+/// The help of clap's own verb; it is not among the types.
 const HELP: &str = "Print the help of a command";
 
 /// The last line of `gpuvm -h`; gpuvm(1) lists the other pages of the manual.

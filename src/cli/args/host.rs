@@ -73,14 +73,13 @@ pub enum HostVerb {
     #[command(after_long_help = SHOW)]
     #[command(group = about_records())]
     Show(Late<HostShowArgs>),
-    /// Find what will go wrong with GPU guests on this host
+    /// Find problems that GPU guests would have on this host
     ///
-    /// Reads the host and applies rules in the order in which users meet what they find: the IOMMU
-    /// is off, a driver or the console has the GPU, its group is shared, it does not answer or
-    /// cannot be reset, its memory has no address, locked memory is limited, and more;
-    /// gpuvm-codes(7) lists them. Changes nothing, and needs no libvirt. What cannot be read is
-    /// listed as not checked. The exit status is 3 if there is an error, 0 if there are only
-    /// warnings and notes.
+    /// Reads the host and applies rules in the order in which users meet the problems: the IOMMU is
+    /// off, a driver or the console has the GPU, its group is shared, it does not answer or cannot
+    /// be reset, its memory has no address, locked memory is limited, and more; gpuvm-codes(7)
+    /// lists them. Changes nothing, and needs no libvirt. Unreadable facts are listed as not
+    /// checked. The exit status is 3 if there is an error, 0 if there are only warnings and notes.
     #[command(after_long_help = DOCTOR)]
     #[command(group = about_records())]
     Doctor(Late<HostDoctorArgs>),
@@ -96,8 +95,8 @@ pub enum HostVerb {
     ///
     /// For each pair that meets below a switch: whether writes and reads of the GPU's memory go
     /// through the switch or over the root complex, which halves their rate, and the register that
-    /// decides it. Pairs of GPUs with NVLinks are left out. GB/S is what the slowest link carries,
-    /// as NCCL counts. Changes nothing; `host doctor` says what to change.
+    /// decides it. Pairs of GPUs with NVLinks are left out. GB/S is the rate of the slowest link,
+    /// as NCCL counts. Changes nothing; `host doctor` names the remedy.
     #[command(after_long_help = P2P)]
     #[command(group = about_records())]
     P2p(Late<P2pArgs>),
@@ -149,8 +148,8 @@ pub enum HostVerb {
     ///
     /// A change of files, tuning, trust or a bridge.
     ///
-    /// Restores files to the byte; later edits of other lines stay, and so do settings that
-    /// somebody else has changed since. Run again, it reverts the change before.
+    /// Restores files to the byte; later edits of other lines stay, and so do settings that others
+    /// have changed since. Run again, it reverts the change before.
     #[command(after_long_help = UNDO)]
     Undo(Late<HostUndoArgs>),
     /// Record this machine in a file for --host
@@ -186,8 +185,8 @@ pub struct HostDoctorArgs {
     pub fix: bool,
     /// Search a kernel log as well; `-`: standard input
     ///
-    /// Output of `journalctl -k` or `dmesg`. Finds errors that no file tells, such as Xid, AER and
-    /// VFIO messages, each with the rule that it belongs to.
+    /// Output of `journalctl -k` or `dmesg`. Finds errors recorded only in the kernel log, such as
+    /// Xid, AER and VFIO messages, each with the rule that it belongs to.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub journal: Option<PathBuf>,
 }
@@ -211,7 +210,7 @@ pub struct P2pArgs {
     /// Only pairs of functions that this guest has
     #[arg(long, value_name = "NAME")]
     pub guest: Option<String>,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
 }
@@ -366,7 +365,7 @@ pub struct HostTrustArgs {
     /// one-tenant or strangers
     #[arg(value_enum, hide_possible_values = true, value_name = "GUESTS")]
     pub guests: Option<TrustArg>,
-    /// Forget what was set
+    /// Forget the setting
     #[arg(long, conflicts_with = "guests")]
     pub unset: bool,
     /// Print the steps and change nothing

@@ -10,8 +10,8 @@ use crate::tune::Item;
 use crate::tune::items::{Never, PinOrder, Virtio};
 use gpuvm_ops::tune::convert::Convert;
 
-/// Reads the words that every thing takes, and its own values with `value`; `kinds` says what these
-/// are.
+/// Reads the words that every setting takes, and its own values with `value`; `kinds` describes
+/// these.
 fn item<T>(
     text: &str,
     kinds: &str,

@@ -51,7 +51,7 @@ pub struct LockArgs {
     /// Time limit for another change of this host to finish
     ///
     /// 0 does not wait.
-    // A change holds the lock from the reading of what is taken to the definition of the domain,
+    // A change holds the lock from the reading of the occupancy to the definition of the domain,
     // which takes seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
@@ -100,8 +100,8 @@ pub struct StartArgs {
 pub struct OnlyArgs {
     /// Refuse a domain of another UUID
     ///
-    /// For scripts: `gpuvm show NAME --json` has the UUID. It is compared again once no other change
-    /// can come in between.
+    /// For scripts: `gpuvm show NAME --json` has the UUID. It is compared again once no other
+    /// change can come in between.
     #[arg(long, value_name = "UUID", help_heading = GUEST, hide_short_help = true)]
     pub uuid: Option<String>,
 }

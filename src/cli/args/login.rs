@@ -56,14 +56,14 @@ pub struct ShellArgs {
 pub struct LoginArgs {
     /// User in the guest
     ///
-    /// Default: the one that `create --user` was given, as the domain's record has it. What the
-    /// guest itself reports is not used.
+    /// Default: the one of `create --user`, as the domain's record has it. Reports of the guest are
+    /// not used.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Address of the guest, which you answer for
     ///
     /// Without it, gpuvm connects only where this host's neighbour table (ARP, NDP) has the guest's
-    /// MAC address on the guest's own bridge; what the guest's agent reports is not enough. Needed
+    /// MAC address on the guest's own bridge; a report of the guest's agent is not enough. Needed
     /// for guests that this host cannot see, such as on macvtap or with a virtual function. ssh
     /// then asks about an unknown host key.
     #[arg(long, value_name = "IP")]

@@ -103,7 +103,7 @@ pub struct ExportArgs {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t, hide_default_value = true)]
     #[arg(hide_possible_values = true, help_heading = BEHAVIOUR)]
     pub format: ExportFormat,
-    /// With --format kubevirt: print what the cluster needs
+    /// With --format kubevirt: print the cluster's settings
     ///
     /// The part of its KubeVirt that permits the guest's devices, for `kubectl patch`, in place of
     /// the VirtualMachine. JSON has both.
@@ -157,8 +157,8 @@ pub struct CreateArgs {
     pub reserve_pages: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe ports
-    /// that do not redirect; the plan names the guests or ports.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe
+    /// ports that do not redirect; the plan names the guests or ports.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// Allow `gpuvm make-room` to move the guest
@@ -169,14 +169,15 @@ pub struct CreateArgs {
     pub movable: bool,
     /// Allow overwriting drives that contain data
     ///
-    /// The guest may overwrite what is on the drives that it is given. Without this option gpuvm
-    /// asks, and refuses if there is no terminal.
+    /// The guest may overwrite all data on its drives. Without this option gpuvm asks, and refuses
+    /// if there is no terminal.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_data_loss: bool,
     /// Do nothing if the guest exists as requested
     ///
     /// Requires the name, or a plan, which has one. A guest of that name that is off is started,
-    /// unless --no-start is given. A domain of that name that differs is refused, with what differs.
+    /// unless --no-start is given. A domain of that name that differs is refused, with what
+    /// differs.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub if_absent: bool,
     /// Define it without starting it
@@ -187,8 +188,8 @@ pub struct CreateArgs {
     pub no_wait: bool,
     /// Time limit for the guest's address
     ///
-    /// Ctrl-C while it waits leaves the guest running, and ends with 130; before, it removes what was
-    /// made.
+    /// Ctrl-C while it waits leaves the guest running, and ends with 130; before, it removes the
+    /// new guest.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     #[arg(help_heading = BEHAVIOUR, hide_short_help = true)]
     pub wait: u64,

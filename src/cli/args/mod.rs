@@ -154,7 +154,7 @@ const ABOUT_RECORDS: &str = "about-records";
 
 /// Marks a verb that answers about a recorded host, so that an offer of it carries `--host`; all
 /// others are for the machine itself. `host capture` takes a record, too, and is only offered to
-/// record a machine anew.
+/// record a machine again.
 fn about_records() -> ArgGroup {
     ArgGroup::new(ABOUT_RECORDS)
 }
@@ -173,7 +173,7 @@ pub fn is_about_records(verb: &clap::Command) -> bool {
 #[command(name = "gpuvm", version, propagate_version = true)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub struct Cli {
-    /// What holds for every verb.
+    /// The options of every verb.
     #[command(flatten)]
     pub global: Global,
     /// The verb.
@@ -181,7 +181,7 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// What holds for every verb.
+/// The options of every verb.
 #[derive(Debug, Clone, Args)]
 pub struct Global {
     /// Use a recorded host instead of this machine
@@ -215,7 +215,7 @@ pub struct Global {
     /// Suppress progress and warnings
     #[arg(short, long, global = true, display_order = 103, help_heading = GLOBAL)]
     pub quiet: bool,
-    /// Print what is done to stderr (-vv: everything)
+    /// Log each step to stderr (-vv: everything)
     ///
     /// Each line begins with the seconds since the start. Once: programs that run, files written,
     /// and libvirt calls that change something or take longer than 1 s, each with its duration.
@@ -310,8 +310,8 @@ pub enum Verb {
     ///
     /// Refused before anything changes if a device is missing (with the command that brings it
     /// back), or if the host, a process or another guest uses it. gpuvm checks each device again
-    /// right before it resets it, takes it from its driver or configures it: a device that somebody
-    /// else took meanwhile is left alone, also when the start is undone.
+    /// right before it resets it, takes it from its driver or configures it: a device that others
+    /// took meanwhile is left alone, also when the start is undone.
     #[command(after_long_help = examples::START)]
     Start(Late<StartArgs>),
     /// Shut a guest down
@@ -372,10 +372,10 @@ pub enum Verb {
     Logs(Late<LogsArgs>),
     /// Log in to a running guest by ssh
     ///
-    /// Runs `ssh` with the guest's address, waiting for it and for the guest's ssh server if the guest
-    /// has just started. If the guest accepts no key of yours, says which it accepts. Host keys
-    /// are stored by the guest's UUID and accepted without a question at the first login, so that a
-    /// new guest at a reused address causes no warning; StrictHostKeyChecking yes in the ssh
+    /// Runs `ssh` with the guest's address, waiting for it and for the guest's ssh server if the
+    /// guest has just started. If the guest accepts no key of yours, says which it accepts. Host
+    /// keys are stored by the guest's UUID and accepted without a question at the first login, so
+    /// that a new guest at a reused address causes no warning; StrictHostKeyChecking yes in the ssh
     /// configuration is respected. A guest on another machine (--connect) is reached through that
     /// machine. Under sudo, `ssh` runs as the calling user, with that user's keys. Exits with the
     /// status of `ssh`.
@@ -402,10 +402,10 @@ pub enum Verb {
     Shell(Late<ShellArgs>),
     /// Change the vCPUs, memory, GPUs, NICs and drives of a domain
     ///
-    /// The domain is planned again with what it keeps: devices, disks, NICs, UUID and name;
-    /// everything else in its definition stays byte for byte. Pins, NUMA cells, queues and threads
-    /// are adjusted if the domain has them; values set by hand are kept. Works on any libvirt
-    /// domain, also one that gpuvm did not create.
+    /// The domain is planned again with the parts that it keeps: devices, disks, NICs, UUID and
+    /// name; everything else in its definition stays byte for byte. Pins, NUMA cells, queues and
+    /// threads are adjusted if the domain has them; values set by hand are kept. Works on any
+    /// libvirt domain, also one that gpuvm did not create.
     ///
     /// A running guest gets its new size at its next start. If the new size does not fit, the
     /// nearest sizes that do are listed.
@@ -445,17 +445,17 @@ pub enum Verb {
     /// import only bundles of your own hosts.
     #[command(after_long_help = clone::IMPORT)]
     Import(Late<ImportArgs>),
-    /// Delete a domain and what was created for it
+    /// Delete a domain and the objects created for it
     ///
     /// Lists everything that will be deleted, then asks for the domain's name, or takes --yes.
     /// Deletes a disk only if `create` made it for this very domain, the domain still has it, and
-    /// no other domain, running or defined, uses it or an image on top of it under any name. A
-    /// base image with overlays of other guests, as `clone --overlay` makes, stays until the last
-    /// of them is deleted; `gpuvm disk list NAME` shows the users of each disk. Everything else
-    /// stays and is listed with the command that removes it, such as the disks of a copy
-    /// (virt-clone, `virsh define` of an edited definition). A GPU or virtual function that
-    /// another guest runs with by now, or that a process has open, is left alone as well: it is
-    /// not reset, not rebound to another driver and not reconfigured. Also as `gpuvm rm`.
+    /// no other domain, running or defined, uses it or an image on top of it under any name. A base
+    /// image with overlays of other guests, as `clone --overlay` makes, stays until the last of
+    /// them is deleted; `gpuvm disk list NAME` shows the users of each disk. Everything else stays
+    /// and is listed with the command that removes it, such as the disks of a copy (virt-clone,
+    /// `virsh define` of an edited definition). A GPU or virtual function that another running
+    /// guest has since taken, or that a process has open, is left alone as well: it is not reset,
+    /// not rebound to another driver and not reconfigured. Also as `gpuvm rm`.
     #[command(after_long_help = examples::DELETE)]
     #[command(alias = "rm")]
     Delete(Late<DeleteArgs>),
@@ -533,7 +533,7 @@ pub enum Verb {
     /// open devices and disks, the host's settings and, if its agent answers, its own view) with
     /// its live XML, the live XML with the definition that the next start uses, the definition with
     /// the request if gpuvm created it, and all of it with the rules of `check`. Each difference
-    /// names what was expected, what was found, where, and what to do.
+    /// names the expected and the found value, its place, and the remedy.
     ///
     /// Changes nothing. Exits with 3 if something differs, and with 1 if the comparison failed,
     /// with --all for any domain.
@@ -595,10 +595,10 @@ pub enum Verb {
     History(Late<HistoryArgs>),
     /// Revert the last change of a domain
     ///
-    /// Restores the definition to the byte, and what was changed on the host for it. A running
-    /// guest gets its pins and bandwidths back if the change was made live; everything else takes
-    /// effect at its next start. Run again, it reverts the change before. What `create` made is
-    /// removed by `delete`.
+    /// Restores the definition to the byte, and the host's settings changed for it. A running guest
+    /// gets its pins and bandwidths back if the change was made live; everything else takes effect
+    /// at its next start. Run again, it reverts the change before. Use `delete` to remove objects
+    /// made by `create`.
     #[command(after_long_help = undo::UNDO)]
     Undo(Late<UndoArgs>),
     /// Finish or revert an interrupted change
@@ -738,7 +738,7 @@ pub struct RecoverArgs {
     pub dry_run: bool,
     /// Forget the change and leave its effects
     ///
-    /// Lists what is left.
+    /// Lists the remains.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub discard: bool,
     /// Power this guest off if its change requires it
@@ -748,7 +748,7 @@ pub struct RecoverArgs {
     /// Repeatable.
     #[arg(long, value_name = "NAME")]
     pub end: Vec<String>,
-    /// Release what is reserved for undefined guests
+    /// Release resources reserved for undefined guests
     ///
     /// Huge pages, settings of virtual functions, and the history of guests that were undefined by
     /// other means.

@@ -27,10 +27,10 @@ pub struct NcclArgs {
     /// gets none.
     #[arg(long, group = "nccl_change")]
     pub install: bool,
-    /// Remove what --install and the seed wrote
+    /// Remove files written by --install and the seed
     ///
-    /// Removes what gpuvm wrote and nobody has changed since, and its line in /etc/nccl.conf, and
-    /// brings back what is kept as NAME.before-gpuvm. Everything else stays and is named.
+    /// Removes files of gpuvm that are unchanged since, and its line in /etc/nccl.conf, and
+    /// restores files kept as NAME.before-gpuvm. Everything else stays and is named.
     #[arg(long, group = "nccl_change", conflicts_with = "install")]
     pub uninstall: bool,
     /// Exit with 3 if anything would change

@@ -70,22 +70,22 @@ pub enum NetworkVerb {
     /// Revert the last change or the deletion of a network
     ///
     /// `create --replace` and `delete` save the network in /var/lib/gpuvm/networks. Restores its
-    /// definition, including the UUID, its state and its autostart. Refused if somebody has edited
-    /// it since, unless --force is given. Lists guests that lose their links, then asks, or takes
+    /// definition, including the UUID, its state and its autostart. Refused if it has been edited
+    /// since, unless --force is given. Lists guests that lose their links, then asks, or takes
     /// --yes. Virtual functions stay as they are.
     #[command(after_long_help = UNDO)]
     Undo(Late<NetworkUndoArgs>),
     /// Manage bridges over the host's own NICs
     #[command(subcommand)]
     HostBridge(HostBridgeVerb),
-    /// Find what breaks a guest's network path
+    /// Find faults in a guest's network path
     ///
     /// Follows the path from each of the guest's NICs to the host's NIC. Each hop is ok, broken or
     /// not checked: the guest's own NIC (through its agent), the link, the libvirt network, tap,
     /// macvtap or virtual function, the bridge and its spanning tree state, bonds, VLANs and NICs
     /// below it, the MTU of each, DHCP server, forwarding, firewall (nftables and iptables; traces
-    /// DNS, DHCP and outbound packets through the rules), and the address. Each finding names what
-    /// was expected, what was found, where, and what to do.
+    /// DNS, DHCP and outbound packets through the rules), and the address. Each finding names the
+    /// expected and the found value, its place, and the remedy.
     ///
     /// Changes nothing and sends no packet. Exits with 3 if the path is broken, not for a mere
     /// warning. Only root sees the firewall.

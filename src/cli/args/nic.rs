@@ -48,7 +48,7 @@ pub enum NicVerb {
 /// Arguments of `nic list`.
 #[derive(Debug, Args)]
 pub struct NicListArgs {
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
 }

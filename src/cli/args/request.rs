@@ -1,4 +1,4 @@
-//! From the arguments of a guest to what is asked of the operations. Knows the clock and the user,
+//! Converts the arguments of a guest to requests to the operations. Knows the clock and the user,
 //! which make a name.
 
 use super::program::called_as_vendor;
@@ -17,8 +17,8 @@ use gpuvm_ops::guest::{GuestRequest, NameRequest, PlannedPlace};
 use gpuvm_ops::taken::Taken;
 
 impl GuestArgs {
-    /// What is asked for; an error where the arguments cannot be meant, whatever the host. Made
-    /// once in a run: a name that was asked about is the same a minute later.
+    /// Returns the request; an error where the arguments are invalid on any host. Made once in a
+    /// run: a name that was asked about is the same a minute later.
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
         self.request_named(None)
     }
@@ -46,14 +46,14 @@ impl GuestArgs {
 }
 
 impl PlanArgs {
-    /// What is asked for, as [`GuestArgs::request`].
+    /// Returns the request, as [`GuestArgs::request`].
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
         self.guest.request_named(self.named.as_ref())
     }
 }
 
 impl ExportArgs {
-    /// What is asked for, as [`GuestArgs::request`].
+    /// Returns the request, as [`GuestArgs::request`].
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
         let named = self.of.as_deref().map(DomainName::new).transpose();
         let named = named.map_err(|error| usage(error.to_string(), "`gpuvm export train-a`"))?;
@@ -62,14 +62,14 @@ impl ExportArgs {
 }
 
 impl FleetPlanArgs {
-    /// What is asked for, as [`GuestArgs::request`].
+    /// Returns the request, as [`GuestArgs::request`].
     pub fn request(&self) -> anyhow::Result<GuestRequest> {
         self.guest.request_named(self.named.as_ref())
     }
 }
 
 impl CreateArgs {
-    /// What is asked for; an error where the arguments cannot be meant, whatever the host.
+    /// Returns the request; an error where the arguments are invalid on any host.
     pub fn request(&self) -> anyhow::Result<CreateRequest> {
         let mut guest = self.guest.request_named(self.named.as_ref())?;
         guest.request.movable = self.movable;
@@ -197,7 +197,7 @@ fn sorted_out(values: &[Which]) -> (Vec<u32>, Vec<Bdf>) {
     (numbers, bdfs)
 }
 
-/// Refuses options that say something of what the guest does not have.
+/// Refuses options about parts that the guest does not have.
 fn contradictions(gpus: &GpuWish, extras: &Extras, shape: &ShapeArgs) -> anyhow::Result<()> {
     let near = |arg: Option<Near>| arg.is_some_and(|near| near != Near::Any);
     let nics = extras.nics.number() + extras.vfs.number();

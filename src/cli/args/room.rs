@@ -18,7 +18,7 @@ pub struct RoomArgs {
     /// The GPUs of the new guest.
     #[command(flatten)]
     pub gpus: GpuArgs,
-    /// What it gets besides.
+    /// Its further resources.
     #[command(flatten)]
     pub shape: ShapeArgs,
     /// Allow moving this guest; repeatable
@@ -45,11 +45,11 @@ pub struct RoomArgs {
     pub yes: bool,
     /// Print the steps and change nothing
     ///
-    /// A line for each move, and what they cost. Always so with --host, whose guests --domain-xml
+    /// A line for each move, and their cost. Always so with --host, whose guests --domain-xml
     /// names.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
     /// The lock.

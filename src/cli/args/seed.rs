@@ -20,7 +20,7 @@ pub enum NcclArg {
     Conf,
 }
 
-/// What a guest is told at its first start.
+/// A guest's settings at its first start.
 #[derive(Debug, Clone, Args)]
 pub struct SeedArgs {
     /// File of SSH public keys that may log in; repeatable
@@ -72,7 +72,7 @@ pub struct SeedArgs {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NcclArg::Link, hide_default_value = true)]
     #[arg(help_heading = FIRST_BOOT, hide_short_help = true, conflicts_with_all = ["no_nccl", "no_seed"])]
     pub nccl: NcclArg,
-    /// Make a guest that nobody can log in to
+    /// Create a guest without any login
     ///
     /// Without it, a guest of an image is refused if there is no key, no --password-hash and no
     /// --user-data; at a terminal `create` asks.
@@ -93,7 +93,7 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// What is asked for. The password's hash is read here: standard input can be read once.
+    /// Returns the request. The password's hash is read here: standard input can be read once.
     pub fn request(&self) -> anyhow::Result<SeedRequest> {
         Ok(SeedRequest {
             ssh_key: self.ssh_key.clone(),

@@ -1,4 +1,4 @@
-//! Arguments of `set`: what size a guest that is there gets.
+//! Arguments of `set`: the new size of an existing guest.
 
 use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
@@ -76,14 +76,14 @@ pub struct SetArgs {
     /// Pass through N NICs or the NIC at address BDF
     ///
     /// The complete list: a number keeps those that the guest has and adds the nearest to its GPUs,
-    /// or removes the farthest; addresses are exactly those. What stays keeps its place in the
-    /// guest, what is removed returns to its driver. The guest must be off, or --live.
+    /// or removes the farthest; addresses are exactly those. Functions that stay keep their place
+    /// in the guest; removed ones return to their driver. The guest must be off, or --live.
     #[arg(long, value_name = "N|BDF", group = "sizes", group = "near-nics", help_heading = DEVICES)]
     pub nic: Vec<Which>,
     /// Pass through N virtual functions or that at BDF
     ///
     /// The complete list, as for --nic, with the keys of `create`. Those that stay keep their MAC
-    /// address and what is not given.
+    /// address and unnamed keys.
     #[arg(
         long,
         value_name = "N|BDF[,KEY=VALUE]",
@@ -133,8 +133,8 @@ pub struct SetArgs {
     /// NIC on this libvirt network; repeatable
     ///
     /// The complete list of NICs on networks, with the keys of `create`. An existing NIC, matched
-    /// by mac= or else by its network, keeps its place, its MAC address and what is not given.
-    /// Others are removed, new ones get a root port.
+    /// by mac= or else by its network, keeps its place, its MAC address and unnamed keys. Others
+    /// are removed, new ones get a root port.
     #[arg(long, value_name = "NAME[,KEY=VALUE]", group = "sizes", help_heading = NETWORK)]
     pub network: Vec<NicWish>,
     /// Remove all NICs on networks
@@ -142,21 +142,22 @@ pub struct SetArgs {
     pub no_network: bool,
     /// Change running guests as well
     ///
-    /// NICs, virtual functions and NVMe drives are attached to free root ports and detached once the
-    /// guest releases them; NICs on networks get new bandwidth limits. vCPUs are plugged up to --max-vcpus, and unplugged down to those with which
-    /// the guest started. The running guest and its next start are both changed, or neither.
+    /// NICs, virtual functions and NVMe drives are attached to free root ports and detached once
+    /// the guest releases them; NICs on networks get new bandwidth limits. vCPUs are plugged up to
+    /// --max-vcpus, and unplugged down to those with which the guest started. The running guest and
+    /// its next start are both changed, or neither.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub live: bool,
     /// Accept an NVLink fabric shared with other guests
     ///
-    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe ports
-    /// that do not redirect; the plan names the guests or ports.
+    /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe
+    /// ports that do not redirect; the plan names the guests or ports.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_shared_fabric: bool,
     /// Allow overwriting drives that contain data
     ///
-    /// The guest may overwrite what is on the drives that it is given. Without this option gpuvm
-    /// asks, and refuses if there is no terminal.
+    /// The guest may overwrite all data on its drives. Without this option gpuvm asks, and refuses
+    /// if there is no terminal.
     #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
     pub accept_data_loss: bool,
     /// Use huge pages
@@ -173,7 +174,7 @@ pub struct SetArgs {
     /// commas.
     #[arg(long, value_name = "RULE", value_parser = word::<Rule>(), value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<Rule>,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
     /// libvirt and QEMU of the recorded host
@@ -193,7 +194,7 @@ pub struct SetArgs {
 }
 
 impl SetArgs {
-    /// What they ask for.
+    /// Returns their request.
     pub fn wanted(&self, world: &World) -> anyhow::Result<SetRequest> {
         let source = Source::named_by(&self.name, world);
         Ok(SetRequest {

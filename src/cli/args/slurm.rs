@@ -137,8 +137,8 @@ pub struct SlurmPrologArgs {
     pub max_job_memory: Option<MemSize>,
     /// Image that a job may choose; repeatable
     ///
-    /// In its comment, besides the image after `--`. Without this option it can choose no other. Separate
-    /// several by commas.
+    /// In its comment, besides the image after `--`. Without this option it can choose no other.
+    /// Separate several by commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = GUEST)]
     pub job_image: Vec<ImageName>,
     /// Slurm.

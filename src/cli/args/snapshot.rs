@@ -31,8 +31,8 @@ pub enum SnapshotVerb {
     /// Works on any libvirt domain that is off and whose disks are qcow2 images; read-only disks,
     /// such as the seed, are skipped. Refused with raw images (`gpuvm tune NAME --convert
     /// DISK=qcow2`), passed-through drives and partitions, and disks shared with others. Snapshots
-    /// are stored in the images: what the guest writes afterwards takes additional space. Firmware
-    /// settings are not included.
+    /// are stored in the images: later writes of the guest take additional space. Firmware settings
+    /// are not included.
     #[command(after_long_help = CREATE)]
     Create(Late<SnapshotCreateArgs>),
     /// List the snapshots of a guest
@@ -73,7 +73,7 @@ pub struct SnapshotCreateArgs {
 /// Arguments of `snapshot revert` and `snapshot delete`.
 #[derive(Debug, Args)]
 pub struct SnapshotChangeArgs {
-    /// What `create` takes.
+    /// The arguments of `create`.
     #[command(flatten)]
     pub of: SnapshotCreateArgs,
     /// Do not ask for confirmation

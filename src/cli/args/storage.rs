@@ -1,4 +1,4 @@
-//! Options of a guest's disks: what it boots from and where its data goes.
+//! Options of a guest's disks: its boot disk and its data disk.
 
 use super::heading::DISKS;
 use super::program::called_as_vendor;
@@ -17,15 +17,15 @@ use std::str::FromStr;
 pub struct BackingArgs {
     /// Accept this backing file of an image; repeatable
     ///
-    /// An image that is used as it is may name backing files in its own directory only. Others, also
-    /// those further down its chain, and URLs are refused unless named here: a guest may have
+    /// An image that is used as it is may name backing files in its own directory only. Others,
+    /// also those further down its chain, and URLs are refused unless named here: a guest may have
     /// written the header of the image.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     #[arg(help_heading = DISKS, hide_short_help = true)]
     pub accept_backing: Vec<String>,
 }
 
-/// What a guest's disks are made of.
+/// The parts of a guest's disks.
 #[derive(Debug, Clone, Args)]
 pub struct StorageArgs {
     /// Image for the boot disk; `none`: a blank disk
@@ -113,7 +113,7 @@ pub struct StorageArgs {
 }
 
 impl StorageArgs {
-    /// What is asked for; an error where a size cannot be one.
+    /// Returns the request; an error where a size is invalid.
     pub fn request(&self) -> anyhow::Result<StorageRequest> {
         if let (Some(ImageArg::Named(image)), Some(_)) = (&self.image, &self.disk_dir) {
             let what = format!("--disk-dir is for a blank boot disk, and --image names {image}");

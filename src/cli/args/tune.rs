@@ -1,4 +1,4 @@
-//! Arguments of `tune`: which domains, and what becomes of each setting.
+//! Arguments of `tune`: the domains, and the change of each setting.
 
 use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, GUEST, NETWORK, PLACEMENT};
@@ -51,7 +51,7 @@ pub struct TuneArgs {
     /// The default if no setting is named.
     #[arg(long, help_heading = GUEST)]
     pub all_settings: bool,
-    /// What becomes of each setting.
+    /// The change of each setting.
     #[command(flatten)]
     pub items: ItemArgs,
     /// Rules to relax
@@ -60,12 +60,12 @@ pub struct TuneArgs {
     /// commas. The guest's own GPUs are accepted even if they form no NVLink partition.
     #[arg(long, value_name = "RULE", value_parser = word::<Rule>(), value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<Rule>,
-    /// What is taken.
+    /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
     /// libvirt and QEMU of the recorded host
     ///
-    /// Requires --host. Such as libvirt=12.9,qemu=11.1: they decide what a domain XML may use.
+    /// Requires --host. Versions such as libvirt=12.9,qemu=11.1, on which the domain XML depends.
     /// Default: those of the record; a record without them is taken to have those of Debian 13.
     #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
     pub assume: Option<Stack>,
@@ -109,7 +109,7 @@ pub struct TuneArgs {
     pub lock: LockArgs,
 }
 
-/// What becomes of each setting.
+/// The change of each setting.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ItemArgs {
     /// vCPU pinning
@@ -179,7 +179,7 @@ pub struct ItemArgs {
     ///
     /// Each access of the guest to an emulated register leaves it for QEMU. Refused where the guest
     /// may lack the drivers: Windows without a disk on virtio, and macOS. Disks get other names
-    /// (sda becomes vda), so an /etc/fstab that names disks has to be changed before. Not part of
+    /// (sda becomes vda), so an /etc/fstab that names disks must be changed before. Not part of
     /// --all-settings; `undo` brings the old devices back.
     #[arg(long, help_heading = DEVICES, hide_short_help = true)]
     pub convert_devices: bool,
@@ -343,7 +343,7 @@ impl TuneArgs {
         used.into_iter().filter(|(is_used, _)| *is_used).map(|(_, warning)| warning).collect()
     }
 
-    /// What they ask for.
+    /// Returns their request.
     pub fn wanted(&self, world: &World) -> Tune {
         let sources = self.targets.iter().map(|target| Source::named_by(target, world));
         Tune {
@@ -360,7 +360,7 @@ impl TuneArgs {
     }
 }
 
-/// What becomes of each setting: all where none is named, else what is named.
+/// The action on each setting: all where none is named, else the named ones.
 fn items(args: &ItemArgs, all: bool) -> Items {
     let all = all || args.name_none();
     let base = if all { Items::all() } else { Items::default() };
@@ -380,7 +380,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
             unnamed.remove(&name);
         }
     }
-    /// What is named, else what holds without.
+    /// The named item, else the default.
     fn or<T: Clone>(named: &Option<Item<T>>, base: Item<T>) -> Item<T> {
         named.clone().unwrap_or(base)
     }

@@ -36,10 +36,10 @@ pub struct UndoArgs {
     pub names: Vec<String>,
     /// Undo despite later changes, which are lost
     ///
-    /// Edits of the definition by other means since then are lost; --diff shows them. What the
+    /// Edits of the definition by other means since then are lost; --diff shows them. Data that the
     /// guest has written to a disk since its conversion stays in the new image, which is not
-    /// deleted. The reverting or deleting of a snapshot, which nothing takes back, is only taken out
-    /// of the history.
+    /// deleted. Reverting or deleting a snapshot cannot be undone; its entry is only removed from
+    /// the history.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
     /// Do not ask for confirmation

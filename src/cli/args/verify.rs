@@ -69,7 +69,7 @@ pub struct CheckArgs {
     pub taken: TakenArgs,
     /// libvirt and QEMU of the recorded host
     ///
-    /// Requires --host. Such as libvirt=12.9,qemu=11.1: they decide what a domain XML may use.
+    /// Requires --host. Versions such as libvirt=12.9,qemu=11.1, on which the domain XML depends.
     /// Default: those of the record; a record without them is taken to have those of Debian 13.
     #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
     pub assume: Option<Stack>,

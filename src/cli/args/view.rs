@@ -4,14 +4,14 @@ use super::heading::{BEHAVIOUR, PICTURE};
 use clap::{Args, ValueHint};
 use std::path::{Path, PathBuf};
 
-/// Where a picture goes, and what is in it.
+/// The file of a picture, and its content.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ViewArgs {
     /// Write a page with a picture to FILE; `-`: stdout
     ///
-    /// One HTML file that loads nothing: the picture of --svg, guests with their isolation, devices,
-    /// distances, IOMMU groups, what changes and why, and the document of --json. The same input
-    /// gives the same bytes. A file that exists is replaced only if gpuvm made it.
+    /// One HTML file that loads nothing: the picture of --svg, guests with their isolation,
+    /// devices, distances, IOMMU groups, what changes and why, and the document of --json. The same
+    /// input gives the same bytes. A file that exists is replaced only if gpuvm made it.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = PICTURE)]
     pub html: Option<PathBuf>,
     /// Write a picture to FILE; `-`: stdout

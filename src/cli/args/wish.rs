@@ -52,13 +52,13 @@ pub fn word_of<T: Spelled + Send + Sync>(values: Vec<T>) -> impl TypedValueParse
         .map(|word| T::of_word(&word).expect("one of the words that the parser takes"))
 }
 
-/// Reads the pages of a guest that is there: what it gets is not left to a plan.
+/// Reads the pages of an existing guest: its pages are not left to a plan.
 pub fn chosen_pages() -> impl TypedValueParser<Value = HugePages> {
     let all = HugePages::all().into_iter();
     word_of(all.filter(|pages| *pages != HugePages::Auto).collect())
 }
 
-/// Reads a number. One with a sign would be read as a change of what there is.
+/// Reads a number. One with a sign would be read as a relative change.
 pub fn number(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number) if !text.starts_with('+') => Ok(number),

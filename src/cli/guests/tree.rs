@@ -44,7 +44,7 @@ pub enum Value {
 pub struct Fault {
     /// Where.
     pub at: Spot,
-    /// What.
+    /// The reason.
     pub why: String,
 }
 

@@ -101,7 +101,7 @@ fn text(topology: &Topology, degraded: &[String], all: bool, width: usize) -> St
     text
 }
 
-/// Returns what could not be read, and the source of the fabric's data.
+/// Returns the facts that could not be read, and the source of the fabric's data.
 fn notes(topology: &Topology, width: usize) -> String {
     let fabric = topology.fabric();
     let source = fabric.source.iter().filter(|_| fabric.board.is_some());

@@ -181,7 +181,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Returns what an admin should notice: a slow link, virtual functions, use by the host.
+/// Returns the remarkable facts: a slow link, virtual functions, use by the host.
 fn remarks(device: &PciDevice) -> Vec<String> {
     let mut remarks: Vec<String> = slow_link(device).into_iter().collect();
     match &device.sriov {

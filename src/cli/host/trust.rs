@@ -18,7 +18,7 @@ pub(in crate::cli) struct Answer {
     /// Why it is not read, so that guests are treated as strangers; none: it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     unread: Option<String>,
-    /// What that means for guests that are not isolated on NVLink.
+    /// The consequence for guests that are not isolated on NVLink.
     advice: Cow<'static, str>,
 }
 

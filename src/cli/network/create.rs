@@ -38,7 +38,7 @@ pub(in crate::cli) struct Preview<'a> {
     xml: String,
     /// The steps.
     steps: &'a [Step],
-    /// What guests and the host would lose.
+    /// The losses of guests and the host.
     lost: &'a [String],
     /// Notes.
     notes: &'a [String],
@@ -121,7 +121,7 @@ fn preview(
     Ok(())
 }
 
-/// Prints what guests and the host would lose.
+/// Prints the losses of guests and the host.
 pub(super) fn would(lost: &[String], cx: &Context<'_>) {
     for line in lost {
         cx.output.progress(&format!("this would {line}"));

@@ -213,7 +213,7 @@ mod tests {
         assert!(admin("--image debian-12 --no-wait --accept-shared-fabric").is_ok());
     }
 
-    /// What becomes of the admin's options by a comment of a job with two CPUs.
+    /// The admin's options after a comment of a job with two CPUs.
     fn obeyed(line: &str, more: &[&str], comment: &str) -> anyhow::Result<CreateArgs> {
         let mut create = admin(line)?;
         let command = SlurmPrologArgs::augment_args(Command::default().no_binary_name(true));

@@ -4,7 +4,7 @@
 pub(super) fn short(bytes: u64) -> String {
     let (mut value, mut unit) = (bytes as f64, "");
     for next in ["K", "M", "G", "T", "P", "E"] {
-        // What would round to four digits takes the next unit.
+        // A value that would round to four digits takes the next unit.
         if value < 999.5 {
             break;
         }

@@ -270,7 +270,7 @@ impl Shown<'_> {
         self.selected = guests.get(at).map(|guest| guest.name.clone());
     }
 
-    /// What `verify` finds of a guest, in lines.
+    /// The findings of `verify` in a guest, in lines.
     fn verified(&self, name: &str, width: usize) -> Vec<String> {
         // Warnings would be written over the screen; and a broken connection stays broken.
         let mut global = self.cx.global.clone();

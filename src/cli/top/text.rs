@@ -1,4 +1,4 @@
-//! Findings, and what vCPUs wait for, as they are printed below the table.
+//! Findings, and the holders that vCPUs wait for, as they are printed below the table.
 
 use gpuvm_core::load::{GuestLoad, LoadFinding, LoadReport, ThreadKind};
 use std::fmt::Write as _;

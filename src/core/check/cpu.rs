@@ -109,8 +109,8 @@ fn partly<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
         live_pins(guest).map(|pin| pin.of.value).filter(|vcpu| *vcpu < vcpus).collect();
     let Some(first) = live_pins(guest).next() else { return };
     let left = vcpus.saturating_sub(u32::try_from(pinned.len()).unwrap_or(u32::MAX));
-    // With a common pin they are elsewhere, if its author chose so; and a pin may be there that cannot
-    // be read.
+    // With a common pin they are elsewhere, if its author chose so; and a pin may be there that
+    // cannot be read.
     let unread = guest.faults.iter().any(|fault| fault.spot.path().contains("/vcpupin"));
     if pinned.is_empty() || left == 0 || guest.default_pin.is_some() || unread {
         return;

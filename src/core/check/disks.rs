@@ -67,7 +67,7 @@ pub enum DiskFault {
 pub struct DiskFact {
     /// Index of the disk in the definition, from 0.
     pub nth: usize,
-    /// What is wrong.
+    /// The fault.
     pub fault: DiskFault,
     /// The file, and why: "/raid/a.raw: domain `b` has it as a disk".
     pub why: String,
@@ -110,7 +110,7 @@ pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
     report.finish()
 }
 
-/// What helps where a file of a disk does not exist.
+/// The remedy where a file of a disk does not exist.
 fn back_or_gone(domain: &DomainXml, disk: Element<'_>) -> String {
     let back = "put the file back where it was";
     match target_of(disk) {

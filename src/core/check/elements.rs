@@ -8,7 +8,7 @@ use crate::domain::read::Spot;
 use crate::domain::{DomainXml, Element};
 use crate::finding::Rule;
 
-/// What its author meant has no effect.
+/// An element that has no effect, unlike its author's intention.
 const DROPPED: Rule = Rule::warning("element-dropped", "a misplaced or misspelt element");
 
 /// An owner's choice, which is easily forgotten.

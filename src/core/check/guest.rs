@@ -98,7 +98,7 @@ pub struct Guest<'t> {
     pub is_pcie: bool,
     /// Whether it starts with QEMU's usual BIOS: it names no firmware.
     pub is_bios: bool,
-    /// Disks and NICs of models that QEMU emulates register by register: what each is.
+    /// Disks and NICs of models that QEMU emulates register by register: the kind of each.
     pub emulated: Vec<At<'t, String>>,
     /// Values that could not be parsed, those of the claims included.
     pub faults: Vec<Fault<'t>>,

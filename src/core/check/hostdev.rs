@@ -43,7 +43,7 @@ const LIMIT: Rule = Rule::warning(
     "maxphysaddr-over-iommu",
     "a guest with passed devices that sees more address bits than the IOMMU has",
 );
-/// SeaBIOS has a fixed window for 64-bit BARs, and leaves what does not fit without an address.
+/// SeaBIOS has a fixed window for 64-bit BARs, and leaves BARs that do not fit without an address.
 const BIOS: Rule = Rule::warning(
     "bios-huge-bars",
     "passed devices whose BARs need 512 GiB of addresses in a guest that starts with BIOS firmware",

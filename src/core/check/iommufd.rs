@@ -56,7 +56,7 @@ pub fn check<'t>(
         let message = format!("{} {version}: {}", defect.of.name(), defect.what);
         report.add(&PEERS, spot, message, format!("{}; {back}", defect.remedy()));
     }
-    // What an argument of QEMU passes is not libvirt's.
+    // A function passed by an argument of QEMU is not libvirt's.
     let by_group = guest.passed.iter().find(|passed| !passed.iommufd && !passed.by_argument);
     if let Some(passed) = by_group {
         let message = "other functions of the guest are passed through by iommufd, and this one by \

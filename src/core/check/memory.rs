@@ -187,7 +187,7 @@ fn pools<'t>(
     report: &mut Report<'t>,
 ) {
     if topology.nodes().iter().all(|node| node.huge_pages.is_empty()) {
-        return; // the record does not tell
+        return; // not in the record
     }
     let Some(asked) = &guest.huge_pages else { return };
     for ((nodes, page), (count, spot)) in wanted_pages(banks, topology) {

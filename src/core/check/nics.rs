@@ -14,14 +14,14 @@ const SOURCE: Rule = Rule::error(
 /// Rules of this module.
 pub const RULES: &[Rule] = &[SOURCE];
 
-/// What keeps a NIC from being connected.
+/// The obstacle to connecting a NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NicFact {
     /// Index of the `<interface>` in the definition, from 0.
     pub nth: usize,
     /// The reason.
     pub why: String,
-    /// What helps.
+    /// The remedy.
     pub hint: String,
 }
 

@@ -35,7 +35,7 @@ const MEMORY: Rule = Rule::warning(
 /// Those of cores and memory, which several can have at once, each slower.
 pub const SHARED: &[Rule] = &[PCPU, CORE, HELPER, MEMORY];
 
-/// What helps where cores are held.
+/// The remedy where cores are held.
 pub fn free_cores(name: &str) -> String {
     format!(
         "`gpuvm tune {} --all-settings --pins auto` finds free cores, or lets its vCPUs float if there are none",

@@ -236,7 +236,7 @@ fn bridges<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) 
     }
 }
 
-/// What helps where a NIC is at another place of its guest bus than NCCL looks at. `named`: the
+/// The remedy where a NIC is at another place of its guest bus than NCCL expects. `named`: the
 /// domain or file, as a command names it.
 pub fn place_hint(named: &str) -> String {
     format!(

@@ -1,4 +1,4 @@
-//! Rules on who has a GPU: the driver that wins at boot, and what holds it now.
+//! Rules on the driver of a GPU: the one that wins at boot, and the present one.
 
 use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
@@ -23,7 +23,7 @@ pub const REPLACEABLE: Rule = Rule::error(
 pub const UNIDENTIFIED: Rule =
     Rule::warning("boot-unidentified", "a drive or a NIC that is listed without its identity");
 
-/// Finds what files that older versions wrote lack.
+/// Finds the parts missing from files that older versions wrote.
 fn files(case: &Case<'_>, report: &mut Report<'_>) {
     for one in case.facts.replaceable.iter().flatten() {
         let (file, program) = (&one.file, &one.program);
@@ -44,7 +44,7 @@ fn files(case: &Case<'_>, report: &mut Report<'_>) {
     }
     for bdf in case.facts.boot_drivers.iter().flat_map(|drivers| &drivers.unidentified) {
         let command = format!("gpuvm device bind {bdf} --at-boot --initramfs");
-        // Only its own driver reads what identifies it.
+        // Only its own driver reads its identity.
         let driver = case.topology.device(*bdf).and_then(|device| device.driver.as_deref());
         let release = driver.is_some_and(is_vfio).then(|| format!("gpuvm device release {bdf}"));
         let hint = match &release {
@@ -174,7 +174,7 @@ fn virqfd(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
     warn(report.add(&DRIVER_FIRST, wrong));
 }
 
-/// Finds what holds GPUs that a driver of the host has.
+/// Finds the holders of GPUs that a driver of the host has.
 fn holders(case: &Case<'_>, report: &mut Report<'_>) {
     let taken = |gpu: &&PciDevice| gpu.driver.as_deref().is_some_and(|driver| !is_vfio(driver));
     let gpus: Vec<&PciDevice> = case.topology.gpus().filter(taken).collect();

@@ -85,7 +85,7 @@ fn console(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Returns what shows that a picture lies in a GPU's memory, and where that is to be seen.
+/// Returns the sign that a picture is in a GPU's memory, and where that is visible.
 fn picture(case: &Case<'_>, gpu: &PciDevice, report: &mut Report<'_>) -> Option<(String, String)> {
     // A driver for displays has its own picture there, and lets it go.
     if gpu.driver.as_deref().is_some_and(|driver| driver.contains("drm")) {

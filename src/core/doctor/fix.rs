@@ -1,4 +1,4 @@
-//! Commands that mend what rules find. Only texts; nothing is run.
+//! Commands that fix findings. Only texts; nothing is run.
 
 use super::Finding;
 use crate::topology::Facts;
@@ -8,7 +8,7 @@ use crate::topology::facts::{BootLoader, InitramfsTool};
 const UPDATE_GRUB: &str = "update-grub";
 /// As [`UPDATE_GRUB`].
 const PROXMOX: &str = "proxmox-boot-tool refresh";
-/// What follows a change of the kernel's arguments.
+/// The note after a change of the kernel's arguments.
 const NEXT_BOOT: &str = "# takes effect at the next boot";
 /// Where no known program makes the initramfs.
 const SOME_INITRAMFS: &str =

@@ -1,5 +1,5 @@
-//! Rules on what runs guests: kernels that refuse them, libvirt's configuration, the host's
-//! shutdown.
+//! Rules on the programs that run guests: kernels that refuse them, libvirt's configuration, the
+//! host's shutdown.
 
 use super::report::{Report, Wrong, warn};
 use super::{Case, Traits, fix, name};
@@ -18,7 +18,7 @@ pub const PERMISSION: Rule =
 /// libvirt refuses guests whose NICs ask for it.
 pub const VHOST_NET: Rule =
     Rule::warning("vhost-net", "a kernel that does not serve virtio NICs of guests");
-/// What confidential guests need of the IOMMU.
+/// Requirements of confidential guests on the IOMMU.
 pub const CONFIDENTIAL: Rule =
     Rule::note("snp-tdx", "settings of the host that confidential guests cannot use");
 /// The daemon runs as root, and guests reach it by their agents.
@@ -57,7 +57,7 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
 /// The feature missing without `VHOST_NET`.
 pub const NO_VHOST: &str =
     "this machine has no /dev/vhost-net, which virtio NICs of guests need at their start";
-/// What helps against [`NO_VHOST`].
+/// The remedy for [`NO_VHOST`].
 pub const NO_VHOST_HINT: &str = "`sudo modprobe vhost_net` loads it, and a guest of `--virt-type \
                                  qemu` does without";
 

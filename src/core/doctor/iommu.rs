@@ -1,4 +1,4 @@
-//! Rules on the IOMMU: whether it is on, what its groups share, and how it maps.
+//! Rules on the IOMMU: whether it is on, the members of its groups, and its kind of mapping.
 
 use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};

@@ -22,7 +22,7 @@ pub struct Pattern {
     pub means: &'static str,
 }
 
-/// Makes a pattern of what stops a guest or its device.
+/// Makes a pattern of a message about a stopped guest or device.
 const fn fatal(text: &'static str, rule: &'static str, means: &'static str) -> Pattern {
     Pattern { text, with: &[], rule, severity: Severity::Error, means }
 }
@@ -277,7 +277,7 @@ impl Sign {
     }
 }
 
-/// What NVIDIA's catalog says to do.
+/// The remedy in NVIDIA's catalog.
 fn remedy(kind: &XidKind) -> String {
     let action = match kind.action {
         XidAction::Ignore => "nothing to do at once",
@@ -449,7 +449,7 @@ mod tests {
                 if ["gpu-rom", "pcie-atomics"].contains(&rule) { "warning" } else { "error" };
             assert_eq!(found[0].severity.to_string(), level, "{line}");
         }
-        // What healthy machines log at each boot.
+        // Messages of healthy machines at each boot.
         let healthy = [
             "pcieport 0000:00:1c.0: AER: enabled with IRQ 122",
             "pci 0000:00:1c.0: bridge window [io size 0x1000]: can't assign; no space",

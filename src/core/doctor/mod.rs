@@ -104,19 +104,19 @@ pub struct Case<'a> {
     pub topology: &'a Topology,
     /// Facts beyond its topology.
     pub facts: &'a Facts,
-    /// What domains hold; none: not known.
+    /// The occupancy of domains; `None`: not known.
     pub guests: Option<&'a Occupancy>,
     /// Versions of QEMU and libvirt.
     pub versions: &'a Versions,
     /// Whether libvirt answers, and its report.
     pub connection: &'a Connection,
-    /// What definitions of guests have; none: not known.
+    /// The traits of guests' definitions; `None`: not known.
     pub traits: Option<Traits>,
     /// Vulnerabilities that the installed package of libvirt lists as fixed: `CVE-2026-77158`.
     pub fixed: &'a BTreeSet<String>,
 }
 
-/// What some definition of the host's guests has.
+/// The traits of some definition of the host's guests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traits {
     /// A channel of the guest's agent.
@@ -144,7 +144,7 @@ pub struct KnownDefect {
     pub of: Component,
     /// Its version.
     pub version: Version,
-    /// What happens with it.
+    /// The effect.
     pub what: &'static str,
     /// The first version without it, if one is known.
     pub good_from: Option<Version>,
@@ -154,7 +154,7 @@ pub struct KnownDefect {
     pub evidence: Evidence,
 }
 
-/// What was found of a host.
+/// The findings about a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {
@@ -263,7 +263,7 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
 /// about one of them, but for what binding it finds itself, and errors about the whole host. The
 /// others do not matter to it.
 pub fn concerning(findings: Vec<Finding>, devices: &[Bdf]) -> Vec<Finding> {
-    // Who binds a GPU finds what holds it by himself, and says how to bind it.
+    // A user who binds a GPU learns of its holders there, with the command that binds it.
     let by_binding = [boot::DRIVER_FIRST.id, boot::HOLDERS.id];
     let concerns = |finding: &Finding| match finding.says.device {
         _ if by_binding.contains(&finding.rule) => false,
@@ -271,7 +271,7 @@ pub fn concerning(findings: Vec<Finding>, devices: &[Bdf]) -> Vec<Finding> {
         // would not be read.
         Some(_) if finding.rule == device::D3COLD.id && finding.severity > Severity::Error => false,
         Some(device) => devices.contains(&device) && finding.severity < Severity::Note,
-        // Whoever makes a guest finds what its machine lacks.
+        // A user who makes a guest learns of the machine's missing parts there.
         None if needs::RULES.iter().any(|rule| rule.id == finding.rule) => false,
         None => finding.severity == Severity::Error,
     };

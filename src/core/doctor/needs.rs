@@ -39,7 +39,7 @@ pub enum Connection {
 }
 
 impl Connection {
-    /// What libvirt reports of guests.
+    /// libvirt's report of guests.
     pub fn support(&self) -> Option<&GuestSupport> {
         match self {
             Connection::Answers(support) => support.as_ref(),
@@ -96,7 +96,7 @@ fn kvm(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// What emulation costs, as the end of a hint.
+/// The cost of emulation, as the end of a hint.
 const EMULATED: &str = "`--virt-type qemu` of `gpuvm create` emulates the CPU, many times slower";
 
 /// Describes a machine without `/dev/kvm`.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfHost {
-    /// What is wrong.
+    /// The fault.
     pub message: String,
     /// The value expected.
     pub expected: String,
@@ -24,7 +24,7 @@ pub struct OfHost {
     /// Whether a guest with this device surely fails.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fatal: bool,
-    /// Commands that mend it, in their order; `#` begins what no command does.
+    /// Commands that fix it, in their order; `#` begins a step that no command does.
     pub fix: Vec<String>,
 }
 
@@ -44,20 +44,20 @@ impl Says for OfHost {
 pub type Finding = finding::Finding<OfHost>;
 
 pub(super) struct Wrong {
-    /// What is wrong.
+    /// The fault.
     pub message: String,
     /// Expected and found value.
     pub values: (String, String),
     /// The place.
     pub at: String,
-    /// What to do.
+    /// The remedy.
     pub hint: String,
     /// The commands.
     pub fix: Vec<String>,
 }
 
 pub(super) struct Report<'a> {
-    /// The facts, which say what could not be read.
+    /// The facts, with those that could not be read.
     facts: &'a Facts,
     found: Vec<Finding>,
     /// Rules that were not checked, with the reason.

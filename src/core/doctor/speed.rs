@@ -1,4 +1,4 @@
-//! Rules on what makes guests slow or uneven: processors, interrupts, links.
+//! Rules on causes of slow or uneven guests: processors, interrupts, links.
 
 use super::report::{Report, Wrong};
 use super::{Case, fix};

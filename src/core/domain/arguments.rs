@@ -133,11 +133,12 @@ pub fn paths(root: Element<'_>) -> BTreeMap<String, bool> {
     found
 }
 
-/// What settings of QEMU that name a file of the host end with, whatever their option.
+/// The endings of QEMU's settings that name a file of the host, whatever their option.
 const FILES: [&str; 6] = ["file", "filename", "path", "image", "config", "dev"];
 
-/// Returns the paths that a value names. QEMU's protocols (`file:`, `fat:rw:`, `blkdebug:CONFIG:IMAGE`)
-/// stand before them; `is_file`: the setting names a file, so that a mere name is one, too.
+/// Returns the paths that a value names. QEMU's protocols (`file:`, `fat:rw:`,
+/// `blkdebug:CONFIG:IMAGE`) stand before them; `is_file`: the setting names a file, so that a mere
+/// name is one, too.
 fn paths_of(value: &str, is_file: bool) -> Vec<String> {
     if value.contains("://") && !value.starts_with("file://") || value.starts_with(['{', '"']) {
         return Vec::new();
@@ -229,7 +230,7 @@ fn place_of(device: &str) -> Option<GuestAddress> {
 /// Options of QEMU that override an element of the definition: the option, and the element.
 const SAID_TWICE: [(&str, &str); 3] = [("cpu", "<cpu>"), ("smp", "<vcpu>"), ("m", "<memory>")];
 
-/// An argument of QEMU that replaces what an element of the definition says.
+/// An argument of QEMU that replaces the setting of an element of the definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacing {
     /// The option, without its dash.
@@ -240,7 +241,7 @@ pub struct Replacing {
     pub value: String,
 }
 
-/// Returns the arguments that replace what elements of the definition say, in document order.
+/// Returns the arguments that replace settings of elements of the definition, in document order.
 pub fn replacing(root: Element<'_>) -> Vec<At<'_, Replacing>> {
     let elements: Vec<Element<'_>> = arguments(root).collect();
     let values: Vec<String> = elements.iter().map(|arg| value_of(*arg)).collect();
@@ -383,8 +384,8 @@ fn assigned(text: &str) -> Vec<Named> {
     host.and_then(|(name, value)| setting(name, value)).into_iter().collect()
 }
 
-/// Reads the functions of drives that QEMU's own drivers have: `driver=nvme,device=..`, and links in
-/// sysfs to one (`driver=virtio-blk-vfio-pci,path=..`).
+/// Reads the functions of drives that QEMU's own drivers have: `driver=nvme,device=..`, and links
+/// in sysfs to one (`driver=virtio-blk-vfio-pci,path=..`).
 fn block(text: &str) -> Vec<Named> {
     let text = text.strip_prefix(JSON).unwrap_or(text);
     let settings: BTreeMap<String, String> = pairs(text, "driver").into_iter().collect();
@@ -518,7 +519,7 @@ fn pairs(text: &str, implied: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Returns the text up to a comma, and what follows; a doubled comma is one of the text.
+/// Returns the text up to a comma, and the rest; a doubled comma is one of the text.
 fn value_before_comma(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut rest = text;

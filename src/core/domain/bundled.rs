@@ -182,7 +182,7 @@ impl DomainXml {
     /// Returns an element that guests of bundles do not have: the path of an element, and of its
     /// attribute or text the value; none if there is none.
     pub fn not_bundled(&self) -> Option<String> {
-        // What libvirt itself never writes, and its parser and ours may read differently.
+        // Syntax that libvirt itself never writes, and its parser and ours may read differently.
         if self.text().contains("<?") {
             return Some("a processing instruction".to_owned());
         }

@@ -318,8 +318,8 @@ fn cells<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Cell<'t>> {
     cells
 }
 
-/// Reads `<numatune>`: what binds the whole guest, then what binds cells. `placement='auto'` binds
-/// nothing yet.
+/// Reads `<numatune>`: the binding of the whole guest, then those of cells. `placement='auto'`
+/// binds nothing yet.
 fn bindings<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Binding<'t>> {
     let Some(tune) = root.child("numatune") else { return Vec::new() };
     let mode = |element: Element<'t>| element.attr("mode").map_or("strict".into(), String::from);

@@ -254,7 +254,7 @@ mod tests {
         let taken = [mac(uuid, 0)];
         let beside = Own { taken_macs: &taken, ..own.clone() };
         assert!(!xml.cloned(&beside).unwrap().text().contains(&taken[0]), "another has it");
-        // What moves to another host is the same guest there.
+        // A guest that moves to another host stays the same guest.
         let there = "/there/a_VARS.fd";
         let moved = Own {
             name: "a",

@@ -1,5 +1,5 @@
-//! Differences between a planned and a defined domain. What libvirt adds by itself (a UUID, models,
-//! chassis numbers, default devices) is not a difference, and neither is order.
+//! Differences between a planned and a defined domain. Parts that libvirt adds by itself (a UUID,
+//! models, chassis numbers, default devices) are not differences, and neither is order.
 
 use super::DomainXml;
 use super::element::Element;

@@ -38,8 +38,8 @@ pub enum DomainEdit {
         /// The kind.
         virt: VirtType,
     },
-    /// Renames the domain and takes out what belongs to the one that the document came from: UUID
-    /// and NVRAM file.
+    /// Renames the domain and removes the identity of the one that the document came from: UUID and
+    /// NVRAM file.
     SetName {
         /// The name.
         name: String,
@@ -74,7 +74,7 @@ pub enum DomainEdit {
         /// The amount.
         memory: MemSize,
     },
-    /// Sets what backs the memory.
+    /// Sets the backing of the memory.
     SetMemoryBacking {
         /// Page size; none: normal pages.
         pages: Option<PageSize>,

@@ -191,8 +191,8 @@ fn domain_edits(
     edits
 }
 
-/// The edit that has a guest by iommufd share its memory in files. On every QEMU, since a definition
-/// outlives the QEMU that it was made for, and shared huge pages cost nothing.
+/// The edit that has a guest by iommufd share its memory in files. On every QEMU, since a
+/// definition outlives the QEMU that it was made for, and shared huge pages cost nothing.
 fn shared_memory(current: &DomainXml, guest: &Guest, placement: &Placement) -> Option<DomainEdit> {
     let is_by_iommufd = match guest.record.request.iommufd {
         IommufdWish::Auto => current.is_by_iommufd(),

@@ -44,7 +44,7 @@ impl VirtType {
     }
 }
 
-/// What CPU a guest sees.
+/// The CPU that a guest sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -234,7 +234,7 @@ pub struct VolumeRef {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Made {
-    /// What it is for.
+    /// Its purpose in the guest.
     pub role: Role,
     /// Its path on the host.
     pub path: String,
@@ -318,8 +318,8 @@ pub struct Record {
     pub assumed: Option<Stack>,
 }
 
-/// Free root ports of a new guest if it is not said how many: one, as libvirt leaves where it chooses
-/// places itself, so that a disk, a NIC or a drive can be plugged. A port costs the guest a bus number
+/// Free root ports of a new guest by default: one, as libvirt leaves where it chooses places
+/// itself, so that a disk, a NIC or a drive can be plugged. A port costs the guest a bus number
 /// and, for x86 firmware, a window of I/O ports, of which there are few.
 pub const SPARE_PORTS: u32 = 1;
 /// The most free root ports that a guest can be made with.
@@ -347,7 +347,7 @@ pub struct Guest {
     /// virtio device.
     #[serde(default)]
     pub vf_pools: Vec<String>,
-    /// What its MAC addresses are derived from: its UUID; none: its name, while it has no UUID.
+    /// The source of its MAC addresses: its UUID; `None`: its name, while it has no UUID.
     #[serde(default)]
     pub mac_key: Option<String>,
     /// MAC addresses of other domains, of which none is made for it.
@@ -359,12 +359,12 @@ pub struct Guest {
     /// The features of its hypervisor.
     #[serde(default)]
     pub abilities: Abilities,
-    /// What to remember.
+    /// The record to keep.
     pub record: Record,
 }
 
 impl Guest {
-    /// Returns what its MAC addresses are derived from.
+    /// Returns the source of its MAC addresses.
     pub fn mac_key(&self) -> &str {
         self.mac_key.as_deref().unwrap_or(self.name.as_str())
     }

@@ -4,8 +4,8 @@ use super::read::{At, Spot};
 use super::{Element, arguments};
 use crate::host_device::HostDevice;
 
-/// Returns those of a domain, in document order, those of QEMU's arguments last. What several
-/// domains may have at once is left out.
+/// Returns those of a domain, in document order, those of QEMU's arguments last. Devices that
+/// several domains may have at once are left out.
 pub fn host_devices(root: Element<'_>) -> Vec<At<'_, HostDevice>> {
     let devices = root.children("devices").flat_map(|devices| devices.children("hostdev"));
     let of_elements = devices
@@ -19,7 +19,7 @@ pub fn host_devices(root: Element<'_>) -> Vec<At<'_, HostDevice>> {
     of_elements.chain(of_arguments).collect()
 }
 
-/// Reads a `<hostdev>`; none: it is a PCI function, or shared, or not said.
+/// Reads a `<hostdev>`; `None`: it is a PCI function, or shared, or unspecified.
 fn host_device(device: Element<'_>) -> Option<HostDevice> {
     let source = device.child("source")?;
     let address = source.child("address");

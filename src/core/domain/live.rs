@@ -100,7 +100,7 @@ pub struct LiveChanges {
     pub moves: Vec<Move>,
     /// Interfaces whose bandwidth changes.
     pub bandwidths: Vec<Bandwidth>,
-    /// What waits for the next start.
+    /// Differences that wait for the next start.
     pub waits: Vec<Difference>,
 }
 

@@ -66,7 +66,7 @@ pub struct DomainXml {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "xml-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DomainXmlError {
     /// Not well-formed, or refused on purpose (DOCTYPE).
     #[error("domain XML, line {line}: {message}")]
@@ -211,8 +211,8 @@ impl DomainXml {
         hostdevs.filter_map(uuid).chain(arguments::mediated(self.root())).collect()
     }
 
-    /// Whether an argument of QEMU with this option, without its dash, replaces what an element of
-    /// the definition says.
+    /// Whether an argument of QEMU with this option, without its dash, replaces the setting of an
+    /// element of the definition.
     pub fn is_replaced(&self, option: &str) -> bool {
         arguments::replacing(self.root()).iter().any(|said| said.value.option == option)
     }

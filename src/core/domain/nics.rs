@@ -226,7 +226,7 @@ pub fn hooks(xml: &DomainXml) -> Vec<Hook> {
 /// A device of the host that leads to a NIC of a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NicDevice {
-    /// A network device: its bridge, or what its macvtap stands on.
+    /// A network device: its bridge, or the lower device of its macvtap.
     Named(String),
     /// The PCI address of the virtual function that it is.
     Function(String),

@@ -134,7 +134,7 @@ impl Controller {
                 controller.only_where("model", is_of_port).only_where("alias", is_of_port)
             }
             Some("pcie-root-port") => {
-                // What an expander bus of this index had.
+                // The previous target of an expander bus of this index.
                 let target = Fragment::new("target").if_there().want("busNr", Want::Absent);
                 let target = target.only("node").drop_empty();
                 controller.child(target).only_where("model", is_of_expander)

@@ -1,4 +1,4 @@
-//! Devices with their place in the guest: what an edit of each says, as data.
+//! Devices with their place in the guest: the content of each edit, as data.
 
 use super::guest::Disk;
 use super::pci::PciAddress;
@@ -77,7 +77,8 @@ pub struct HostdevSeat {
     pub address: PciAddress,
 }
 
-/// A virtual function as a NIC of the guest: what libvirt sets on its card at each start.
+/// A virtual function as a NIC of the guest: the settings that libvirt makes on its card at each
+/// start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VfNic {

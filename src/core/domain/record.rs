@@ -154,8 +154,8 @@ impl DomainXml {
         nccl(self.ours().filter(|_| !self.is_copy())?)
     }
 
-    /// Returns the user that the guest's seed makes, also of a copy, whose disk has that user; none:
-    /// that of its image. Anybody can write metadata: it is a name and nothing else.
+    /// Returns the user that the guest's seed makes, also of a copy, whose disk has that user;
+    /// none: that of its image. Anybody can write metadata: it is a name and nothing else.
     pub fn login_user(&self) -> Option<String> {
         user(self.ours()?)
     }

@@ -22,7 +22,7 @@ use serde::Serialize;
 /// The name of the channel between libvirt and the guest agent.
 pub const AGENT: &str = "org.qemu.guest_agent.0";
 
-/// What becomes of a value that a document may have.
+/// The change of a value that a document may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -69,7 +69,7 @@ pub struct NicTuning {
     pub nth: usize,
     /// Its queues.
     pub queues: Put<u32>,
-    /// Whether the host's kernel is named as what moves its packets.
+    /// Whether the host's kernel is named as the mover of its packets.
     pub vhost: bool,
     /// Inbound limit of the guest.
     pub inbound: Put<Rate>,
@@ -108,13 +108,13 @@ pub enum Setting {
     },
     /// The I/O threads that schedulers are for.
     IothreadSchedulers {
-        /// Each `<iothreadsched>` of which something is said, by its place among them, from 0; with
-        /// no thread it goes.
+        /// Each `<iothreadsched>` with a changed setting, by its place among them, from 0; with no
+        /// thread it is removed.
         threads: Vec<(usize, IothreadSet)>,
     },
     /// The guest's packages, cores and threads; none: libvirt's one package for each vCPU.
     Topology {
-        /// What the guest sees.
+        /// The topology that the guest sees.
         topology: Option<GuestTopology>,
         /// Whether to require `topoext`.
         topoext: bool,
@@ -136,19 +136,19 @@ pub enum Setting {
     },
     /// Memory is filled when it is used.
     NoFill,
-    /// A disk that was made for the guest stands in our metadata, where the guest has such.
+    /// A disk that was made for the guest is listed in our metadata, if the guest has any.
     Made {
         /// The disk.
         disk: Made,
     },
     /// Disks.
     Disks {
-        /// Each disk of which something is said.
+        /// Each disk with a changed setting.
         disks: Vec<DiskTuning>,
     },
     /// NICs.
     Nics {
-        /// Each NIC of which something is said.
+        /// Each NIC with a changed setting.
         nics: Vec<NicTuning>,
     },
     /// The channel of the guest's agent.
@@ -191,11 +191,11 @@ pub enum Setting {
     /// and an Intel IOMMU without (its `intel_iommu.c`, `vtd_machine_done_notify_one`). Without DMA
     /// translation, else a guest that uses it maps all memory of its GPUs.
     RemapInterrupts {
-        /// Whether nothing is said of DMA translation, which libvirt does not know then.
+        /// Whether DMA translation is unspecified, in which case libvirt does not know it.
         translates_dma: bool,
     },
-    /// Whether functions are passed through by iommufd: the domain says it, and none of these devices
-    /// for itself.
+    /// Whether functions are passed through by iommufd: the domain says it, and none of these
+    /// devices for itself.
     Iommufd {
         /// Whether.
         on: bool,
@@ -204,9 +204,9 @@ pub enum Setting {
         /// Places of `<interface>` that do.
         interfaces: Vec<usize>,
     },
-    /// Memory in files, as huge pages are, is shared with whoever opens the file. QEMU 10.1 to 11.0.1
-    /// give devices by iommufd the file's pages, which are not the guest's where its memory is
-    /// private.
+    /// Memory in files, as huge pages are, is shared with whoever opens the file. QEMU 10.1 to
+    /// 11.0.1 give devices by iommufd the file's pages, which are not the guest's where its memory
+    /// is private.
     SharedMemory,
     /// A memory balloon of virtio; libvirt chooses its address.
     Balloon,
@@ -248,7 +248,7 @@ pub enum Setting {
         /// The functions.
         guarded: Vec<Guarded>,
     },
-    /// What our metadata says was asked for, where there is any.
+    /// The request in our metadata, if there is any.
     Request {
         /// The wish.
         request: Box<Request>,

@@ -1,5 +1,5 @@
-//! What edits do to documents, and the whole guests that they make. The integration tests ask
-//! libvirt about these.
+//! The effects of edits on documents, and the whole guests that they make. The integration tests
+//! ask libvirt about these.
 // A table of examples is one table.
 #![allow(clippy::too_many_lines)]
 

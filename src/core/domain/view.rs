@@ -233,7 +233,8 @@ pub fn remembered(xml: &DomainXml) -> Option<Remembered> {
 mod tests {
     use super::*;
 
-    /// A domain of ours with a made disk, a drive without a medium, one on the network and two NICs.
+    /// A domain of ours with a made disk, a drive without a medium, one on the network and two
+    /// NICs.
     const OURS: &str = "<domain type='kvm'><name>a</name>
         <uuid>11111111-2222-3333-4444-555555555555</uuid><metadata><x:y xmlns:x='urn:other'/>
         <g:guest xmlns:g='urn:gpuvm:domain:1' uuid='11111111-2222-3333-4444-555555555555'>

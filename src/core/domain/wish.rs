@@ -62,7 +62,7 @@ pub struct NicSettings {
     /// Its MAC address, lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// What the guest sees.
+    /// The device that the guest sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<NicModel>,
     /// Its queues, from 1.

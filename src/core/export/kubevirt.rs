@@ -24,7 +24,7 @@ const MOST_NAME: usize = 63;
 pub struct KubeVirtExport {
     /// Name of the guest.
     pub name: String,
-    /// What `kubectl apply` takes.
+    /// The object for `kubectl apply`.
     pub virtual_machine: VirtualMachine,
     /// The required part of the cluster's `KubeVirt`, for `kubectl patch --type merge`.
     pub cluster: KubeVirtPatch,
@@ -32,7 +32,7 @@ pub struct KubeVirtExport {
     pub resources: Vec<NamedResource>,
     /// Pcpus that its pod requests for itself; 0: it is not pinned.
     pub pcpus: u32,
-    /// What of the plan is lost.
+    /// The lost parts of the plan.
     pub lost: Vec<Lost>,
 }
 
@@ -61,7 +61,7 @@ pub struct VirtualMachine {
     pub kind: String,
     /// Its name.
     pub metadata: Metadata,
-    /// What it is.
+    /// Its specification.
     pub spec: VirtualMachineSpec,
 }
 
@@ -80,11 +80,11 @@ pub struct VirtualMachineSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Template {
-    /// What it is.
+    /// Its specification.
     pub spec: InstanceSpec,
 }
 
-/// What an instance is.
+/// The size and devices of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InstanceSpec {
@@ -108,7 +108,7 @@ pub struct PodDomain {
     pub cpu: PodCpu,
     /// Its memory.
     pub memory: PodMemory,
-    /// What its pod requests: all of its memory, and no more.
+    /// The request of its pod: all of its memory, and no more.
     pub resources: PodResources,
     /// Threads for disks.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub struct PodDomain {
     /// Their number, if they have pcpus of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_threads: Option<IoThreads>,
-    /// Its machine type, if one is asked for.
+    /// Its machine type, if one is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<PodMachine>,
     /// UEFI.
@@ -225,11 +225,11 @@ pub struct IoThreads {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Firmware {
-    /// What boots it.
+    /// Its firmware.
     pub bootloader: Bootloader,
 }
 
-/// What boots an instance.
+/// The firmware of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bootloader {
@@ -288,7 +288,7 @@ pub struct PodDevice {
 pub struct PodDisk {
     /// Its volume.
     pub name: String,
-    /// What the guest sees.
+    /// The device that the guest sees.
     pub disk: PodBus,
 }
 
@@ -370,9 +370,9 @@ pub struct KubeVirtSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KubeVirtConfiguration {
-    /// What it may do.
+    /// Its feature gates.
     pub developer_configuration: DeveloperConfiguration,
-    /// What guests may have.
+    /// The devices that guests may have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permitted_host_devices: Option<PermittedHostDevices>,
 }
@@ -384,11 +384,11 @@ pub struct KubeVirtConfiguration {
 pub struct DeveloperConfiguration {
     /// Feature gates that are open.
     pub feature_gates: Vec<String>,
-    /// Memory of guests in percent of what their pods request: no more.
+    /// Memory of guests in percent of their pods' requests: no more.
     pub memory_overcommit: u32,
 }
 
-/// What guests may have.
+/// The devices that guests may have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -521,7 +521,7 @@ fn named((group, resource): (&DeviceGroup<'_>, &Resource)) -> NamedResource {
     }
 }
 
-/// The pcpus of a pod, and what its emulator and its I/O threads get of them.
+/// The pcpus of a pod, and the share of its emulator and its I/O threads.
 struct Helpers {
     /// Threads for disks with a pcpu each; none: one beside the emulator.
     pool: Option<u32>,
@@ -760,7 +760,7 @@ fn lost(shape: &Shape<'_>, counts: &Helpers) -> Vec<Lost> {
     lost
 }
 
-/// What of emulator and I/O threads is lost.
+/// The lost parts of emulator and I/O threads.
 fn helpers_lost(shape: &Shape<'_>, counts: &Helpers, lost: &mut Vec<Lost>) {
     let placement = shape.guest.placement;
     let planned = placement.vcpus() + u32::try_from(shape.own_pcpus.len()).unwrap_or(u32::MAX);
@@ -775,7 +775,7 @@ fn helpers_lost(shape: &Shape<'_>, counts: &Helpers, lost: &mut Vec<Lost>) {
     }
 }
 
-/// What of the cells is lost.
+/// The lost parts of the cells.
 fn cells_lost(shape: &Shape<'_>, lost: &mut Vec<Lost>) {
     let cells = &shape.guest.placement.cells;
     let mut add = |what: String| lost.push(Lost::new(LostKind::Cells, what));

@@ -61,7 +61,7 @@ pub struct PlatformDisks {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "platform-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum PlatformError {
     /// The platform would have to round the memory, as the plan does.
     #[error("{asked} of memory is not a multiple of {of}, and the plan has {planned}")]

@@ -31,9 +31,9 @@ pub struct NovaExport {
     pub flavor: Flavor,
     /// Properties of its image.
     pub image: BTreeMap<String, String>,
-    /// What nova.conf of a host like this one has to have.
+    /// The required nova.conf of a host like this one.
     pub host: NovaHost,
-    /// What of the plan is lost.
+    /// The lost parts of the plan.
     pub lost: Vec<Lost>,
 }
 
@@ -55,7 +55,7 @@ pub struct Flavor {
     pub extra_specs: BTreeMap<String, String>,
 }
 
-/// What nova.conf of a host has to have.
+/// The required nova.conf of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NovaHost {
@@ -152,7 +152,7 @@ impl NovaExport {
         text
     }
 
-    /// What nova.conf of the host has to have.
+    /// The required nova.conf of the host.
     pub fn host_text(&self) -> serde_json::Result<String> {
         let NovaHost { cpu_dedicated_set, cpu_shared_set, device_spec, alias } = &self.host;
         let mut text = String::new();
@@ -356,7 +356,7 @@ fn resource_class(device: &PciDevice, name: &str) -> String {
     name
 }
 
-/// What nova.conf of the host has to have.
+/// The required nova.conf of the host.
 fn host(shape: &Shape<'_>, names: &[String], numa_policy: &str) -> NovaHost {
     let (topology, request) = (shape.guest.topology, shape.guest.request);
     let nodes = topology.nodes().iter().map(|node| node.os_index).collect();

@@ -1,4 +1,4 @@
-//! The shape of a plan: what platforms that place by themselves can be asked for.
+//! The shape of a plan: the part that can be requested of platforms that place by themselves.
 
 use super::lost::{Lost, LostKind};
 use super::resource::ResourceWish;
@@ -39,7 +39,7 @@ pub(super) struct Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    /// Takes the shape of a plan; refuses what no platform could be asked for.
+    /// Takes the shape of a plan; refuses parts that no platform accepts.
     pub(super) fn of(guest: PlatformGuest<'a>) -> Result<Shape<'a>, PlatformError> {
         refuse_rounded(&guest)?;
         let PlatformGuest { topology, placement, request, .. } = guest;

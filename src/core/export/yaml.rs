@@ -27,7 +27,7 @@ fn block(text: &mut String, value: &Value, column: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (number, (key, value)) in fields.iter().enumerate() {
-                // The first field of an item stands behind its dash.
+                // The first field of an item follows its dash.
                 let indent = if number == 0 && !text.ends_with('\n') { 0 } else { column };
                 let _ = write!(text, "{:indent$}{}:", "", key_text(key));
                 below(text, value, column);
@@ -70,7 +70,8 @@ fn scalar(value: &Value) -> String {
     }
 }
 
-/// A text as both JSON and YAML quote it: what YAML does not print is written by its number.
+/// A text as both JSON and YAML quote it: characters that YAML does not print are written by
+/// number.
 fn quoted(text: &str) -> String {
     let json = Value::from(text).to_string();
     let mut all = String::with_capacity(json.len());

@@ -105,7 +105,7 @@ impl Code {
         CODES.get(place).copied()
     }
 
-    /// Returns what to do if a call returned it; none if nothing is known.
+    /// Returns the remedy if a call returned it; `None` if none is known.
     pub fn advice(self, call: Call) -> Option<&'static str> {
         match self.meaning(call) {
             Meaning::NoPartition => return Some("`gpuvm fabric show` lists the partitions"),

@@ -43,7 +43,7 @@ pub enum Release {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum PartitionRefusal {
     /// A running domain has some of its GPUs.
     #[error("NVLink partition {partition} is held by running domain `{}`", domain.name)]
@@ -117,7 +117,7 @@ impl PartitionRefusal {
         }
     }
 
-    /// Returns what helps.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         if let Some(partition) = self.stale() {
             return format!("`gpuvm fabric release {partition}` deactivates it");

@@ -30,7 +30,7 @@ pub struct Need {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum NeedRefusal {
     /// No partition has exactly these GPUs.
     #[error(
@@ -70,7 +70,7 @@ pub enum NeedRefusal {
 }
 
 impl NeedRefusal {
-    /// Returns what helps.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self {
             NeedRefusal::UnknownGpus { how, .. } => how.clone(),

@@ -8,7 +8,7 @@ use super::{
 use crate::topology::Topology;
 use std::fmt;
 
-/// What keeps partitions from being activated for new guests; by default nothing.
+/// The reasons why partitions cannot be activated for new guests; by default none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// Partitions that are not activated, each with the reason; without those whose GPUs running
@@ -26,7 +26,7 @@ pub struct Readiness {
 pub struct Unready {
     /// Its answer, or why it is not queried.
     pub why: String,
-    /// What helps.
+    /// The remedy.
     pub hint: String,
 }
 
@@ -50,7 +50,7 @@ impl Obstacle {
         }
     }
 
-    /// Returns what helps.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self {
             Obstacle::Refused(why) => why.hint(),
@@ -75,8 +75,8 @@ impl Readiness {
         }
     }
 
-    /// Returns all that is to be said of it, each cause once: not of partitions that only share
-    /// GPUs with an unused one.
+    /// Returns all messages about it, each cause once: not about partitions that only share GPUs
+    /// with an unused one.
     pub fn causes(&self) -> Vec<Obstacle> {
         let shares = |why: &&PartitionRefusal| matches!(why, PartitionRefusal::Overlap { .. });
         let own = self.refused.iter().filter(|why| !shares(why)).cloned();

@@ -63,7 +63,7 @@ fn distinct<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RestoreEnt
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-list-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RestoreListError {
     /// Not JSON of this form.
     #[error("line {line}: {reason}")]
@@ -217,7 +217,7 @@ fn entry_of<'l>(list: &'l RestoreList, one: &Running) -> Option<&'l RestoreEntry
     all.clone().find(|entry| is_its(entry) && fits(entry)).or_else(|| all.find(same))
 }
 
-/// Returns what to set in restart mode if the running domains are known.
+/// Returns the partitions to set in restart mode if the running domains are known.
 fn set(list: &RestoreList, running: &[Running], known: &[KnownPartition]) -> Restore {
     let (mut ids, mut unplaced) = (Vec::new(), Vec::new());
     let all: Modules = known.iter().flat_map(|one| &one.modules).copied().collect();
@@ -236,7 +236,7 @@ fn set(list: &RestoreList, running: &[Running], known: &[KnownPartition]) -> Res
     Restore::Set { ids, unplaced }
 }
 
-/// Returns what to activate in normal mode.
+/// Returns the partitions to activate in normal mode.
 fn activate(list: &RestoreList, running: Option<&[Running]>, listed: &[Listed]) -> Restore {
     let (mut entries, mut unplaced) = (Vec::<RestoreEntry>::new(), Vec::new());
     let all = modules_of(listed);

@@ -61,7 +61,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One partition of the list, with who has it.
+/// One partition of the list, with its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PartitionState {

@@ -18,7 +18,7 @@ use serde::Serialize;
 pub struct GuestDifference {
     /// The option of `create`, without dashes.
     pub option: Opt,
-    /// What it has.
+    /// The present value.
     pub is: String,
     /// The requested value.
     pub wanted: String,
@@ -33,7 +33,7 @@ impl std::fmt::Display for GuestDifference {
     }
 }
 
-/// What differs so far.
+/// The differences so far.
 #[derive(Debug, Default)]
 pub struct Found(pub Vec<GuestDifference>);
 
@@ -78,8 +78,8 @@ pub fn differences(wanted: &Request, record: &Request, now: &Guest, topology: &T
     found
 }
 
-/// Compares the size with which a guest runs, and the functions that it has meanwhile. What differs
-/// at its next start, too, is said once.
+/// Compares the size with which a guest runs, and the functions that it has meanwhile. Differences
+/// at its next start, too, are reported once.
 pub fn running(
     wanted: &Request,
     record: &Request,

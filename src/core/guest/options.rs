@@ -10,7 +10,7 @@ use crate::request::{
 /// Options for the same choice, of which a command has those of one.
 pub const GPU_OPTIONS: [Opt; 3] = [Opt::Gpus, Opt::Gpu, Opt::GpuIndex];
 
-/// An option that one request has otherwise than another.
+/// An option that differs between two requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
     /// The option.
@@ -94,7 +94,7 @@ pub fn changes(from: &Request, to: &Request) -> Vec<Changed> {
     };
     let given = now.iter().filter(|one| !is_so(one));
     let given = given.map(|(opt, values)| Changed { opt: *opt, values: Some(values.clone()) });
-    // A guest without GPUs is asked for by their number.
+    // A guest without GPUs is requested by their number.
     let none = (has_other_gpus && to.gpus.number() == 0)
         .then(|| Changed { opt: Opt::Gpus, values: Some(vec!["0".to_owned()]) });
     let gone =

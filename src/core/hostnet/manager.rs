@@ -4,7 +4,7 @@
 use serde::Serialize;
 use std::fmt;
 
-/// What configures a host's network.
+/// The program that configures a host's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

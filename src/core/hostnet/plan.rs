@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 /// Longest prefix of a subnet with room for the host, a gateway and a broadcast address.
 const LONGEST_PREFIX: u8 = 30;
 
-/// A bridge that can be made, and what that means.
+/// A bridge that can be made, and its effects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Planned {

@@ -46,7 +46,7 @@ fn host() -> HostNetwork {
     }
 }
 
-/// A request from the names of NICs and what differs from a bridge br0 without an address.
+/// A request from the names of NICs and its differences from a bridge br0 without an address.
 fn request(nics: &[&str], change: impl FnOnce(&mut Request)) -> Request {
     let mut request = Request {
         name: "br0".into(),

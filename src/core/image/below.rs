@@ -67,8 +67,9 @@ pub fn below(image: &mut (impl Read + Seek)) -> Result<Vec<Below>, BelowError> {
     Ok(Vec::new())
 }
 
-/// Whether a qcow2 image has no content and no snapshot of its own, so that a guest reads from it
-/// what lies below: its table of tables of clusters (docs/interop/qcow2: L1 table) names none.
+/// Whether a qcow2 image has no content and no snapshot of its own, so that a guest reads the
+/// images below through it: its table of tables of clusters (docs/interop/qcow2: L1 table) names
+/// none.
 pub fn is_untouched(image: &mut (impl Read + Seek)) -> io::Result<bool> {
     let head = read_at(image, 0, HEAD)?;
     let entries = word(&head, 36) as usize;

@@ -26,7 +26,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What an image is.
+/// The kind and size of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Content {
@@ -42,7 +42,7 @@ pub struct Content {
 /// The reason an image is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "image-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ContentError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]

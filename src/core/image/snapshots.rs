@@ -5,7 +5,7 @@ use super::content::{long, read_at, word};
 use std::io::{self, Read, Seek};
 
 const MOST: u32 = 65_536;
-/// Bytes of an entry before what its lengths are of.
+/// Bytes of an entry before the strings that its lengths describe.
 const ENTRY: usize = 40;
 
 /// A snapshot in the table of an image.

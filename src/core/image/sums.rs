@@ -145,7 +145,7 @@ impl<W: Write> Write for Summing<W> {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "checksum-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SumError {
     /// Not as many hexadecimal digits as the checksum has.
     #[error("{text:?} is not a SHA-{} of {digits} hexadecimal digits", digits * 4)]

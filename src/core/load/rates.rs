@@ -168,7 +168,7 @@ pub struct GuestLoad {
     pub devices: Vec<DeviceLoad>,
     /// The findings, errors first.
     pub findings: Vec<LoadFinding>,
-    /// What could not be read, and why.
+    /// Values that could not be read, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unread: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! What `gpuvm top` reports: the host and its guests, and their order.
+//! The report of `gpuvm top`: the host and its guests, and their order.
 
 use super::rates::{ByteRate, GuestLoad};
 use super::rules::LoadFinding;
@@ -45,7 +45,7 @@ pub struct HostLoad {
     /// The frequency governor of the first pcpu.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// What is wrong.
+    /// The findings.
     pub findings: Vec<LoadFinding>,
 }
 
@@ -69,7 +69,7 @@ impl LoadReport {
     }
 }
 
-/// What guests are sorted by.
+/// The sort order of guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
 #[strum(serialize_all = "kebab-case")]
 pub enum LoadOrder {

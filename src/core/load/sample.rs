@@ -155,7 +155,7 @@ pub struct GuestSample {
     pub at_ns: u64,
     /// Its threads by id.
     pub threads: BTreeMap<u32, ThreadSample>,
-    /// What quotas held back.
+    /// The delays by quotas.
     pub throttled: BTreeMap<QuotaGroup, Throttling>,
     /// Its memory.
     pub memory: Option<NodeMemory>,
@@ -167,7 +167,7 @@ pub struct GuestSample {
     pub disks: Option<DiskSample>,
     /// Its passed-through functions.
     pub devices: Vec<DeviceSample>,
-    /// What could not be read, and why.
+    /// Values that could not be read, with the reason.
     pub unread: BTreeMap<String, String>,
 }
 

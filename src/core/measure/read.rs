@@ -18,7 +18,7 @@ pub struct Faulty {
     pub message: String,
 }
 
-/// What an output says.
+/// The values in an output.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Taken {
     /// Measured values.
@@ -221,7 +221,7 @@ fn cyclictest(output: &str) -> Result<Taken, ReadError> {
     Ok(Taken { readings: vec![Reading { what, device: None, value }], faults: Vec::new() })
 }
 
-/// What `nvidia-smi -q -x` says of a GPU.
+/// The values of a GPU in the output of `nvidia-smi -q -x`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuState {
     /// Its name.
@@ -306,7 +306,7 @@ pub fn read_gpus(output: &str) -> Result<Vec<GpuState>, ReadError> {
     Ok(gpus.collect())
 }
 
-/// What lowers the clocks, each once.
+/// The reasons for lower clocks, each once.
 fn throttled(reasons: &BTreeMap<String, String>) -> Vec<String> {
     let is_active = |name: &str| {
         let of_name = |kind: &str| reasons.get(&format!("{kind}_{name}"));

@@ -31,7 +31,7 @@ pub struct Candidate {
     pub rule: String,
     /// Its message.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub hint: String,
 }
 
@@ -83,7 +83,7 @@ pub struct MeasureReport {
     pub lines: Vec<Line>,
     /// Wrong results and failed tests, whatever the speed.
     pub faults: Vec<Faulty>,
-    /// What lowers speed now: GPUs throttled by heat or power.
+    /// Present causes of lower speed: GPUs throttled by heat or power.
     pub notes: Vec<String>,
     /// Programs without a result.
     pub not_measured: Vec<NotMeasured>,
@@ -118,8 +118,8 @@ impl Verdict {
     }
 }
 
-/// Judges a reading. `threshold` scales the expected value; `runs` are the guest's earlier runs, the
-/// oldest first.
+/// Judges a reading. `threshold` scales the expected value; `runs` are the guest's earlier runs,
+/// the oldest first.
 pub fn judge(
     tool: Tool,
     reading: Reading,

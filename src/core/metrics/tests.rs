@@ -24,7 +24,7 @@ fn text(topology: &Topology, held: &Occupancy) -> String {
     })
 }
 
-/// The value of each sample, by what stands before it; every sample is there once.
+/// The value of each sample, by the text before it; every sample occurs once.
 fn samples(text: &str) -> BTreeMap<&str, &str> {
     let mut all = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -43,7 +43,7 @@ fn a_dgx2_with_guests_is_told_whole() {
         let own = Held { active, uuid: Some(format!("uuid-{gpus}")), ..placement.held(name) };
         held.domains.push(own.clone());
         if active {
-            // The definition of a running domain repeats what its live state has.
+            // The definition of a running domain repeats its live state.
             held.domains.push(Held { active: false, ..own });
         }
     }

@@ -86,8 +86,8 @@ pub fn unplaced(domain: &DomainXml) -> Option<String> {
     devices(domain).find(is_open).map(|device| device.path())
 }
 
-/// Whether libvirt gives such a device an address on PCI: as where gpuvm seats one, and where libvirt
-/// alone does.
+/// Whether libvirt gives such a device an address on PCI: as where gpuvm seats one, and where
+/// libvirt alone does.
 fn is_pci(device: Element<'_>) -> bool {
     let (kind, model) = (attr(Some(device), "type"), attr(Some(device), "model"));
     let (kind, model) = (kind.as_deref(), model.as_deref());

@@ -132,7 +132,7 @@ pub struct Note {
 pub struct Told {
     /// The topology.
     pub system: System,
-    /// What is inferred, missing or left out.
+    /// Inferred, missing or omitted values.
     pub notes: Vec<Note>,
     /// Whether it makes a difference to NCCL: the guest has two GPUs, or a GPU and a NIC.
     pub is_needed: bool,
@@ -143,7 +143,7 @@ pub struct Told {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "nccl-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum NcclError {
     /// No GPU that NCCL uses is passed through.
     #[error("the guest has no NVIDIA GPU")]

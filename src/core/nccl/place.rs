@@ -23,7 +23,8 @@ L+ /run/nvidia-topologyd/virtualTopology.xml - - - - /etc/nccl-topo.xml
 ";
 /// NCCL's settings file.
 pub const CONF: &str = "/etc/nccl.conf";
-/// What names the file in them, where they name none, as [`naming`] does; for a shell in the guest.
+/// The variable that names the file in them, where they name none, as [`naming`] does; for a shell
+/// in the guest.
 pub const APPEND: &str = r#"conf=/etc/nccl.conf
 grep -qs '^NCCL_TOPO_FILE=' "$conf" && exit 0
 [ ! -s "$conf" ] || [ -z "$(tail -c 1 "$conf")" ] || echo >>"$conf"

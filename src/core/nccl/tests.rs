@@ -90,7 +90,7 @@ fn guest(cells: &[(u32, &[&str])]) -> DomainXml {
     domain(&cells.iter().map(|(node, _)| *node).collect::<Vec<_>>(), &devices)
 }
 
-/// What NCCL reads, and the number of elements.
+/// NCCL's reading, and the number of elements.
 fn read(told: &Told) -> (Vec<Placed>, usize) {
     let node = reader::read(told.system.to_string().as_bytes()).unwrap();
     (node.placed(), node.count())

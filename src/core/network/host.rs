@@ -40,7 +40,7 @@ pub struct Link {
     pub mac: Option<String>,
     /// The largest MTU that it can have, in bytes; none: it does not say.
     pub most_mtu: Option<u32>,
-    /// The network device that it stands on, as a VLAN or a macvtap does.
+    /// The lower network device, as of a VLAN or a macvtap.
     pub over: Option<String>,
 }
 

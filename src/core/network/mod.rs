@@ -32,7 +32,7 @@ use serde::Serialize;
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// The kind of a network: what its guests are attached to.
+/// The kind of a network: the device that its guests are attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", content = "mode", rename_all = "kebab-case")]

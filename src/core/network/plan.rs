@@ -171,7 +171,7 @@ impl Planner<'_> {
         self.problems.extend(why.map(|why| Problem::BridgeName { name, why }));
     }
 
-    /// Returns who has the name of a bridge to be created; none: it is free.
+    /// Returns the holder of the name of a bridge to be created; `None`: it is free.
     fn bridge_holder(&self, name: &str) -> Option<String> {
         let of = |other: &&&Network| other.bridge.as_deref() == Some(name);
         let network = self.others.iter().find(of);

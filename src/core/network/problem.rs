@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "network-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum Problem {
     /// The name is taken.
     #[error("a network of this name already exists")]
@@ -118,7 +118,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Returns what to do about it; empty: the message is enough.
+    /// Returns the remedy; empty: the message is enough.
     pub fn hint(&self) -> &'static str {
         match self {
             Problem::Exists => {

@@ -13,7 +13,7 @@ pub mod bits {
     pub const RR: u16 = 1 << 2;
     /// Peer-to-peer completions are redirected to the root complex.
     pub const CR: u16 = 1 << 3;
-    /// Upstream forwarding: requests redirected below go on up.
+    /// Upstream forwarding: requests redirected below continue upwards.
     pub const UF: u16 = 1 << 4;
     /// Egress control: a vector decides which peers are reached.
     pub const EC: u16 = 1 << 5;

@@ -39,8 +39,8 @@ pub(super) struct Seat<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Among {
     pub(super) kind: Option<Speed>,
-    /// On nodes where at least half are so, those only that the kernel keeps its tasks off: the admin
-    /// has set these aside for guests.
+    /// On nodes where at least half are so, those only that the kernel keeps its tasks off: the
+    /// admin has set these aside for guests.
     pub(super) isolated: bool,
     /// Those below the largest L3 caches only.
     pub(super) large: bool,
@@ -70,11 +70,11 @@ pub(super) struct Home<'a> {
     pub(super) id: NodeId,
     /// Cores available to guests, in the order of the node's caches, which is hwloc's.
     pub(super) seats: Vec<Seat<'a>>,
-    /// Cores for emulator and I/O threads: slower ones than those, or where those are isolated, ones
-    /// that are not.
+    /// Cores for emulator and I/O threads: slower ones than those, or where those are isolated,
+    /// ones that are not.
     pub(super) helpers: Vec<Seat<'a>>,
-    /// Number of cores reserved for the host, which are the first ones of the slowest kind that are not
-    /// isolated, and neither in `seats` nor in `helpers`.
+    /// Number of cores reserved for the host, which are the first ones of the slowest kind that are
+    /// not isolated, and neither in `seats` nor in `helpers`.
     pub(super) kept: usize,
     /// Number of cores that are not reserved, of whatever kind.
     cores: usize,
@@ -256,8 +256,8 @@ impl<'a> Homes<'a> {
     }
 }
 
-/// Lists nodes with some of their cores, by number, some of each reserved for the host; and the cores
-/// below each cache.
+/// Lists nodes with some of their cores, by number, some of each reserved for the host; and the
+/// cores below each cache.
 fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<(usize, usize)>) {
     let caches = &topology.parts().l3;
     let firsts: Vec<_> = caches.iter().map(|cache| cache.pcpus.first()).collect();
@@ -306,7 +306,7 @@ fn home<'a, O: Ord + Copy>(
         (among.kind.is_none() || seat.speed == among.kind) && (seat.is_large || !among.large)
     };
     let (mut seats, mut helpers): (Vec<Seat<'_>>, Vec<Seat<'_>>) = all.partition(of_kind);
-    // Those for guests are not for what disturbs them.
+    // Those for guests are not for threads that disturb them.
     let is_slower = |seat: &Seat<'_>| seat.speed > among.kind || (among.large && !seat.is_large);
     helpers.retain(|seat| is_slower(seat) && !is_isolated(seat));
     helpers.sort_by_key(|seat| seat.speed);

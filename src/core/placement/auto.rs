@@ -53,7 +53,7 @@ pub(super) fn plan(
     Ok(normal)
 }
 
-/// An error that says what would make the pages usable that the guest does not get.
+/// An error with the command that would make the pages usable that the guest does not get.
 fn mounting(mut error: PlanError, unmounted: Option<PageSize>) -> PlanError {
     if let (PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. }, Some(page)) =
         (&mut error, unmounted)
@@ -199,7 +199,7 @@ impl Search<'_> {
             let why = if pools.next().is_none() { NoPages::Unknown } else { NoPages::NoPools };
             return self.explain(normal, why, PageSize::TwoMib, nodes);
         };
-        // What lies in its pool counts for a guest on its pages.
+        // Memory in its pool counts for a guest on its pages.
         let found = self.is_free(page).then(|| self.on(page, Counting::default()).ok()).flatten();
         let mut nodes = found
             .filter(|found| found.memory() >= LEAST && !self.is_worse(found))

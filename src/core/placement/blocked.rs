@@ -1,4 +1,4 @@
-//! What prevents guests of a size, and what frees it, in words: the same for text and pages.
+//! The obstacles to guests of a size, and their remedy, in words: the same for text and pages.
 
 use super::capacity::{Blocked, Capacity, RoomOffer, Size};
 use super::freeing::{Advice, Away};
@@ -8,7 +8,7 @@ use crate::words::{count, nouns};
 const SHOWN: usize = 8;
 
 impl Blocked {
-    /// Returns what prevents the size, who holds it, indented, and what would free it, a line each.
+    /// Returns the reasons against the size, the holders, indented, and the remedy, a line each.
     pub fn lines(&self) -> Vec<String> {
         let Blocked { gpus, what, holders, even_empty, advice, room, bounded } = self;
         let number = count(*gpus, "GPU");
@@ -71,7 +71,7 @@ fn advise(advice: &Advice) -> String {
     format!("{only}{}: then {place} is free", steps.join("; "))
 }
 
-/// What to do with one guest.
+/// The action on one guest.
 fn step(guest: &Away) -> String {
     let Away { domain, running, gpus: number, to } = guest;
     let with = match number {

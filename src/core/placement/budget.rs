@@ -227,7 +227,7 @@ pub(super) enum Short {
     },
     /// The number of cells differs from that of the nodes.
     Cells {
-        /// Cells asked for.
+        /// Requested cells.
         asked: u32,
         /// Nodes that the guest is on, or the most it could be on.
         nodes: u32,

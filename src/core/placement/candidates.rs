@@ -46,7 +46,8 @@ impl Kind {
         }
     }
 
-    /// Returns what an address is instead, and what helps; none: it is one of this kind.
+    /// Returns the kind of an address of another kind, and the remedy; `None` if it is one of this
+    /// kind.
     pub(crate) fn mistaken(self, bdf: Bdf, topology: &Topology) -> Option<(String, String)> {
         let noun = self.noun();
         let listed = || match self {

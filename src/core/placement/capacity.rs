@@ -1,5 +1,5 @@
-//! Counts what still fits on a host, and what prevents more. Counts by planning one guest after the
-//! other, so that it cannot promise what [`plan`] would refuse.
+//! Counts the guests that still fit on a host, and the obstacles to more. Counts by planning one
+//! guest after the other, so that it cannot promise a guest that [`plan`] would refuse.
 
 use super::affinity::Homes;
 use super::freeing::{self, Advice};
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 const OF_STRANGERS: &str = "guests of this host belong to strangers, by `gpuvm host trust`: none \
                             of these is counted, and `create` makes none";
 
-/// What still fits on a host.
+/// The guests that still fit on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Capacity {
@@ -45,7 +45,7 @@ pub struct Capacity {
     /// Sizes whose guests are not isolated from others on PCIe, since ports do not redirect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub open_ports: Vec<u32>,
-    /// The admin's setting for such guests, or what helps; none: there are no such guests.
+    /// The admin's setting for such guests, or the remedy; none: there are no such guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<Cow<'static, str>>,
     /// Limits of the numbers, and why Fabric Manager would refuse partitions.
@@ -75,7 +75,7 @@ impl Capacity {
     }
 }
 
-/// What fits of guests with GPUs of one model.
+/// The guests with GPUs of one model that fit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfModel {
@@ -239,7 +239,7 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     let mut fit = Fit { guests: 0, shares: false, open: false };
     while fit.guests < most {
         let Ok(placement) = plan(topology, &held, request) else { return fit };
-        // Any number floats; one is said to fit where `create` makes one.
+        // Any number floats; one is reported to fit where `create` makes one.
         if fit.guests > 0 && request.pins == PinPolicy::Auto && placement.pins() == PinPolicy::None
         {
             return fit;
@@ -259,7 +259,7 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     fit
 }
 
-/// Returns what prevents guests of a size, and what would free it.
+/// Returns the obstacles to guests of a size, and their remedy.
 fn blocked(
     topology: &Topology,
     held: &Occupancy,

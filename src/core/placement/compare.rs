@@ -71,7 +71,7 @@ pub(super) struct LeastUnits {
     pub(super) switches: u32,
 }
 
-/// Returns what this many GPUs need on the empty host.
+/// Returns the needs of this many GPUs on the empty host.
 pub(super) fn least_units(slots: &Slots<'_>, number: usize) -> LeastUnits {
     let least = |units: &[Mask]| {
         let mut sizes: Vec<usize> = units.iter().map(|&unit| size(unit)).collect();

@@ -1,6 +1,6 @@
-//! Which NICs, virtual functions or drives serve the GPUs of a guest: those from which the worst GPU
-//! is nearest to one of them, then all GPUs together, then the devices themselves to any GPU, then as
-//! many GPUs as possible with one of their own below a switch.
+//! Which NICs, virtual functions or drives serve the GPUs of a guest: those from which the worst
+//! GPU is nearest to one of them, then all GPUs together, then the devices themselves to any GPU,
+//! then as many GPUs as possible with one of their own below a switch.
 //!
 //! Distances of functions form a tree: a device that is near to one GPU is equally near to all GPUs
 //! that are as near to that one. Each of these wishes counts, in a part of the tree, up to how many
@@ -44,7 +44,7 @@ pub(super) struct Cover<'w> {
     number: usize,
     /// GPUs of the guest, as places among these rows.
     gpus: &'w [usize],
-    /// What GPUs of others need of each candidate, less is better.
+    /// The needs of other guests' GPUs of each candidate, less is better.
     wanted: &'w [[i32; 2]],
     /// Devices for each GPU, at most.
     rounds: usize,
@@ -111,8 +111,8 @@ impl<'w> Cover<'w> {
         rank(self.beside[self.gpus[gpu]][at])
     }
 
-    /// Whether the wanted number is enough for each GPU to have one as near as this rank. The guest's
-    /// own come first.
+    /// Whether the wanted number is enough for each GPU to have one as near as this rank. The
+    /// guest's own come first.
     fn can_reach(&self, among: &[usize], most: i32) -> bool {
         let is_own = |at: &usize| self.candidates[*at].is_own;
         let (own, others): (Vec<usize>, Vec<usize>) = among.iter().copied().partition(is_own);
@@ -128,7 +128,7 @@ impl<'w> Cover<'w> {
         taken.len() <= self.number
     }
 
-    /// What taking a candidate next is worth.
+    /// The worth of taking a candidate next.
     fn worth(&self, at: usize) -> Worth {
         let candidate = &self.candidates[at];
         let (mut reached, mut gain) = (0, 0);

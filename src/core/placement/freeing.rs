@@ -257,10 +257,10 @@ impl Ends<'_> {
     }
 }
 
-/// What one set of guests that end leads to.
+/// The result of ending one set of guests.
 struct Found {
     way: Option<Advice>,
-    /// Whether no other guest has to be moved.
+    /// Whether no other guest must be moved.
     is_alone: bool,
     /// Whether something was left out.
     is_cut: bool,

@@ -188,7 +188,7 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
         return Some(Block { domain: Some(&held.domain), cause });
     }
     let is_new = !taken.is_own(bdf);
-    // Its own guest may have it already, and goes on.
+    // Its own guest may have it already, and keeps it.
     let barred = || {
         let along = [device].into_iter().chain(card(topology, device));
         along.filter_map(|function| topology.barred(function)).next()
@@ -250,7 +250,7 @@ fn card<'a>(topology: &'a Topology, gpu: &'a PciDevice) -> impl Iterator<Item = 
     })
 }
 
-/// Returns what shares an IOMMU group with another function of a GPU's card.
+/// Returns the functions that share an IOMMU group with another function of a GPU's card.
 fn beside_card<'a>(
     topology: &'a Topology,
     gpu: &'a PciDevice,

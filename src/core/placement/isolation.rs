@@ -21,8 +21,8 @@ pub fn shared_fabric(
     shared_nvlink(topology, others, functions).or_else(|| open_ports(topology, functions))
 }
 
-/// Returns the ports that do not redirect what these functions send or are sent; none: all do, or
-/// they are not known.
+/// Returns the ports that do not redirect the traffic of these functions; `None`: all do, or they
+/// are not known.
 fn open_ports(topology: &Topology, functions: &[Bdf]) -> Option<IsolationReason> {
     let open = if functions.is_empty() { Vec::new() } else { topology.open_ports(functions) };
     (!open.is_empty()).then_some(IsolationReason::WeakIommu(Weakness::OpenPorts(open)))

@@ -1,5 +1,5 @@
-//! Limits of a placement whatever the host has: those of the guest's template and firmware. Applied
-//! at the end of every plan, so that no verb counts what `export` would refuse.
+//! Limits of a placement on any host: those of the guest's template and firmware. Applied at the
+//! end of every plan, so that no verb counts a guest that `export` would refuse.
 
 use super::caches::needs_remapping;
 use super::reason::Reason;

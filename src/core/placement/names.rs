@@ -58,7 +58,7 @@ impl Slots<'_> {
         self.by_reason(among).into_iter().map(line).collect()
     }
 
-    /// As [`Slots::lines`], with what helps against what bars them.
+    /// As [`Slots::lines`], with the remedy for their obstacles.
     pub(super) fn lines_with_hints(&self, among: Mask) -> Vec<String> {
         let hint = |(block, _): (&Block<'_>, Mask)| block.barred().map(Barred::hint);
         let hints = self.by_reason(among).into_iter().map(hint);

@@ -393,7 +393,7 @@ impl<'a> Choice<'a> {
         reasons.say(Topic::Gpus, GpuReason::Breaks { name, gpus, after });
     }
 
-    /// Adds that a set is not a partition, why, and what that costs.
+    /// Adds that a set is not a partition, why, and its cost.
     fn explain_split(&self, set: Mask, reasons: &mut Reasons) {
         let number = size(set);
         let mut blocked = self.of_size(number).filter(|c| !c.is_free(self.slots));

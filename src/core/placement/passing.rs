@@ -5,8 +5,8 @@ use super::reason::{PassReason, Topic};
 use crate::request::{IommufdWish, Request};
 use crate::topology::Topology;
 
-/// Says the way of a guest with functions and why. A host without iommufd leaves no choice, so that
-/// its default is not said.
+/// Describes the way of a guest with functions and the reason. A host without iommufd leaves no
+/// choice, so its default is not reported.
 pub(super) fn explain(topology: &Topology, request: &Request, reasons: &mut Reasons) {
     let is_asked = request.iommufd != IommufdWish::Auto;
     let has_choice = topology.machine().iommufd.is_some_and(|iommufd| iommufd.node);

@@ -77,9 +77,9 @@ pub(super) fn tree(
     tree
 }
 
-/// Returns the functions of these that share the slot of a GPU which is its function 0. Not those of
-/// AMD's: QEMU offers PCIe atomics, which its compute needs, only to a function that is alone in its
-/// slot (`vfio_pci_enable_rp_atomics` of QEMU 8.1).
+/// Returns the functions of these that share the slot of a GPU which is its function 0. Not those
+/// of AMD's: QEMU offers PCIe atomics, which its compute needs, only to a function that is alone in
+/// its slot (`vfio_pci_enable_rp_atomics` of QEMU 8.1).
 fn beside_gpu(topology: &Topology, devices: &[Bdf]) -> Vec<Bdf> {
     let kind = |bdf: Bdf| topology.device(bdf).map(PciDevice::kind);
     let is_first = |of: Bdf, bdf: Bdf| {

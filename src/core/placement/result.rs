@@ -1,4 +1,4 @@
-//! The placement of a guest: what [`plan`](super::plan) answers.
+//! The placement of a guest: the answer of [`plan`](super::plan).
 
 use super::reason::{Because, IsolationReason, Reason, Topic};
 use super::types::{GuestCache, GuestCell, GuestPcie, GuestTopology, NodePages};

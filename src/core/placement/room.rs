@@ -3,9 +3,9 @@
 //!
 //! Sets of guests are examined by their cost, the smallest first, so that the first one that helps
 //! costs the least of all. A set of guests whose GPUs cannot lie beside each other on the board is
-//! passed over without a plan; every other one is planned together with the new guest
-//! (`joint`). Where a search would take too long, guests are taken out by their cost until there
-//! is room, and those that need not move are put back: [`Room::is_best`] tells.
+//! passed over without a plan; every other one is planned together with the new guest (`joint`).
+//! Where a search would take too long, guests are taken out by their cost until there is room, and
+//! those that need not move are put back; see [`Room::is_best`].
 
 use super::again::{count, request_of};
 use super::groups;
@@ -77,7 +77,7 @@ impl Mover {
         movers.into_values().collect()
     }
 
-    /// What its move costs.
+    /// The cost of its move.
     pub fn cost(&self) -> MoveCost {
         let gib = if self.runs { self.memory.kib().div_ceil(1 << 20) } else { 0 };
         MoveCost { stops: u32::from(self.runs), memory_gib: gib, pins: self.pins }
@@ -129,12 +129,12 @@ pub struct Limits {
     pub moves: Option<u32>,
 }
 
-/// How a search weighs moves, and what it may do besides them.
+/// The weights of moves in a search, and its further permissions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     /// The most that may be done.
     pub limits: Limits,
-    /// What the move of a guest costs.
+    /// The cost of a guest's move.
     pub cost: fn(&Mover) -> u64,
     /// Whether guests that are off may be left without a place.
     pub may_give_up: bool,
@@ -159,7 +159,7 @@ pub struct Room {
     pub legs: Vec<Vec<Move>>,
     /// Guests that are off and are left without a place; they leave before the first move.
     pub given_up: Vec<usize>,
-    /// What they cost.
+    /// Their cost.
     pub cost: MoveCost,
     /// The place of the new guest then.
     pub placement: Placement,
@@ -257,7 +257,7 @@ impl<'a> Search<'a> {
         movers: &'a [Mover],
         terms: Terms,
     ) -> Search<'a> {
-        // What keeps a partition from being activated because of a guest ends with its move.
+        // Reasons against a partition's activation because of a guest end with its move.
         let held = Occupancy { readiness: held.readiness.without_domains(), ..held.clone() };
         let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).take(64).collect();
         let (mut free, mut own) = (0, vec![0; movers.len()]);

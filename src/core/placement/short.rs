@@ -51,7 +51,7 @@ pub fn plan(
     Err(refused)
 }
 
-/// Finds a place beside all that is held, pinned or not, on the pages that are asked for or the
+/// Finds a place beside all resources that are held, pinned or not, on the requested pages or the
 /// best.
 fn on_pages(
     topology: &Topology,

@@ -28,7 +28,7 @@ fn is_temporary(error: &PlanError) -> bool {
 }
 
 impl Shortage<'_> {
-    /// Writes the error. Memory that the host never has is said before cores that others hold.
+    /// Writes the error. Memory that the host never has is reported before cores that others hold.
     pub(super) fn error(&self, short: Short) -> PlanError {
         let error = self.first(short);
         let memory = self.budget.request.memory_kib.filter(|_| is_temporary(&error));

@@ -198,7 +198,7 @@ pub(super) struct Slots<'a> {
     pub(super) switches: Row<'a>,
     /// A GPU that an address takes now, though no number does.
     pub(super) by_address: Option<(Bdf, SetAside)>,
-    /// What keeps NVLink partitions from being activated.
+    /// The reasons why NVLink partitions cannot be activated.
     pub(super) readiness: &'a Readiness,
     pub(super) units: Units,
     /// GPUs that only go together, for each GPU: those of its IOMMU group.

@@ -17,7 +17,7 @@ const NOBODY: u32 = u32::MAX;
 /// A domain's memory on one node: the domain's index, and how much.
 type Amount = (u32, MemSize);
 
-/// What domains hold on a host.
+/// The occupancy of domains on a host.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     topology: &'a Topology,
@@ -36,7 +36,7 @@ pub(super) struct Taken<'a> {
     excluded: &'a [Exclusion],
     /// Functions of a guest that is planned again.
     own_devices: &'a [Bdf],
-    /// What keeps NVLink partitions from being activated.
+    /// The reasons why NVLink partitions cannot be activated.
     pub(super) readiness: &'a Readiness,
     /// Pcpus whose cores no guest gets.
     closed: &'a CpuSet,
@@ -275,7 +275,7 @@ impl<'a> Taken<'a> {
     }
 
     /// Memory of all domains on the node at this place of [`Topology::nodes`]. Memory bound to
-    /// several nodes, or to none, counts in proportion to what is left on them.
+    /// several nodes, or to none, counts in proportion to the free memory of these.
     pub(super) fn memory(&self, node: usize) -> MemSize {
         sum(&self.memory[node])
     }

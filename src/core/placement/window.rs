@@ -40,8 +40,8 @@ impl Window {
     }
 }
 
-/// Computes the window; none without passed-through devices whose BARs are known. Unknown ones are not
-/// counted: a window for the others is better than none.
+/// Computes the window; none without passed-through devices whose BARs are known. Unknown ones are
+/// not counted: a window for the others is better than none.
 ///
 /// Each port's window is as long as the 64-bit BARs behind it, and the next begins at a multiple of
 /// its largest BAR (gpuvm-hardware(7), BARS AND THE MMIO WINDOW). The slack is dropped if the

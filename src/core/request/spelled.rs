@@ -1,4 +1,5 @@
-//! The words of values that an option takes: one spelling for the command line, files and sentences.
+//! The words of values that an option takes: one spelling for the command line, files and
+//! sentences.
 
 use super::{HugePages, PageSize};
 use strum::{EnumMessage, VariantArray};

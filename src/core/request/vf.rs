@@ -56,13 +56,13 @@ pub struct VfSettings {
     /// VLAN of its frames, 1 to 4094; none: no VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// What it may do.
+    /// Its permissions.
     #[serde(flatten)]
     pub guard: Guard,
 }
 
 impl VfSettings {
-    /// Returns them with those that `said` has in place of its own.
+    /// Returns them with the settings of `said` in place of its own.
     pub fn over(&self, said: &VfSettings) -> VfSettings {
         let Guard { trust, spoof } = said.guard;
         VfSettings {

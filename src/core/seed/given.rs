@@ -11,7 +11,7 @@ pub const MAX_BYTES: usize = 512 << 10;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "seed-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SeedError {
     /// A line is no public key.
     #[error("SSH key, line {line}: {reason}")]

@@ -6,8 +6,8 @@ use std::io::{Cursor, Write as _};
 /// Size of the volume in bytes: the smallest round size that fits every document (given.rs limits
 /// them) and that FAT supports.
 pub const VOLUME_BYTES: usize = 4 << 20;
-/// What of it holds the file system's own tables, and the ends of files that fill no cluster; much
-/// more than these take.
+/// The space in it for the file system's own tables, and the ends of files that fill no cluster;
+/// much more than these take.
 const TABLES: usize = 512 << 10;
 
 const LABEL: [u8; 11] = *b"CIDATA     ";

@@ -33,7 +33,7 @@ pub struct ConfRequest {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "slurm-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SlurmConfError {
     /// The host has no GPUs.
     #[error("the host has no GPUs that a guest could get")]

@@ -1,5 +1,5 @@
-//! The most that the comment of a job may request: what Slurm allotted to the job on the node, or
-//! what its guest would get without a word.
+//! The most that the comment of a job may request: the resources that Slurm allotted to the job on
+//! the node, or those of its guest without a comment.
 
 use super::JobError;
 use crate::memsize::MemSize;
@@ -60,7 +60,7 @@ pub struct JobLimits {
     /// The guest's resources without a comment: those of the admin's options, or its GPUs' share of
     /// the host.
     pub usual: Resources,
-    /// What Slurm allotted.
+    /// The resources allotted by Slurm.
     pub allotted: Resources,
     /// The most vCPUs of any job; none: no further limit.
     pub most_vcpus: Option<u32>,

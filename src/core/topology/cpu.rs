@@ -58,7 +58,7 @@ pub enum Speed {
 }
 
 impl Speed {
-    /// What cores of this kind are called.
+    /// The name of cores of this kind.
     pub fn as_str(self) -> &'static str {
         match self {
             Speed::Performance => "performance",

@@ -37,7 +37,7 @@ pub enum DriveUse {
     },
     /// Marked as a member of something that the kernel does not list as a holder.
     Member {
-        /// Of what: `a ZFS pool \`tank\``, `an LVM volume group`.
+        /// The set: `a ZFS pool \`tank\``, `an LVM volume group`.
         of: String,
     },
     /// The kernel has it open exclusively, for an unknown user.

@@ -146,8 +146,8 @@ impl Topology {
         fabric.model != FabricModel::None || !fabric.partitions.is_empty()
     }
 
-    /// Whether a function is an NVSwitch that stays with Fabric Manager: in the shared model, guests
-    /// get GPUs only.
+    /// Whether a function is an NVSwitch that stays with Fabric Manager: in the shared model,
+    /// guests get GPUs only.
     pub fn is_fabric_managers(&self, bdf: Bdf) -> bool {
         self.fabric().model == FabricModel::SharedNvswitch
             && self.device(bdf).is_some_and(|device| device.kind() == DeviceKind::NvSwitch)

@@ -78,7 +78,7 @@ pub const IRQBALANCE: &str = "irqbalance";
 /// The unit of `gpuvm device bind --at-boot`.
 pub const BINDING_UNIT: &str = "etc/systemd/system/gpuvm-vfio.service";
 
-/// What decides at boot which driver gets a GPU.
+/// The configuration that decides at boot which driver gets a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -131,7 +131,7 @@ pub struct FunctionUser {
     pub by: String,
 }
 
-/// What an admin has changed in the unit of a daemon of libvirt.
+/// Changes by an admin in the unit of a daemon of libvirt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -196,7 +196,7 @@ pub struct KernelSettings {
     pub kvm: Option<bool>,
 }
 
-/// What libvirt's configuration says about devices and shutdown.
+/// Settings of libvirt about devices and shutdown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -287,7 +287,7 @@ pub struct Facts {
     /// GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionFacts>,
-    /// What binds drivers at boot.
+    /// The configuration that binds drivers at boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_drivers: Option<BootDrivers>,
     /// Users of GPUs.
@@ -331,7 +331,7 @@ pub struct Facts {
     /// Programs that others could replace before root runs them; none: not looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaceable: Option<Vec<ReplaceableProgram>>,
-    /// What could not be read, by the path that a rule looks at, with the reason.
+    /// Facts that could not be read, by the path that a rule examines, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unread: BTreeMap<String, String>,
 }

@@ -31,8 +31,8 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
     generator.into_root_schema_for::<HostFile>()
 }
 
-/// The header, read where the file as a whole cannot be, so that a newer version is reported as such
-/// rather than as an unknown field.
+/// The header, read where the file as a whole cannot be, so that a newer version is reported as
+/// such rather than as an unknown field.
 #[derive(Deserialize)]
 struct Header {
     /// [`FORMAT`].
@@ -44,7 +44,7 @@ struct Header {
 /// The error of a text that is not a recorded host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "record-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FileError {
     /// Not JSON, or a field is missing, unknown or of the wrong kind. The source has line and
     /// column.

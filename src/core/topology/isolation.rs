@@ -71,7 +71,7 @@ pub enum Barred {
 }
 
 impl Barred {
-    /// Returns what to do about it.
+    /// Returns the remedy.
     pub fn hint(self) -> &'static str {
         match self {
             Barred::IommuOff => "`gpuvm host doctor` says why it is off and how to turn it on",
@@ -149,7 +149,7 @@ impl Weakness {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> Cow<'static, str> {
         let words = match self {
             Weakness::OpenPorts(ports) => return turn_on(ports).into(),
@@ -173,7 +173,7 @@ impl Weakness {
 /// The most ports that a sentence names.
 const MOST_PORTS: usize = 4;
 
-/// Says what open ports do not do.
+/// Describes the missing protection of open ports.
 fn open_ports(ports: &[OpenPort]) -> String {
     let open = ports.iter().fold(0, |all, port| all | port.open);
     let named: Vec<String> =

@@ -15,7 +15,7 @@ pub struct MatrixRow {
     pub name: String,
     /// Address.
     pub bdf: Bdf,
-    /// What it is.
+    /// Its kind.
     pub kind: DeviceKind,
     /// Pcpus of its node; only for GPUs, as in `nvidia-smi topo -m`.
     #[serde(skip_serializing_if = "Option::is_none")]

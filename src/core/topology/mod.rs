@@ -109,11 +109,11 @@ pub struct Machine {
     /// Whether the guests of the host trust each other, as set by its admin; none: not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    /// Why what its admin has said is not read, so that its guests are treated as strangers; none:
-    /// it is.
+    /// Why its admin's declaration is not used, so that its guests are treated as strangers;
+    /// none: it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_unread: Option<String>,
-    /// What of the health of GPUs could not be read, and why; not recorded.
+    /// Health of GPUs that could not be read, with the reason; not recorded.
     #[serde(skip)]
     pub health_unread: Vec<String>,
     /// Host name; only if identifying data was requested.
@@ -122,8 +122,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Address bits that a guest with passed-through functions may have, if the IOMMU has fewer than
-    /// the processor: it maps nothing above.
+    /// Address bits that a guest with passed-through functions may have, if the IOMMU has fewer
+    /// than the processor: it maps nothing above.
     pub fn address_limit(&self) -> Option<u8> {
         self.iommu_address_bits.filter(|bits| Some(*bits) < self.physical_address_bits)
     }
@@ -169,7 +169,7 @@ pub struct Parts {
     /// NVLink and NVSwitch.
     #[serde(default)]
     pub fabric: Fabric,
-    /// What `host doctor` looks at beyond this; only a captured host has it. None: not recorded.
+    /// Further facts for `host doctor`; only a captured host has them. None: not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Box<Facts>>,
     /// Unreadable and contradictory data, for people; a host with notes is still usable.
@@ -182,7 +182,7 @@ pub struct Parts {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "topology-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TopologyError {
     /// The same item appears twice.
     #[error("{kind} {id} appears twice")]

@@ -6,7 +6,7 @@ use crate::p2p::{Block, Op, Route, Way};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What two functions are.
+/// The relation of two functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -27,7 +27,7 @@ pub struct PairRoute {
     pub from: Bdf,
     /// The function whose memory is read or written.
     pub to: Bdf,
-    /// What it does.
+    /// Its kind of access.
     pub op: Op,
     /// The way.
     pub way: Way,
@@ -244,7 +244,7 @@ mod tests {
         };
         let pair = first(&host(strict), PairKind::GpuNic);
         assert_eq!((pair.way(Op::Write), pair.way(Op::Read)), (Way::Switch, Way::Root));
-        // What could not be read is not known, and nothing is expected of it.
+        // An unreadable fact is unknown, and nothing is expected of it.
         let pair = first(&host(|device| device.acs = None), PairKind::GpuNic);
         assert_eq!((pair.way(Op::Write), pair.expected_gb_s), (Way::Unknown, None));
     }

@@ -165,7 +165,8 @@ pub struct PciDevice {
     /// Address Translation Services of a GPU, NIC or NVMe drive; none: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ats: Option<Ats>,
-    /// Mediated devices below it, which guests may have; the function itself goes to none meanwhile.
+    /// Mediated devices below it, which guests may have; the function itself goes to none
+    /// meanwhile.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mediated: u32,
     /// Device control of its PCI Express capability; none: unknown.

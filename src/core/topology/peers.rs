@@ -108,8 +108,8 @@ fn of_port(topology: &Topology, port: &PciDevice, acs: Acs) -> Opening {
     Opening { port, below, beyond, within }
 }
 
-/// What an open function connects: the others of its slot. Virtual functions are kept apart by
-/// their card.
+/// The functions that an open function connects: the others of its slot. Virtual functions are kept
+/// apart by their card.
 fn of_function(topology: &Topology, function: &PciDevice, acs: Acs) -> Option<Opening> {
     let is_physical = |device: &PciDevice| !device.is_vf();
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());

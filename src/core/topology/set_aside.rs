@@ -110,7 +110,8 @@ fn is_integrated(topology: &Topology, gpu: &PciDevice) -> bool {
     }
 }
 
-/// The driver that gives AMD's Instinct cards out as virtual functions (https://github.com/amd/MxGPU-Virtualization).
+/// The driver that gives AMD's Instinct cards out as virtual functions
+/// (https://github.com/amd/MxGPU-Virtualization).
 const AMD_GIM: &str = "gim";
 
 /// Why a virtual function is no card of its own, and why a card is none beside its virtual

@@ -154,7 +154,7 @@ pub struct UnusableKvm {
     pub command: Option<String>,
 }
 
-/// What libvirt reports of the guests that it can run.
+/// libvirt's report of the guests that it can run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestSupport {
     /// QEMU's program; none: it finds none.

@@ -48,7 +48,7 @@ impl Trust {
         }
     }
 
-    /// Returns what helps if guests are not isolated on NVLink, given the declaration: the common
+    /// Returns the remedy if guests are not isolated on NVLink, given the declaration: the common
     /// sentence of `plan`, `capacity` and `create`.
     pub fn advice(said: Option<Trust>) -> &'static str {
         match said {

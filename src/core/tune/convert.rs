@@ -1,5 +1,5 @@
-//! Makes disks on SATA and IDE, and NICs of models that are emulated, ones of virtio: only on request,
-//! and where the guest has the drivers.
+//! Makes disks on SATA and IDE, and NICs of models that are emulated, ones of virtio: only on
+//! request, and where the guest has the drivers.
 
 use super::work::Work;
 use super::{ItemName, TuneError};
@@ -63,8 +63,9 @@ fn nics(xml: &DomainXml) -> Vec<NicTuning> {
     all.map(|(nth, _)| NicTuning { nth, on_virtio: true, ..NicTuning::default() }).collect()
 }
 
-/// Why the guest may lack the drivers, and what helps; none: it has them. `disks`, `nics`: whether
-/// some come. Linux has them. Windows has those of a kind of which it has a device already.
+/// Why the guest may lack the drivers, and the remedy; `None`: it has them. `disks`, `nics`:
+/// whether some are added. Linux has them. Windows has those of a kind of which it has a device
+/// already.
 fn lacks(xml: &DomainXml, disks: bool, nics: bool) -> Option<(&'static str, String)> {
     if xml.is_macos() && (disks || nics) {
         let hint = "leave --convert-devices out";
@@ -95,7 +96,7 @@ fn lacks(xml: &DomainXml, disks: bool, nics: bool) -> Option<(&'static str, Stri
     None
 }
 
-/// Whether the guest is Windows: by its entry of libosinfo, or by what only Windows asks for.
+/// Whether the guest is Windows: by its entry of libosinfo, or by settings that only Windows needs.
 fn is_windows(xml: &DomainXml) -> bool {
     let metadata = xml.root().child("metadata").into_iter().flat_map(Element::elements);
     let mut systems = metadata.flat_map(Element::elements).filter_map(|os| os.attr("id"));

@@ -151,8 +151,8 @@ fn emulator(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::Emulator, Setting::EmulatorPin { pin })
 }
 
-/// Whether the emulator stays where its owner has it: the vCPUs stay, too, and it is on none of their
-/// cores.
+/// Whether the emulator stays where its owner has it: the vCPUs stay, too, and it is on none of
+/// their cores.
 fn keeps_emulator(work: &Work<'_>, placement: &Placement) -> bool {
     let pin = work.guest.claims.emulator_pin.as_ref().map(|pin| &pin.value);
     pin.is_some_and(|pin| !pin.is_empty() && !is_held(pin, work.given))
@@ -163,8 +163,8 @@ fn keeps_emulator(work: &Work<'_>, placement: &Placement) -> bool {
         )
 }
 
-/// Whether the guest sees the topology that its owner chose: on a host of one node no other is nearer
-/// to what there is.
+/// Whether the guest sees the topology that its owner chose: on a host of one node no other is
+/// nearer to what there is.
 fn keeps_topology(work: &Work<'_>) -> bool {
     const FAULTS: [&str; 5] = [
         "topology-product",
@@ -349,8 +349,8 @@ fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.set(ItemName::Cells, Setting::Cells { cells })
 }
 
-/// Whether the guest stays without cells, as its owner has it: on a host of one node nothing is nearer
-/// than anything else.
+/// Whether the guest stays without cells, as its owner has it: on a host of one node nothing is
+/// nearer than anything else.
 fn keeps_no_cells(work: &Work<'_>) -> bool {
     work.guest.claims.cells.is_empty()
         && is_of_one_node(work.given.topology)

@@ -182,7 +182,7 @@ fn seats(work: &Work<'_>) -> Result<Option<Vec<DomainEdit>>, TuneError> {
     Ok(Some(seat_edits(&work.xml, placement, work.given.topology, fastest, stays)?))
 }
 
-/// Whether a definition is so already.
+/// Whether the edits leave a definition unchanged.
 fn changes_nothing(xml: &DomainXml, edits: &[DomainEdit]) -> bool {
     edits.iter().all(|edit| !xml.would_change(edit))
 }

@@ -89,7 +89,7 @@ pub struct OtherFunctions {
     pub nics: Option<DeviceWish>,
     /// Virtual functions; none: they stay.
     pub vfs: Option<DeviceWish>,
-    /// Settings of virtual functions, as [`Extras::vf_settings`]; what they leave out stays.
+    /// Settings of virtual functions, as [`Extras::vf_settings`]; omitted ones stay.
     pub vf_settings: Vec<VfSettings>,
     /// NVMe drives; none: they stay.
     pub nvmes: Option<DeviceWish>,
@@ -249,8 +249,8 @@ pub struct Items {
 
 impl Items {
     /// Returns everything that the planner would set. The page size stays, since pages must be
-    /// reserved first; rates and MTU belong to the network, iommufd is a choice, and a disk format changes only on
-    /// request, since every byte of the disk is copied.
+    /// reserved first; rates and MTU belong to the network, iommufd is a choice, and a disk format
+    /// changes only on request, since every byte of the disk is copied.
     pub fn all() -> Items {
         Items {
             resize: None,

@@ -11,17 +11,17 @@ use serde::Serialize;
 pub struct Left {
     /// The setting, and its option.
     pub item: ItemName,
-    /// What it is.
+    /// The present value.
     pub is: String,
     /// The value by the option.
     pub would_be: String,
-    /// What that gains.
+    /// The gain of the change.
     pub gain: &'static str,
 }
 
-/// The settings of a guest that gpuvm did not make which were not named, stay, and would be otherwise
-/// if they were; guests of ours follow the request of their creation. Of settings that the guest's
-/// system or an argument of QEMU decides nothing is said.
+/// The settings of a guest that gpuvm did not make which were not named, stay, and would change if
+/// they were; guests of ours follow the request of their creation. Settings decided by the guest's
+/// system or by an argument of QEMU are not mentioned.
 pub fn left_alone(current: &DomainXml, given: &Given<'_>, tuned: &Tuned) -> Vec<Left> {
     if current.record().ok().flatten().is_some() {
         return Vec::new();
@@ -37,7 +37,7 @@ pub fn left_alone(current: &DomainXml, given: &Given<'_>, tuned: &Tuned) -> Vec<
         .collect()
 }
 
-/// What naming a setting would change.
+/// The changes by naming a setting.
 fn of(current: &DomainXml, given: &Given<'_>, name: ItemName) -> Option<Left> {
     let gain = gain(name)?;
     let mut items = given.items.clone();

@@ -74,9 +74,9 @@ pub struct Given<'a> {
 pub struct Change {
     /// The thing.
     pub item: ItemName,
-    /// What it was.
+    /// The previous value.
     pub was: String,
-    /// What it is.
+    /// The new value.
     pub now: String,
 }
 
@@ -112,7 +112,7 @@ pub struct Tuned {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "tune-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TuneError {
     /// It does not run on QEMU.
     #[error("its type is `{kind}`; only `kvm` and `qemu` run on QEMU")]

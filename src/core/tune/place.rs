@@ -56,8 +56,8 @@ pub(super) fn place(
         && let Some(new) = as_asked(guest, &Given { others: &without, ..*given })
         && is_as_it_is(&new, guest)
     {
-        // `create` would make it just so now. Beside its own memory that of others without a binding
-        // counts elsewhere, and another place only looks better.
+        // `create` would make it just so now. Beside its own memory that of others without a
+        // binding counts elsewhere, and another place only looks better.
         placement = new;
     }
     let mut own: BTreeSet<Bdf> = guest.hostdevs.iter().copied().collect();
@@ -237,10 +237,10 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     Ok(free)
 }
 
-/// The guest where it is, vCPU by vCPU, and its emulator on the cores that it has, if that is as good
-/// as a free plan (`free`; none: it stays whatever a plan would have): each vCPU has a pcpu of its
-/// own, all threads of its cores are the guest's, in the order that it sees them, on one node and on
-/// no more caches than the plan needs.
+/// The guest where it is, vCPU by vCPU, and its emulator on the cores that it has, if that is as
+/// good as a free plan (`free`; none: it stays whatever a plan would have): each vCPU has a pcpu of
+/// its own, all threads of its cores are the guest's, in the order that it sees them, on one node
+/// and on no more caches than the plan needs.
 fn in_place(
     guest: &Guest<'_>,
     request: &Request,
@@ -270,8 +270,8 @@ fn in_place(
             return None;
         }
     }
-    // The planner is asked for these cores and one more, of which it has the emulator on the last:
-    // which of them has which part is the guest's choice.
+    // The planner is given these cores and one more, of which it has the emulator on the last: the
+    // guest chooses the role of each.
     let named = emulator.and_then(|pin| pin.iter().find(|pcpu| on_node(*pcpu)));
     let last = own.iter().last()?;
     let free_of = topology.pcpus().minus(&own);

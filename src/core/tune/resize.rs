@@ -206,7 +206,7 @@ fn refuse(current: &DomainXml, claims: &Claims<'_>, items: &Items) -> Result<(),
     }
 }
 
-/// Plans pins again, in their present order; a guest that floats goes on floating.
+/// Plans pins again, in their present order; a floating guest stays floating.
 fn pins(
     current: &DomainXml,
     claims: &Claims<'_>,

@@ -167,8 +167,8 @@ impl<'t> Guest<'t> {
         (step > 0 && self.vcpus.is_multiple_of(step)).then_some(threads)
     }
 
-    /// The NICs, virtual functions and NVMe drives that it gets: those that it has, but for kinds of
-    /// which others are requested.
+    /// The NICs, virtual functions and NVMe drives that it gets: those that it has, but for kinds
+    /// of which others are requested.
     fn extras(&self, topology: &Topology, items: &Items) -> Extras {
         let of = |kind, vf| self.functions(topology, kind, vf);
         let wanted = |wish: &Option<DeviceWish>, has: Vec<Bdf>| {

@@ -37,8 +37,8 @@ impl<'a> Work<'a> {
         Work { guest, placement, given, xml: current.clone(), changes, reasons, faults }
     }
 
-    /// Whether a setting of a guest that gpuvm did not make is left as its owner chose it: it was not
-    /// named, and no rule finds the fault that it cures.
+    /// Whether a setting of a guest that gpuvm did not make is left as its owner chose it: it was
+    /// not named, and no rule finds the fault that it cures.
     pub fn leaves(&self, item: ItemName, faults: &[&str]) -> bool {
         self.given.items.unnamed.contains(&item)
             && self.guest.asked.is_none()

@@ -43,7 +43,7 @@ pub struct Function {
     pub vendor: u16,
     /// Device id.
     pub device: u16,
-    /// Cell that it is near; none: no one in particular, or not told.
+    /// Its nearest cell; `None`: no particular one, or not reported.
     pub cell: Option<u32>,
 }
 
@@ -68,10 +68,10 @@ pub struct View {
     pub virtio_disks: Option<usize>,
     /// PCI functions.
     pub functions: Option<Vec<Function>>,
-    /// Its topology file for NCCL; none: it has none, or that was not told.
+    /// Its topology file for NCCL; `None`: it has none, or that was not reported.
     #[serde(skip)]
     pub nccl: Option<String>,
-    /// The version of its NVIDIA driver; none: none is loaded, or that was not told.
+    /// The version of its NVIDIA driver; `None`: none is loaded, or that was not reported.
     #[serde(skip)]
     pub driver: Option<String>,
     /// Values that it did not report, one phrase each.

@@ -39,7 +39,7 @@ pub struct Presence {
     pub option: &'static str,
 }
 
-/// What gives a guest the devices that are there now.
+/// The command that gives a guest the devices that are present now.
 pub fn hint(name: &str, all: &[Presence]) -> String {
     let others = all.iter().filter(|one| one.is_other());
     let is_gpus = others.clone().all(|one| one.option == "--gpu");
@@ -111,7 +111,7 @@ impl Presence {
     }
 }
 
-/// Adds what differs to the findings on a domain of ours.
+/// Adds the differences to the findings on a domain of ours.
 pub fn with_devices(
     mut findings: Vec<Finding>,
     definition: &DomainXml,

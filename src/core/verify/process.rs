@@ -18,7 +18,7 @@ pub struct Thread {
     pub pcpus: CpuSet,
 }
 
-/// Memory of one kind: what backs it, and how much of it lies where.
+/// Memory of one kind: its backing, and its amount by node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapped {

@@ -23,7 +23,7 @@ pub enum Between {
     Rule,
 }
 
-/// What differs, and where.
+/// The difference, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Differs {
@@ -69,7 +69,7 @@ impl Finding {
     }
 }
 
-/// A difference from what should be.
+/// A difference from the expected state.
 pub struct Wrong<'a> {
     /// The subject: `vcpu 1 may run on`.
     pub what: String,
@@ -79,7 +79,7 @@ pub struct Wrong<'a> {
     pub found: String,
     /// The place.
     pub at: String,
-    /// What to do.
+    /// The remedy.
     pub hint: &'a str,
 }
 
@@ -104,7 +104,7 @@ impl Report {
         self.found.extend(findings);
     }
 
-    /// The findings, errors first, then by what differs; with a limit per rule.
+    /// The findings, errors first, then by subject; with a limit per rule.
     pub fn finish(mut self) -> Vec<Finding> {
         self.found.sort_by_key(|finding| (finding.severity, finding.says.between));
         finding::capped(self.found)

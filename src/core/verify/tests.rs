@@ -415,7 +415,7 @@ fn hosts_that_cost_the_guest_are_found() {
             unhealthy(case, &[]);
         }),
     ]);
-    // What an admin accepted is none.
+    // An accepted finding is none.
     let mut case = good();
     unhealthy(&mut case, &[HealthCode::RemapFailed]);
     assert_eq!(case.found(true), []);

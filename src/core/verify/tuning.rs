@@ -13,7 +13,7 @@ pub const MAX_FILES: &str = "max_files";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tuning {
-    /// Pcpus by what governs their frequency; empty where nothing does, as in virtual machines.
+    /// Pcpus by their frequency governor; empty where there is none, as in virtual machines.
     pub governors: BTreeMap<String, CpuSet>,
     /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; none: this kernel
     /// cannot.

@@ -32,7 +32,7 @@ pub enum Look {
 pub struct Device {
     /// Its address.
     pub bdf: Bdf,
-    /// What it is.
+    /// Its kind.
     pub kind: DeviceKind,
     /// Its name: `GPU 0`, `nvme0n1`, `mlx5_0`.
     pub name: String,

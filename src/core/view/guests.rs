@@ -179,8 +179,8 @@ fn pins(held: &Held, role: Role) -> Vec<(Option<usize>, &CpuSet)> {
     }
 }
 
-/// Returns who holds each pcpu, by pcpu number: pins that cover several cores hold none. Running
-/// guests come first.
+/// Returns the holder of each pcpu, by pcpu number: pins that cover several cores hold none.
+/// Running guests come first.
 pub(super) fn uses(topology: &Topology, guests: &[Guest<'_>]) -> BTreeMap<PcpuId, Vec<Use>> {
     let mut all: BTreeMap<PcpuId, Vec<Use>> = BTreeMap::new();
     for (guest, place) in guests.iter().zip(0..) {

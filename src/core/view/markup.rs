@@ -83,14 +83,14 @@ impl fmt::Write for Escaping<'_> {
     }
 }
 
-/// Whether a character must not stand in a document.
+/// Whether a character is forbidden in a document.
 fn is_forbidden(c: char) -> bool {
     let number = u32::from(c);
     c.is_control() || (0xfdd0..=0xfdef).contains(&number) || number & 0xfffe == 0xfffe
 }
 
-/// Whether a character changes what stands beside it and is not seen: marks and overrides of
-/// direction, joiners, separators, tags. Written as a number, an editor shows it.
+/// Whether a character changes its neighbours and is invisible: marks and overrides of direction,
+/// joiners, separators, tags. Written as a number, an editor shows it.
 fn is_invisible(c: char) -> bool {
     matches!(
         c,
@@ -105,7 +105,7 @@ fn is_invisible(c: char) -> bool {
     )
 }
 
-/// Returns JSON that may stand in a script element: no tag and no comment begins in it.
+/// Returns JSON that is allowed in a script element: no tag and no comment begins in it.
 pub(super) fn island(json: &str) -> String {
     let mut text = String::with_capacity(json.len() + 64);
     for c in json.chars() {

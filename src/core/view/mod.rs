@@ -2,8 +2,8 @@
 //! questions.
 //!
 //! [`Scene`] is the geometry, in integers; [`svg()`] draws it. Values in, text out: the same input
-//! gives the same bytes. What a guest is, where it fits and whether it is isolated is decided
-//! elsewhere and only shown here.
+//! gives the same bytes. A guest's kind, place and isolation are determined elsewhere and only
+//! shown here.
 
 mod devices;
 mod guests;

@@ -1,5 +1,6 @@
-//! The page: the picture and around it all that a reviewer or an admin asks of it, in one file that
-//! needs nothing else. Everything is there without scripts; the script only highlights and filters.
+//! The page: the picture and around it all facts that a reviewer or an admin needs, in one
+//! self-contained file. All content is present without scripts; the script only highlights and
+//! filters.
 
 mod answers;
 mod diff;
@@ -37,15 +38,15 @@ pub struct Page<'a> {
     pub placement: Option<&'a Placement>,
     /// Why it was placed so.
     pub reasons: &'a [Reason],
-    /// What still fits, as the answer of the page.
+    /// The capacity, as the answer of the page.
     pub capacity: Option<&'a Capacity>,
-    /// What still fits, in a line beside other answers.
+    /// The capacity, in a line beside other answers.
     pub fits: Option<&'a Capacity>,
     /// Definitions that change.
     pub changed: &'a [Changed],
     /// Missing or degraded parts, and skipped checks.
     pub notes: &'a [String],
-    /// Commands to go on with.
+    /// The next commands.
     pub commands: &'a [String],
     /// The document that `--json` prints.
     pub json: &'a str,
@@ -185,7 +186,7 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// What filters the tables, above them.
+    /// The filters of the tables, above them.
     fn tools(&mut self) {
         let tools = [("id", &"tools" as _), ("hidden", &"hidden" as _)];
         self.out.open("p", &tools);
@@ -286,7 +287,7 @@ impl Writer<'_, '_> {
         self.out.line();
     }
 
-    /// A cell of a column, whose head stands before it where rows are cards.
+    /// A cell of a column, whose head precedes it where rows are cards.
     fn cell(&mut self, head: &str, class: &str, text: impl std::fmt::Display) {
         self.begin_cell(head, class);
         self.out.text(text);

@@ -1,5 +1,5 @@
-//! The colours of a picture. Each stands beside a letter or a pattern; text on it has a contrast of
-//! at least 4.5 to 1.
+//! The colours of a picture. Each is beside a letter or a pattern; text on it has a contrast of at
+//! least 4.5 to 1.
 
 use super::guests::HUES;
 
@@ -29,7 +29,7 @@ pub(super) struct Scheme {
     pub(super) free: &'static str,
     /// Of parts in use by the host, with lines of the second colour.
     pub(super) host: (&'static str, &'static str),
-    /// Of what no guest can have, with a cross of the second colour.
+    /// Of devices that no guest can have, with a cross of the second colour.
     pub(super) unusable: (&'static str, &'static str),
     /// Borders.
     pub(super) line: &'static str,

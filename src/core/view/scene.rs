@@ -100,7 +100,7 @@ pub struct Scene<'a> {
     pub mesh: Option<Mesh>,
     /// NVLinks from GPUs to NVSwitches.
     pub board: Option<Board>,
-    /// What letters, patterns and marks mean.
+    /// The meaning of letters, patterns and marks.
     pub legend: Vec<Entry>,
 }
 
@@ -137,7 +137,7 @@ pub struct NodeBox {
 pub struct MemoryBar {
     /// The bar.
     pub area: Area,
-    /// What stands above it.
+    /// The text above it.
     pub label: String,
     /// How much its whole length is.
     pub whole: String,

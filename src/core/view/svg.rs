@@ -224,7 +224,7 @@ impl Drawing<'_, '_> {
         }
     }
 
-    /// A pcpu: its number, the letter of its guest, and what runs there.
+    /// A pcpu: its number, the letter of its guest, and its threads.
     fn thread(&mut self, thread: &Thread) {
         let Thread { area, pcpu, uses, isolated } = thread;
         let guests = &self.scene.guests;

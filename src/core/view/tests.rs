@@ -760,7 +760,7 @@ fn tables_become_cards_and_the_filter_stands_above_them() {
     for head in ["address", "model", "node", "driver", "link", "reset", "standing"] {
         assert!(device.contains(&format!("<td data-h=\"{head}\"")), "{head}: {device}");
     }
-    // What must not break: name, address, link, reset.
+    // Words that must not break: name, address, link, reset.
     assert_eq!(device.matches("class=\"keep\"").count(), 4, "{device}");
     for (table, _) in
         made.match_indices("<table class=\"sift").map(|(at, _)| made[at..].split_once('>').unwrap())

@@ -31,9 +31,9 @@ pub enum ArrayStep {
         path: PathBuf,
         /// The current value; none: missing.
         before: Option<String>,
-        /// What it becomes; none: it goes.
+        /// The new text; none: the file is removed.
         after: Option<String>,
-        /// What that does, in words.
+        /// Its effect, in words.
         what: String,
         /// Whether systemd generates units from it, which are then regenerated.
         units: bool,
@@ -61,11 +61,11 @@ pub enum ArrayStep {
         #[serde(default)]
         uuid: String,
     },
-    /// Creates an array anew; data on its members is lost.
+    /// Recreates an array; data on its members is lost.
     Create {
         /// Its device: `/dev/md1`.
         device: String,
-        /// What it is to be.
+        /// The planned array.
         array: Box<Released>,
         /// Content of its members that may be destroyed, a phrase each; none: a journal of an older
         /// version, and nothing may.
@@ -76,7 +76,7 @@ pub enum ArrayStep {
     MakeFileSystem {
         /// The device.
         device: String,
-        /// What it is to be.
+        /// The planned file system.
         file_system: FileSystem,
         /// UUID of the array; empty in journals of older versions.
         #[serde(default)]
@@ -86,11 +86,11 @@ pub enum ArrayStep {
     CheckFileSystem {
         /// The device.
         device: String,
-        /// What has to be on it.
+        /// The expected file system.
         file_system: FileSystem,
     },
-    /// Updates the initramfs of every kernel, which contains copies of files of /etc. Undoing says
-    /// that it has to be renewed.
+    /// Updates the initramfs of every kernel, which contains copies of files of /etc. Undoing
+    /// reports that it must be renewed.
     UpdateInitramfs,
 }
 
@@ -230,7 +230,7 @@ impl ArrayStep {
             | ArrayStep::Create { .. }
             | ArrayStep::MakeFileSystem { .. }
             | ArrayStep::CheckFileSystem { .. } => Ok(()),
-            // Its files are undone after it, and it may be what has failed.
+            // Its files are undone after it, and it may be the failed step.
             ArrayStep::UpdateInitramfs => {
                 Err(ArrayError::InitramfsOlder { command: initramfs_command() })
             }

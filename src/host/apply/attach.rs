@@ -18,7 +18,7 @@ fn has(hypervisor: &dyn Hypervisor, name: &str, device: &Plugged) -> Result<bool
     }
 }
 
-/// Refuses a device that somebody else has attached, so that undoing does not detach it as ours.
+/// Refuses a device that others have attached, so that undoing does not detach it as ours.
 pub(super) fn expects(
     hypervisor: &dyn Hypervisor,
     name: &str,

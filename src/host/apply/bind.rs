@@ -61,7 +61,7 @@ pub struct Binder<'a> {
 }
 
 impl Binder<'_> {
-    /// Returns what a function is bound to now.
+    /// Returns the present binding of a function.
     fn now(&self, bdf: Bdf) -> Result<Binding, BindError> {
         binding(self.root, bdf)?.ok_or(BindError::Absent { bdf })
     }
@@ -199,7 +199,7 @@ impl Binder<'_> {
         self.kernel.write(&path, &format!("{vendor:04x} {device:04x}"), RESERVE_S)
     }
 
-    /// Resets a function that nobody uses.
+    /// Resets an unused function.
     pub fn reset(&self, bdf: Bdf) -> Result<(), BindError> {
         let no = |reason: String| BindError::NoReset { bdf, reason };
         let now = self.now(bdf)?;
@@ -263,7 +263,7 @@ impl Binder<'_> {
         Ok(now)
     }
 
-    /// Returns who holds a function, as far as visible. `driver_override` is not read for it.
+    /// Returns the holder of a function, as far as visible. `driver_override` is not read for it.
     fn holders(&self, bdf: Bdf) -> Vec<String> {
         let Ok(topology) = crate::discover::discover(self.root) else { return Vec::new() };
         let seen = crate::holders::read(self.root, &topology, &[bdf]).unwrap_or_default();

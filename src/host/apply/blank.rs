@@ -11,8 +11,8 @@ use std::path::Path;
 
 /// Bytes that are read at a time.
 const PART: usize = 1 << 20;
-/// The most bytes that are read of an image: more, such as zeros that were written to reserve space,
-/// would take minutes.
+/// The most bytes that are read of an image: more, such as zeros that were written to reserve
+/// space, would take minutes.
 const MOST: u64 = 16 << 30;
 
 /// Whether an image of this machine has no data, so that nothing is lost with it; false: it has, or

@@ -1,6 +1,6 @@
 //! Writes a bundle ([`gpuvm_core::bundle`]): a directory that has its name only when it is whole.
-//! Its disks are copies of files that nobody has open, all of one time: each is looked at again
-//! after the last one was copied.
+//! Its disks are copies of files that are not open, all of one time: each is checked again after
+//! the last one was copied.
 
 use super::disk::{self, DiskError, Making, Source, error, unfinished};
 use crate::held::HeldDir;
@@ -125,7 +125,7 @@ impl BundleStep {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| error(dir, e))
     }
 
-    /// Removes what there is of it before it has its name.
+    /// Removes its parts before it has its name.
     pub(super) fn drop_unfinished(&self, token: &str) -> Result<(), DiskError> {
         let dir = unfinished(&self.path, token);
         match fs::remove_dir_all(&dir) {
@@ -226,7 +226,7 @@ mod tests {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert!(sums.contains(&format!("{abc}  vda.raw\n")) && sums.lines().count() == 3, "{sums}");
         assert!(matches!(write(&step, &mut |_| true), Err(DiskError::Exists { .. })));
-        // What others put there stays, with the directory.
+        // Files of others stay, with the directory.
         fs::write(step.path.join("theirs"), "").unwrap();
         step.delete().unwrap();
         assert_eq!(fs::read_dir(&step.path).unwrap().count(), 1);

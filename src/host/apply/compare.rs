@@ -41,7 +41,7 @@ pub struct Comparison {
     pub content: bool,
 }
 
-/// What a disk was when a guest was made with it.
+/// The state of a disk when a guest was made with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -85,8 +85,8 @@ impl Comparison {
     }
 }
 
-/// Refuses a disk of a domain that is not as it was made. The bytes decide, never a time: clocks are
-/// set back. That the domain is not running is checked last, as above.
+/// Refuses a disk of a domain that is not as it was made. The bytes decide, never a time: clocks
+/// are set back. That the domain is not running is checked last, as above.
 pub(super) fn as_made(
     domain: &str,
     path: &Path,
@@ -139,8 +139,8 @@ fn refuse_active(domain: &str, hypervisor: &dyn Hypervisor) -> Result<(), StepEr
     Ok(())
 }
 
-/// Refuses a qcow2 image that holds more than what a guest reads of it now, which no comparison
-/// sees and the other disk does not have: snapshots, bitmaps of backups.
+/// Refuses a qcow2 image with content beyond the guest's present view, which no comparison sees and
+/// the other disk lacks: snapshots, bitmaps of backups.
 fn refuse_kept(path: &Path, format: &str) -> Result<(), StepError> {
     if format != "qcow2" {
         return Ok(());
@@ -216,7 +216,7 @@ mod tests {
         std::fs::write(&image, &head).unwrap();
         let error = refuse_kept(&image, "qcow2").unwrap_err().to_string();
         assert!(error.contains("it holds 2 internal snapshots"), "{error}");
-        // A raw disk has what its guest wrote, whatever that looks like.
+        // A raw disk has its guest's data, whatever that looks like.
         refuse_kept(&image, "raw").unwrap();
     }
 

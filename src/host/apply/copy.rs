@@ -1,4 +1,4 @@
-//! Verifies a copy: by the checksum of what was read, and by reading back what was written. libvirt
+//! Verifies a copy: by the checksum of the data read, and by reading back the data written. libvirt
 //! may report success for a stream whose end was never written, and detects a volume's format by
 //! its content.
 

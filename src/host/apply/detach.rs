@@ -7,7 +7,7 @@ use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::live::Plugged;
 use std::time::{Duration, Instant};
 
-/// Time after which a guest is asked once more: a booting guest may have missed the request.
+/// Time after which a guest is asked again: a booting guest may have missed the request.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Returns why a crashed guest keeps its device: it cannot respond, and its process has it open.
@@ -31,8 +31,8 @@ fn holds(
     }
 }
 
-/// Asks a guest to release a device and waits until it has. A guest without a process holds none.
-/// A signal ends the waiting, unless there is no observer: an undoing goes on whatever comes.
+/// Asks a guest to release a device and waits until it has. A guest without a process holds none. A
+/// signal ends the waiting, unless there is no observer: undoing continues in any case.
 pub(super) fn device(
     hypervisor: &dyn Hypervisor,
     mut observer: Option<&mut dyn Observer>,

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// The error of an operation on an image.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "disk-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DiskError {
     /// The file already exists.
     #[error("{} already exists and is not replaced", path.display())]
@@ -103,7 +103,7 @@ pub enum Preallocate {
 const RESERVED_AT_ONCE: u64 = 64 << 30;
 /// Bytes per write.
 const WRITTEN_AT_ONCE: usize = 4 << 20;
-/// What direct writes are aligned to: no drive has larger sectors.
+/// The alignment of direct writes: no drive has larger sectors.
 const ALIGNED: usize = 4096;
 
 /// Creation of a file or a directory such that a run killed at any moment leaves nothing
@@ -120,7 +120,7 @@ pub fn unfinished(path: &Path, token: &str) -> PathBuf {
     path.with_file_name(format!(".{token}.gpuvm"))
 }
 
-/// What a new image holds.
+/// The content of a new image.
 #[derive(Debug, Clone, Copy)]
 pub struct Content<'a> {
     /// The file whose bytes it gets; none: zeros.
@@ -131,7 +131,7 @@ pub struct Content<'a> {
     pub preallocate: Preallocate,
 }
 
-/// Makes an image of zeros, or the copy of a file that nobody has open, readable only by its owner;
+/// Makes an image of zeros, or the copy of a file that is not open, readable only by its owner;
 /// libvirt hands it to QEMU's user when the domain starts. `progress` gets the number of bytes so
 /// far and may cancel; then, as after any error, nothing is left.
 pub fn create(
@@ -191,13 +191,13 @@ pub fn modified_ns(meta: &std::fs::Metadata) -> i64 {
     meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec())
 }
 
-/// Refuses a file that somebody has open, or that has another size, or was written at another time.
+/// Refuses a file that is open, or has another size, or was written at another time.
 pub(super) fn expect_unwritten(path: &Path, bytes: u64, when_ns: i64) -> Result<(), DiskError> {
     let now = path.metadata().map_err(|e| error(path, e))?;
     expect_same(path, &now, (bytes, when_ns))
 }
 
-/// The same for what is known of it now.
+/// The same for these metadata.
 fn expect_same(path: &Path, now: &std::fs::Metadata, was: (u64, i64)) -> Result<(), DiskError> {
     let failed = |why: String| Err(error(path, io::Error::other(why)));
     match in_use(path, false) {
@@ -216,7 +216,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Opens a file of this size that nobody has open.
+    /// Opens a file of this size that is not open elsewhere.
     pub fn open(path: &Path, bytes: u64) -> Result<Source<'_>, DiskError> {
         let file = open(path)?;
         let failed = |e| error(path, e);
@@ -228,7 +228,7 @@ impl Source<'_> {
         source.expect().map(|()| source)
     }
 
-    /// Refuses a file that somebody has open, or that was written since it was opened.
+    /// Refuses a file that is open elsewhere, or was written since it was opened.
     pub fn expect(&self) -> Result<(), DiskError> {
         let now = self.file.metadata().map_err(|e| error(self.path, e))?;
         expect_same(self.path, &now, (self.was.len(), modified_ns(&self.was)))
@@ -260,8 +260,8 @@ impl Source<'_> {
         Err(io::Error::other(format!("{path} changed: its SHA-256 was {planned} and is {sum}")))
     }
 
-    /// Writes its bytes into a new file of zeros, but for zeros; `also` gets all of them. Without it,
-    /// holes are not even read.
+    /// Writes its bytes into a new file of zeros, but for zeros; `also` gets all of them. Without
+    /// it, holes are not even read.
     pub fn copy(
         &self,
         to: &File,
@@ -375,7 +375,7 @@ fn zero(file: &File, bytes: u64, progress: Progress<'_>) -> io::Result<()> {
     let buffer = vec![0; WRITTEN_AT_ONCE + ALIGNED];
     let start = buffer.as_ptr().align_offset(ALIGNED).min(ALIGNED);
     let zeros = &buffer[start..start + WRITTEN_AT_ONCE];
-    // Reopens the same file, whatever its path is by now.
+    // Reopens the same file, whatever its present path.
     let again = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = OpenOptions::new().write(true).custom_flags(OFlag::O_DIRECT.bits()).open(again);
     let direct = direct.as_ref().unwrap_or(file);
@@ -417,12 +417,12 @@ pub fn open(path: &Path) -> Result<File, DiskError> {
     })
 }
 
-/// The size of a file system and what it can still take, in bytes.
+/// The size of a file system and its free space, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     /// All of it.
     pub total: u64,
-    /// What the caller can still use; for root including its reserve.
+    /// The space that the caller can still use; for root including its reserve.
     pub free: u64,
 }
 
@@ -461,7 +461,7 @@ pub fn create_directory(path: &Path, making: &mut Making<'_>) -> Result<(), Disk
     named
 }
 
-/// Removes a directory, unless something is in it by now.
+/// Removes a directory if it is empty.
 pub fn delete_directory(path: &Path) -> Result<(), DiskError> {
     match std::fs::remove_dir(path) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),

@@ -19,9 +19,9 @@ struct Modes {
 const PUBLIC: Modes = Modes { directory: 0o755, file: 0o644 };
 /// A file that everybody may run.
 const PROGRAM: Modes = Modes { directory: 0o755, file: 0o755 };
-/// A file that nobody else may read, in a directory of such files.
+/// A file readable only by its owner, in a directory of such files.
 const PRIVATE: Modes = Modes { directory: 0o700, file: 0o600 };
-/// A file that nobody else may read, in a system directory.
+/// A file readable only by its owner, in a system directory.
 const ROOTS: Modes = Modes { directory: 0o755, file: 0o600 };
 
 /// Writes or replaces a file, or removes it; directories made for it are removed with it when
@@ -35,7 +35,7 @@ pub fn set_program(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &PROGRAM).map_err(|source| failed(path, source))
 }
 
-/// As [`set_file`], for a file that nobody else may read, in a directory of such files.
+/// As [`set_file`], for a file readable only by its owner, in a directory of such files.
 pub fn set_private_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &PRIVATE).map_err(|source| failed(path, source))?;
     if let (None, Some(dir)) = (text, path.parent()) {
@@ -45,7 +45,7 @@ pub fn set_private_file(path: &Path, text: Option<&str>) -> Result<(), BindError
     Ok(())
 }
 
-/// As [`set_file`], for a file that nobody else may read, in a system directory.
+/// As [`set_file`], for a file readable only by its owner, in a system directory.
 pub fn set_root_file(path: &Path, text: Option<&str>) -> Result<(), BindError> {
     set(path, text, &ROOTS).map_err(|source| failed(path, source))
 }

@@ -31,7 +31,7 @@ pub fn tpm_stays(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Option<String>
     let linked = || {
         let uuid = xml.uuid().filter(|_| hypervisor.machine().is_here())?;
         let dir = tpm_state_of(&hypervisor.opened_uri(), &uuid)?;
-        // libvirt would empty what a link leads to.
+        // libvirt would empty the link's target.
         dir.is_symlink().then(|| {
             format!("TPM state {} stays: it is a link to another directory", dir.display())
         })
@@ -44,8 +44,8 @@ pub fn tpm_stays(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Option<String>
     ))
 }
 
-/// Whether a domain that was just defined has neither NVRAM nor TPM state yet, so that later ones are
-/// its own.
+/// Whether a domain that was just defined has neither NVRAM nor TPM state yet, so that later ones
+/// are its own.
 pub(super) fn is_bare(hypervisor: &dyn Hypervisor, name: &str) -> Option<bool> {
     let xml = hypervisor.xml(name, XmlOf::Inactive).ok()?;
     let xml = DomainXml::parse(&xml).ok()?;
@@ -102,7 +102,7 @@ fn older(
     Ok(is_others.then_some(path))
 }
 
-/// Whether nothing is at a path, for sure: what may not be looked at may be there.
+/// Whether a path certainly does not exist: an inaccessible path may exist.
 pub fn is_absent(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }

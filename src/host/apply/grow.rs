@@ -105,7 +105,7 @@ impl GrowStep {
                     Ok(hypervisor.grow_disk(name, target, *bytes)?)
                 }
             }
-            // Only QEMU may grow what it has open.
+            // Only QEMU may grow a file that it has open.
             _ if runs && later => {
                 observer.note(&format!(
                     "domain `{name}` has been started; disk `{target}` was not grown"
@@ -137,8 +137,8 @@ impl GrowStep {
     }
 }
 
-/// Refuses a volume with another key or file than when this was planned: somebody has put it in the
-/// place of the disk.
+/// Refuses a volume with another key or file than when this was planned: it was put in the place of
+/// the disk.
 fn refuse_another(
     now: &VolumeId,
     key: Option<&str>,

@@ -1,5 +1,5 @@
 //! Steps on the host's own network: a netplan file is applied until the next boot, the result is
-//! checked, somebody confirms it, and only then it becomes permanent. Any failure, an interruption
+//! checked, the user confirms it, and only then it becomes permanent. Any failure, an interruption
 //! or a reboot before that reverts it.
 
 mod check;
@@ -30,7 +30,7 @@ const APPLY_S: u64 = 120;
 pub enum HostNetStep {
     /// Applies a netplan file until the next boot.
     Try {
-        /// What that does, in words.
+        /// Its effect, in words.
         what: String,
         /// The file.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum HostNetStep {
     },
     /// Checks that the host's network is as planned; changes nothing.
     Check(Wanted),
-    /// Waits until somebody confirms that the host can be reached; changes nothing.
+    /// Waits for the confirmation that the host can be reached; changes nothing.
     Await {
         /// The bridge.
         bridge: String,
@@ -86,7 +86,7 @@ impl fmt::Display for HostNetStep {
 }
 
 impl HostNetStep {
-    /// Refuses a file that is not what it was when the change was planned.
+    /// Refuses a file that was changed since the change was planned.
     pub(super) fn expects(&self) -> Result<(), HostNetError> {
         match self {
             HostNetStep::Try { path, was, .. } | HostNetStep::Write { path, was, .. } => {

@@ -46,7 +46,7 @@ pub struct Interrupt {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// What the watcher and the program share.
+/// The state shared by the watcher and the program.
 struct Shared {
     /// The descriptor that blocked signals are read from.
     queue: SignalFd,
@@ -78,7 +78,7 @@ impl Interrupt {
         Ok(Interrupt { before, shared })
     }
 
-    /// Blocks them at once, even without a change: a terminal has to be restored first.
+    /// Blocks them at once, even without a change: a terminal must be restored first.
     pub fn hold_at_once(&self) {
         begins();
     }
@@ -108,7 +108,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads signals until told to end.
+/// Reads signals until it is asked to end.
 fn watch(watched: &SignalFd, shared: &Mutex<Shared>) {
     loop {
         let mut ready = [PollFd::new(watched.as_fd(), PollFlags::POLLIN)];

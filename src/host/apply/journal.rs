@@ -31,7 +31,7 @@ const FORMAT: u32 = 1;
 const DIRECTORY: &str = "journal";
 const SUFFIX: &str = "jsonl";
 
-/// What a change is.
+/// The description of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -49,7 +49,8 @@ pub struct Change {
     /// Its machine; none: recorded by an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<machine::Identity>,
-    /// Its random name, which marks what it creates; empty in journals of older versions.
+    /// Its random name, which marks the objects that it creates; empty in journals of older
+    /// versions.
     #[serde(default)]
     pub id: String,
     /// Boot ID of the machine; empty in journals of older versions.
@@ -64,14 +65,14 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Record {
-    /// What the change is; the first line.
+    /// The description of the change; the first line.
     Change(Change),
     /// Steps that follow those planned before.
     Plan(Vec<Step>),
     /// The step of this number, from 0, begins.
     Begin(Begin),
-    /// The identity of what the step of this number made or changed, as opposed to anything else of
-    /// its name.
+    /// The identity of the object that the step of this number made or changed, as opposed to
+    /// others of its name.
     Made(usize, Identity),
     /// It is done.
     Done(usize),
@@ -79,7 +80,7 @@ enum Record {
     Complete,
     /// From here on everything is undone.
     Undo,
-    /// The step of this number is undone, or what it made belongs to somebody else by now.
+    /// The step of this number is undone, or its product belongs to others now.
     Undone(usize),
     /// The change is over, in whatever way: if the journal still exists, only its removal was lost.
     Over,
@@ -109,7 +110,7 @@ pub enum Progress {
 /// The content of a change's journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Story {
-    /// What the change is.
+    /// The description of the change.
     pub change: Change,
     /// Its steps, and how far each has come.
     pub steps: Vec<(Step, Progress)>,
@@ -119,7 +120,7 @@ pub struct Story {
     pub undoing: bool,
     /// Whether it is over.
     pub over: bool,
-    /// What steps have made, by their numbers.
+    /// The products of steps, by their numbers.
     pub made: BTreeMap<usize, Identity>,
     /// When steps began, by their numbers, in nanoseconds since 1970.
     pub begun_ns: BTreeMap<usize, u64>,
@@ -257,12 +258,12 @@ impl Journal {
         Ok(at_ns)
     }
 
-    /// Records what a step has made if that must be known before it is done.
+    /// Records the product of a step if it must be known before the step is done.
     pub fn made(&mut self, number: usize, made: &Identity) -> Result<(), JournalError> {
         self.write(&Record::Made(number, made.clone()))
     }
 
-    /// Records that a step is done, and what it has made or changed, if known.
+    /// Records that a step is done, and its product, if known.
     pub fn done(&mut self, number: usize, made: Option<&Identity>) -> Result<(), JournalError> {
         let made = made.map(|made| Record::Made(number, made.clone()));
         let records: Vec<Record> = made.into_iter().chain([Record::Done(number)]).collect();

@@ -1,5 +1,5 @@
 //! Records which disks gpuvm made, one file for each path in directory `disks` of the state. A file
-//! or volume of that name that somebody has put in a disk's place is not the one that was made.
+//! or volume of that name that others have put in a disk's place is not the one that was made.
 
 use super::error::BindError;
 use super::file::set_private_file;
@@ -29,8 +29,8 @@ struct Kept {
     path: PathBuf,
     /// Which file or volume it is.
     made: Identity,
-    /// The format it was made in, in libvirt's word. None: unknown, since an older gpuvm made it, or
-    /// its bytes were copied from elsewhere.
+    /// The format it was made in, in libvirt's word. None: unknown, since an older gpuvm made it,
+    /// or its bytes were copied from elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     disk_format: Option<String>,
 }
@@ -184,7 +184,7 @@ pub(super) fn forget(
     }
     let path = state.and_then(|_| place(step, made, hypervisor));
     if let (Some(state), Some(path)) = (state, path) {
-        // What is left of it says nothing of a file that is made there later.
+        // A leftover record proves nothing of a file made there later.
         let _ = set_private_file(&record(state, &path), None);
     }
 }

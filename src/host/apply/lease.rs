@@ -44,7 +44,8 @@ pub(super) fn give_back(
 }
 
 /// Finds a domain with this MAC address, in its definition or while it runs, other than the one of
-/// the UUID `but`; one that runs if any does. Errors: a definition cannot be read, so that the owner is unknown.
+/// the UUID `but`; one that runs if any does. Errors: a definition cannot be read, so that the
+/// owner is unknown.
 pub fn mac_owner(
     hypervisor: &dyn Hypervisor,
     mac: &str,
@@ -87,7 +88,7 @@ fn release(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
 fn message(server: Ipv4Addr, ip: Ipv4Addr, mac: [u8; 6]) -> Vec<u8> {
     // A request by Ethernet, whose addresses are of 6 bytes.
     let mut bytes = vec![1, 1, 6, 0];
-    // A number of its own, which nobody will answer; no time, no flags.
+    // A sequence number of our own, to which no reply is sent; no time, no flags.
     bytes.extend(std::process::id().to_be_bytes());
     bytes.extend([0; 4]);
     bytes.extend(ip.octets());

@@ -1,11 +1,11 @@
 //! The host's lock: one change of the host's domains at a time, from reading the occupancy to the
 //! definition that changes it.
 //!
-//! Root's lock is `/run/gpuvm/lock`, in a directory writable only by root, so that nobody else can
-//! replace or hold it: a lock that anybody may open, anybody may keep. Members of libvirt's group,
-//! who change the same machine, open it for reading. Every other user has a lock beside their own
-//! journals, for their own domains only. The caller's identity decides which one is used, never
-//! what exists at a path: a file that is not as we make it is refused.
+//! Root's lock is `/run/gpuvm/lock`, in a directory writable only by root, so that others cannot
+//! replace or hold it: whoever may open a lock may keep it. Members of libvirt's group, who change
+//! the same machine, open it for reading. Every other user has a lock beside their own journals,
+//! for their own domains only. The caller's identity decides which one is used, never the presence
+//! of a path: a file with other properties than ours is refused.
 
 use super::state::state_directory;
 use nix::errno::Errno;
@@ -41,13 +41,13 @@ pub struct HostLock {
 /// The error of taking the lock.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "lock-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LockError {
     /// Another process holds it.
     #[error("{} is held by {}", path.display(), holder_text(*holder))]
     Held {
         path: PathBuf,
-        /// The process, if the kernel tells.
+        /// The process, if the kernel reports it.
         holder: Option<i32>,
     },
     /// The file cannot be opened.
@@ -181,8 +181,7 @@ fn foreign_or(errno: Errno, path: &Path) -> LockError {
     }
 }
 
-/// Refuses an open file that is of another kind or of somebody else, or that somebody else may
-/// write.
+/// Refuses an open file of another kind, or owned or writable by others.
 fn is_owned(file: &File, path: &Path, uid: Uid, is_dir: bool) -> Result<(), LockError> {
     let stat = fstat(file)
         .map_err(|errno| LockError::File { path: path.to_owned(), source: errno.into() })?;

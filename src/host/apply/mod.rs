@@ -99,7 +99,7 @@ impl fmt::Display for Left {
 /// The error of a run of steps.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "change-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ApplyError {
     /// A step failed.
     #[error("cannot {step}{}", aftermath)]
@@ -107,14 +107,14 @@ pub enum ApplyError {
     Failed {
         step: Box<Step>,
         source: StepError,
-        /// What became of the steps before it.
+        /// The fate of the steps before it.
         aftermath: Aftermath,
     },
     /// A signal came.
     #[error("interrupted by {signal}{}", aftermath)]
     Interrupted {
         signal: String,
-        /// What became of the steps before it.
+        /// The fate of the steps before it.
         aftermath: Aftermath,
     },
     /// The journal could not be written or removed.
@@ -123,14 +123,14 @@ pub enum ApplyError {
     Journal(#[from] JournalError),
 }
 
-/// What became of the steps before one that failed.
+/// The fate of the steps before one that failed.
 #[derive(Debug)]
 pub enum Aftermath {
     /// This many were undone, and these could not be.
     Undone {
         /// How many were undone.
         undone: usize,
-        /// What could not be undone.
+        /// The steps that could not be undone.
         left: Vec<Left>,
     },
     /// A step could not be undone any more: they stay done, and the rest is still to do.
@@ -151,7 +151,7 @@ impl fmt::Display for Aftermath {
 }
 
 impl ApplyError {
-    /// What became of the steps before; none: there were no steps.
+    /// The fate of the steps before; `None` if there were no steps.
     fn aftermath(&self) -> Option<&Aftermath> {
         match self {
             ApplyError::Failed { aftermath, .. } | ApplyError::Interrupted { aftermath, .. } => {
@@ -161,7 +161,7 @@ impl ApplyError {
         }
     }
 
-    /// What could not be undone.
+    /// The steps that could not be undone.
     pub fn left(&self) -> &[Left] {
         match self.aftermath() {
             Some(Aftermath::Undone { left, .. }) => left,
@@ -169,7 +169,7 @@ impl ApplyError {
         }
     }
 
-    /// Whether a journal stays behind that [`recover()`] goes on with.
+    /// Whether a journal remains, with which [`recover()`] continues.
     pub fn needs_recovery(&self) -> bool {
         matches!(self.aftermath(), Some(Aftermath::Unfinished)) || !self.left().is_empty()
     }
@@ -187,13 +187,13 @@ pub trait Observer {
     fn done(&mut self) {}
     /// A note on the current step.
     fn note(&mut self, _text: &str) {}
-    /// Something is left as it is, because it belongs to somebody else by now.
+    /// An object is left alone, because it belongs to others now.
     fn handed_over(&mut self, step: &Step, why: &StepError) {
         self.note(&format!("{step}: {why}, so it is left as it is"));
     }
     /// Takes the host's lock while a guest is started or everything is undone, unless it is already
-    /// held: since its release others may have started to take what the guest has, or to build on
-    /// what was made. `undoes`: signals do not end the wait, since one may be the cause.
+    /// held: since its release others may have started to take the guest's resources, or to build
+    /// on the products of steps. `undoes`: signals do not end the wait, since one may be the cause.
     fn guard(&mut self, _undoes: bool) -> Result<Option<HostLock>, LockError> {
         Ok(None)
     }
@@ -226,7 +226,7 @@ pub struct Transaction<'a> {
     change: Option<String>,
     /// Steps that were done, in order.
     done: Vec<Done>,
-    /// What the current step has made so far.
+    /// The current step's product so far.
     made: Option<Identity>,
 }
 
@@ -276,7 +276,7 @@ impl<'a> Transaction<'a> {
 
     /// Does one step, announced in the journal.
     fn step(&mut self, number: usize, step: &Step) -> Result<(), StepError> {
-        // Between the last check and the start nobody may take the guest's resources.
+        // Between the last check and the start the guest's resources must not be taken.
         let _guard = if step.is_start() { self.observer.guard(false)? } else { None };
         match perform::expects(step, self.hypervisor) {
             Err(why) if why.lets_be(step) => {
@@ -329,7 +329,7 @@ impl<'a> Transaction<'a> {
         self.done.iter().any(|done| done.step.is_final())
     }
 
-    /// The signal that was received, for a caller that keeps what was done.
+    /// The signal that was received, for a caller that keeps the completed steps.
     pub fn interrupted(&mut self) -> Option<String> {
         self.observer.interrupted()
     }
@@ -381,9 +381,9 @@ impl<'a> Transaction<'a> {
         self.undo_with(None)
     }
 
-    /// Undoes what was done, the last first, unless a step cannot be undone. `half`: a failed step
-    /// that may have been done, which is not counted. Once all is undone the journal is removed.
-    /// Failures to write it meanwhile are ignored: undoing is idempotent.
+    /// Undoes completed steps, the last first, unless a step cannot be undone. `half`: a failed
+    /// step that may have been done, which is not counted. Once all is undone the journal is
+    /// removed. Failures to write it meanwhile are ignored: undoing is idempotent.
     fn undo_with(&mut self, half: Option<Done>) -> Aftermath {
         if self.is_final() {
             return Aftermath::Unfinished;

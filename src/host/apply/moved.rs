@@ -13,7 +13,7 @@ fn at(path: &Path) -> Result<Option<FileId>, StepError> {
     Ok(FileId::at(path).map_err(failed)?)
 }
 
-/// Refuses a file that is another one by now, and a new path where something is.
+/// Refuses a file that was replaced, and a new path that exists.
 pub(super) fn expects(from: &Path, to: &Path, file: &FileId) -> Result<(), StepError> {
     if at(to)?.is_some() {
         return Err(DiskError::Exists { path: to.to_owned() }.into());
@@ -21,7 +21,7 @@ pub(super) fn expects(from: &Path, to: &Path, file: &FileId) -> Result<(), StepE
     is_it(from, file)
 }
 
-/// Refuses a file that is another one by now.
+/// Refuses a file that was replaced.
 fn is_it(path: &Path, file: &FileId) -> Result<(), StepError> {
     match at(path)? {
         Some(now) if file.may_be(&now) => Ok(()),
@@ -37,7 +37,7 @@ pub(super) fn file(from: &Path, to: &Path, file: &FileId) -> Result<(), StepErro
     Ok(disk::name(from, to)?)
 }
 
-/// Moves a file back, unless it is not there: then it was not moved, or somebody else has done so.
+/// Moves a file back, unless it is missing: then it was not moved, or others have moved it back.
 pub(super) fn back(from: &Path, to: &Path, file: &FileId) -> Result<(), StepError> {
     match at(to)? {
         Some(now) if file.may_be(&now) => {}

@@ -1,5 +1,5 @@
-//! Finds the users of what a step is about to remove, at the time of the step: since the plan a
-//! guest may have been defined, or an overlay made.
+//! Finds the users of an object that a step is about to remove, at the time of the step: since the
+//! plan a guest may have been defined, or an overlay made.
 
 use super::StepError;
 use super::firmware::{foreign_nvram, tpm_stays};
@@ -20,8 +20,8 @@ const ANOTHER: &str = "it was replaced by another file since the deletion was pl
 /// The reason to keep a file that a journal identifies only by path.
 const UNKNOWN: &str = "an older gpuvm did not record which file it was";
 
-/// Why an image must not be deleted; none: nobody needs it. `later`: an interrupted run planned it,
-/// so the file may have been recreated since.
+/// Why an image must not be deleted; `None` if it is unused. `later`: an interrupted run planned
+/// it, so the file may have been recreated since.
 pub(super) fn disk_stays(
     path: &Path,
     file: Option<&FileId>,
@@ -101,7 +101,7 @@ pub(super) fn state_stays(
 
 /// Refuses a domain whose disks others use, or whose backing files others write: they may have been
 /// given away since the plan. `starts`: it exists and is to be started, so only running domains
-/// count, and images over what it would write: they are worth nothing once it has.
+/// count, and images over the files that it would write: they are worthless after that.
 pub(super) fn expects_disks(
     text: &str,
     starts: bool,

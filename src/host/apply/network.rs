@@ -57,7 +57,7 @@ pub enum NetworkStep {
     Check {
         /// Its name.
         name: String,
-        /// What was planned.
+        /// The planned definition.
         xml: String,
         /// Whether it must be up.
         active: bool,
@@ -115,7 +115,7 @@ impl NetworkStep {
         hypervisor.networks().network(self.name())
     }
 
-    /// The error that its network is not as it has to be.
+    /// The error of a network that differs from the required one.
     fn refused(&self, kind: HypervisorErrorKind, message: String) -> StepError {
         HypervisorError { kind, doing: self.to_string(), message }.into()
     }
@@ -173,7 +173,7 @@ impl NetworkStep {
         Ok(())
     }
 
-    /// Refuses a network that is not what was planned.
+    /// Refuses a network that differs from the plan.
     fn check(&self, hypervisor: &dyn Hypervisor, xml: &str, active: bool) -> Result<(), StepError> {
         let other = |seen: String| StepError::OtherNetwork { name: self.name().to_owned(), seen };
         let now = self.now(hypervisor)?.ok_or_else(|| other("it is not there".into()))?;

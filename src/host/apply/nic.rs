@@ -1,6 +1,6 @@
 //! Steps on network cards with SR-IOV: how many virtual functions a physical function (PF) has,
-//! whether drivers of the host take them, and what the PF lets each of them do. All are idempotent,
-//! so doing, undoing and repeating after an interruption are the same operation.
+//! whether drivers of the host take them, and the permissions of each on the PF. All are
+//! idempotent, so doing, undoing and repeating after an interruption are the same operation.
 
 pub mod boot;
 mod count;
@@ -49,18 +49,17 @@ pub enum NicStep {
         /// The network device.
         netdev: String,
     },
-    /// Sets what a PF permits a virtual function.
+    /// Sets the permissions of a virtual function on its PF.
     SetGuard {
         /// The PF's network device.
         netdev: String,
         /// Number of the virtual function, from 0.
         vf: u32,
-        /// What it is to be.
+        /// The planned permissions.
         to: Guard,
-        /// What it is.
+        /// The present permissions.
         was: Guard,
-        /// Whether its guest is gone, so that a function that somebody else uses by now is left
-        /// alone.
+        /// Whether its guest is gone, so that a function that others use now is left alone.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
     },
@@ -69,7 +68,7 @@ pub enum NicStep {
 /// The error of a step on a network card.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "nic-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum NicError {
     /// Reading the host's files failed.
     #[error(transparent)]
@@ -152,7 +151,7 @@ fn free(netdev: &str, vf: u32, hypervisor: &dyn Hypervisor) -> Result<(), NicErr
     })
 }
 
-/// Refuses a network device that guests or the host's network need by now.
+/// Refuses a network device that guests or the host's network now use.
 fn needless(netdev: &str, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
     owner::on_this_machine(hypervisor, false, |owner| {
         let name = owner.root.dir("sys/class/net")?;
@@ -171,8 +170,8 @@ impl NicStep {
         matches!(self, NicStep::SetGuard { back: true, .. })
     }
 
-    /// Refuses a step whose card is not as it was when the change was planned, or whose functions
-    /// somebody has.
+    /// Refuses a step whose card has changed since the change was planned, or whose functions are
+    /// in use.
     pub(super) fn expects(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         match self {
             NicStep::SetCount { pf, count, was } => on_this_machine(hypervisor, |all| {
@@ -200,8 +199,8 @@ impl NicStep {
         }
     }
 
-    /// Undoes it, where it was done or may have been. What went with its PF needs no undoing; what
-    /// somebody has by now is left.
+    /// Undoes it, where it was done or may have been. Functions removed with their PF need no
+    /// undoing; those in use are left alone.
     pub(super) fn undo(&self, hypervisor: &dyn Hypervisor) -> Result<(), NicError> {
         let undone = match self {
             NicStep::SetCount { pf, was, .. } => {

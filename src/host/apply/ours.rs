@@ -1,5 +1,5 @@
 //! Records which configuration files are ours: the identity of each written file and the checksum
-//! of its text. What a file says of itself proves nothing: anybody may have copied it.
+//! of its text. A file's own claim proves nothing: it may be a copy.
 
 use super::error::BindError;
 use super::file::set_private_file;

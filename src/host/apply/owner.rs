@@ -1,15 +1,15 @@
 //! Finds the current owner of a PCI function. A function of a running guest, or one that a process
-//! has open, is not reset, unbound or reconfigured, neither by a change nor by its undo: what was
-//! free when the change was planned may be in use by now.
+//! has open, is not reset, unbound or reconfigured, neither by a change nor by its undo: a function
+//! that was free when the change was planned may be in use now.
 //!
 //! Three sources are checked right before each write to the kernel. The definitions of running
 //! domains, and of domains being started, before they have opened anything. The open files of
 //! processes, even if libvirt is down. And the VFIO group, which the kernel opens exclusively, is
 //! opened by us, which fails if an invisible process has it. It is kept open over a reset, so that
-//! nobody gets it in between; not over an unbind, for which kernels before 6.2 wait until the group
-//! is closed. A kernel without VFIO groups has only the function's own device, which is bound to an
-//! iommufd of ours instead. The members of an IOMMU group count as one. If none of the three can tell, the
-//! function stays as it is.
+//! no other process gets it in between; not over an unbind, for which kernels before 6.2 wait until
+//! the group is closed. A kernel without VFIO groups has only the function's own device, which is
+//! bound to an iommufd of ours instead. The members of an IOMMU group count as one. If none of the
+//! three has an answer, the function stays as it is.
 
 mod device;
 
@@ -79,7 +79,7 @@ pub struct Look<'a> {
     pub open: &'a dyn Fn(&str) -> Result<File, Errno>,
 }
 
-/// Opens a node below /dev/vfio of this machine, so that nobody else has its functions.
+/// Opens a node below /dev/vfio of this machine, so that no other process has its functions.
 pub fn open_node(name: &str) -> Result<File, Errno> {
     if let Some(device) = name.strip_prefix("devices/") {
         return device::open(device);
@@ -270,7 +270,7 @@ impl Look<'_> {
             match dir.link_name("driver")? {
                 None => {}
                 Some(driver) if is_vfio(&driver) => {}
-                // Storage and network devices are used by what is built on them.
+                // Storage and network devices are used by the devices built on them.
                 Some(_) => match dir.hex::<u32>("class")?.unwrap_or_default() >> 16 {
                     0x01 | 0x02 => others.push(bdf),
                     _ => plain.push(bdf),
@@ -300,7 +300,7 @@ impl Look<'_> {
         }
     }
 
-    /// Opens the VFIO groups of functions, so that nobody else can; refuses one opened by an
+    /// Opens the VFIO groups of functions, so that others cannot; refuses one opened by an
     /// invisible process.
     fn hold(&self, units: &[Unit], said: &Said, hidden: usize) -> Result<Hold, BindError> {
         let mut hold = Hold::default();

@@ -9,7 +9,7 @@
 //! under a guest about to start with them. Surplus pages, which the kernel adds by itself, are not
 //! counted.
 //!
-//! If the kernel does not reach a number because memory is fragmented, it is tried once more after
+//! If the kernel does not reach a number because memory is fragmented, it is tried again after
 //! compaction; then it is an error with the number reached, and the step is undone. The write is
 //! made by a process of its own, as for drivers (`bind`), so that it completes even if the run is
 //! killed.
@@ -45,7 +45,7 @@ pub struct PagesStep {
     pub to: u64,
     /// The number when this was planned.
     pub was: u64,
-    /// How many of them have to be free when they are there: others may take some first.
+    /// The number of them that must be free once reserved: others may take some first.
     #[serde(default)]
     pub needed: u64,
 }
@@ -71,7 +71,7 @@ impl fmt::Display for PagesStep {
 /// The error of changing the number of pages.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "pages-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum PagesError {
     /// Reading the host's files failed.
     #[error(transparent)]
@@ -100,7 +100,7 @@ pub enum PagesError {
         page: MemSize,
         wanted: u64,
         got: u64,
-        /// Memory that the node has left, if the kernel tells.
+        /// Memory that the node has left, if the kernel reports it.
         available: Option<MemSize>,
     },
     /// Pages to be released are in use.

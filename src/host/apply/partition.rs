@@ -120,7 +120,7 @@ impl fmt::Display for PartitionStep {
 /// The error of changing a partition.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "partition-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum PartitionError {
     /// Reading the host's files failed.
     #[error("{0}")]
@@ -160,7 +160,7 @@ pub enum PartitionError {
         /// Whether it is listed as active.
         active: bool,
     },
-    /// The partition belongs to another domain by now.
+    /// The partition belongs to another domain now.
     #[error("NVLink partition {partition} has since been activated for domain {domain}")]
     Reassigned { partition: u32, domain: String },
     /// A signal came while waiting.
@@ -206,7 +206,7 @@ impl Partitions for Manager {
     }
 }
 
-/// The callback before a change, with what is about to change.
+/// The callback before a change, with the identity about to change.
 pub type Made<'m> = &'m mut dyn FnMut(Identity) -> Result<(), JournalError>;
 
 /// Activates and deactivates partitions.
@@ -285,7 +285,7 @@ impl Switch<'_> {
     }
 
     /// Requests a change, then the list: returns the answer and whether the partition is active. A
-    /// signal cancels the wait for the answer; what is known of the partition then is reported.
+    /// signal cancels the wait for the answer; the partition's last known state is reported then.
     fn changed(
         &self,
         step: &PartitionStep,
@@ -345,7 +345,7 @@ impl Switch<'_> {
     }
 
     /// Deactivates a partition that no guest uses, and verifies it. Does nothing if it is inactive,
-    /// or has other GPUs by now.
+    /// or has other GPUs now.
     pub fn deactivate(
         &self,
         step: &PartitionStep,

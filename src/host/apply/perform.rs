@@ -7,14 +7,14 @@ use super::{Observer, Step, StepError};
 use crate::hypervisor::{DomainState, Hypervisor};
 use crate::identity::Proof;
 
-/// Refuses a step whose product already exists, before it is recorded: what a journal records as
-/// begun is ours.
+/// Refuses a step whose product already exists, before it is recorded: products of steps that a
+/// journal records as begun are ours.
 pub(super) fn expects(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     step.refuse_elsewhere(hypervisor)?;
     step.noun().expects(hypervisor)
 }
 
-/// Refuses a step about a domain whose name belongs to another one by now.
+/// Refuses a step about a domain whose name belongs to another one now.
 fn expects_domain(step: &Step, hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
     match step.domain() {
         Some((name, Some(uuid))) => of_uuid(hypervisor, name, &uuid).map(drop),

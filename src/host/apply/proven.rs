@@ -1,4 +1,4 @@
-//! Proves that what is to be undone is exactly what a step made, and that nobody else uses it.
+//! Proves that the object to be undone is exactly the product of a step, and unused by others.
 
 use super::StepError;
 use super::disk::DiskError;
@@ -20,7 +20,7 @@ pub(super) fn unseen(path: &Path) -> impl FnOnce(std::io::Error) -> StepError + 
     move |source| DiskError::Other { path: path.to_owned(), source }.into()
 }
 
-/// Whether the file at a path is what a step made; false: it does not exist.
+/// Whether the file at a path is the product of a step; false: it does not exist.
 pub(super) fn is_made(path: &Path, proof: &Proof<'_>) -> Result<bool, StepError> {
     if let Some(why) = Silent::read().why(path) {
         return not_ours(path.display(), &why);
@@ -38,7 +38,7 @@ pub(super) fn is_made(path: &Path, proof: &Proof<'_>) -> Result<bool, StepError>
     }
 }
 
-/// Refuses a file or volume that somebody uses.
+/// Refuses a file or volume that is in use.
 pub(super) fn unused(hypervisor: &dyn Hypervisor, path: &Path) -> Result<(), StepError> {
     let what = || path.display().to_string();
     let users = match Uses::read(hypervisor) {

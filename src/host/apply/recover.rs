@@ -10,20 +10,20 @@ use super::{Aftermath, ApplyError, HostStep, Left, Observer, SnapshotStep, Step,
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind};
 use serde::Serialize;
 
-/// What is done with an interrupted change.
+/// The recovery of an interrupted change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// Only the journal is removed: nothing was begun, or everything was done.
     Forget,
-    /// What was begun is undone.
+    /// Its completed steps are undone.
     Undo,
     /// The rest is carried out: a step was begun that cannot be reverted completely.
     Finish,
 }
 
-/// What has to be done for a change whose run was killed.
+/// The recovery of a change whose run was killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Recovery {
@@ -31,14 +31,13 @@ pub struct Recovery {
     pub way: Way,
     /// Steps that are undone or done, in order.
     pub steps: Vec<Step>,
-    /// Steps that left something as it is, because it belongs to somebody else by now; known only
-    /// afterwards.
+    /// Steps that left an object alone because it belongs to others now; known only afterwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub handed_over: Vec<Step>,
 }
 
 impl Recovery {
-    /// Returns what a journal calls for.
+    /// Returns the recovery that a journal requires.
     pub fn of(story: Option<&Story>) -> Recovery {
         let way = match story {
             None => Way::Forget,
@@ -61,8 +60,8 @@ impl Recovery {
     }
 }
 
-/// Whether a step that was begun may have taken something away. A revert has not before the state of
-/// its disks is recorded.
+/// Whether a step that was begun may have taken something away. A revert has not before the state
+/// of its disks is recorded.
 fn took_away(story: &Story, at: usize, step: &Step) -> bool {
     let is_revert = matches!(step, Step::Snapshot(SnapshotStep::Revert { .. }));
     step.takes_away() && (!is_revert || story.made.contains_key(&at))
@@ -89,7 +88,7 @@ fn begun(story: &Story) -> impl DoubleEndedIterator<Item = (usize, &Step)> {
 }
 
 /// Returns the numbers of the steps to undo or to do, in order. Effects that end with a boot are
-/// gone after another boot, and what exists then belongs to somebody else.
+/// gone after another boot; objects that exist then belong to others.
 fn numbers(story: &Story, way: Way) -> Vec<usize> {
     let lasts = |step: &Step| story.same_boot || !step.ends_with_boot();
     match way {
@@ -108,7 +107,7 @@ fn numbers(story: &Story, way: Way) -> Vec<usize> {
     }
 }
 
-/// The steps of these numbers, with what is known of them.
+/// The steps of these numbers, with the known facts about them.
 fn done(story: &Story, numbers: &[usize]) -> Vec<Done> {
     let one = |&number: &usize| Done {
         number,

@@ -19,16 +19,16 @@ const WRITE_S: u64 = 10;
 pub struct SettingStep {
     /// The setting, for people.
     pub name: String,
-    /// What happens to it, by the file's path below the root.
+    /// Its changes, by the file's path below the root.
     pub to: BTreeMap<String, String>,
-    /// What it was when the change was planned.
+    /// Its value when the change was planned.
     pub was: BTreeMap<String, String>,
 }
 
 /// The error of changing a setting.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "setting-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum SettingError {
     /// Reading the host's files failed.
     #[error(transparent)]
@@ -70,7 +70,7 @@ impl SettingStep {
         self.write(&FsRoot::live()?, &Live, &self.to, None)
     }
 
-    /// Undoes it; what somebody else has set since stays.
+    /// Undoes it; a value that others have set since stays.
     pub(super) fn undo(&self) -> Result<(), SettingError> {
         self.write(&FsRoot::live()?, &Live, &self.was, Some(&self.to))
     }

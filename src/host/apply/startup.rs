@@ -1,7 +1,8 @@
-//! What starts with the machine for guests that do: a unit that finishes interrupted changes, and
-//! the order of libvirt's daemons after what their guests need. The files that bind functions, make
-//! virtual functions and reserve pages say themselves that they come before these daemons. What
-//! stands in the place of one of these files and is not proven ours is neither written nor removed.
+//! Files and units that start with the machine for guests that do: a unit that finishes interrupted
+//! changes, and the order of libvirt's daemons after the resources of their guests. The files that
+//! bind functions, make virtual functions and reserve pages declare themselves that they come
+//! before these daemons. A file in the place of one of these that is not proven ours is neither
+//! written nor removed.
 
 use crate::apply::boot::{BootFile, unit_word, wants};
 use crate::apply::error::BindError;
@@ -12,7 +13,7 @@ use crate::fsroot::{FsError, FsRoot};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The unit that finishes what was interrupted when the power failed.
+/// The unit that completes changes interrupted by a power failure.
 pub const RECOVER: &str = "etc/systemd/system/gpuvm-recover.service";
 /// The drop-in that makes the boot start it, as a symlink would.
 pub const WANTED: &str = "etc/systemd/system/multi-user.target.d/gpuvm-recover.conf";
@@ -77,16 +78,16 @@ pub fn files(program: Option<&str>, installed: bool) -> [BootFile; 4] {
     ]
 }
 
-/// What stands in the place of a file of ours, and stays.
+/// A file or directory in the place of a file of ours, which stays.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stranger {
     /// The file.
     pub path: PathBuf,
-    /// What it is.
+    /// Its kind.
     pub kind: StrangerKind,
 }
 
-/// What another's file is.
+/// The kind of another's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrangerKind {
     /// A link to /dev/null: the unit is masked (systemctl(1), `mask`), by the administrator or by
@@ -124,8 +125,8 @@ pub fn steps(
     Ok((steps, strangers))
 }
 
-/// The text of our file at a path, if there is one; or what another's is. Nothing that is not a
-/// regular file is opened.
+/// The text of our file at a path, if there is one; or the kind of another's. Only regular files
+/// are opened.
 fn there(place: &str, path: &Path) -> io::Result<Result<Option<String>, StrangerKind>> {
     let meta = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(None)),
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(made.map(|(_, made)| made), [false, true, true, true]);
     }
 
-    /// The steps below a directory, written out, and what is of others there.
+    /// The steps below a directory, written out, and the entries of others there.
     fn planned(dir: &Path, program: Option<&str>, installed: bool) -> (Vec<String>, Vec<Stranger>) {
         let (steps, strangers) = steps(dir, program, installed).unwrap();
         let words = steps.iter().map(|step| step.to_string().replace(dir.to_str().unwrap(), ""));

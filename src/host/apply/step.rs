@@ -164,8 +164,8 @@ impl Step {
         new
     }
 
-    /// Whether it releases resources of a removed guest: those in use by somebody else by now are
-    /// left, which counts as released.
+    /// Whether it releases resources of a removed guest: those in use by others now are left, which
+    /// counts as released.
     pub fn gives_back(&self) -> bool {
         self.noun().gives_back()
     }
@@ -176,12 +176,12 @@ impl Step {
         self.noun().domain()
     }
 
-    /// Whether what it does ends with the boot of the machine, so that a reboot reverts it.
+    /// Whether its effect ends with the boot of the machine, so that a reboot reverts it.
     pub fn ends_with_boot(&self) -> bool {
         self.noun().ends_with_boot()
     }
 
-    /// Returns the command that manually removes what it made; none: there is no such command.
+    /// Returns the command that manually removes its product; `None` if there is none.
     pub fn by_hand(&self) -> Option<String> {
         self.noun().by_hand()
     }
@@ -233,14 +233,14 @@ impl Step {
         self.noun().is_final()
     }
 
-    /// Whether an interrupted run that has begun it is finished rather than undone: what it removes
-    /// cannot be restored completely, such as a running guest's memory or its NVRAM.
+    /// Whether an interrupted run that has begun it is finished rather than undone: the state that
+    /// it removes cannot be restored completely, such as a running guest's memory or its NVRAM.
     pub fn takes_away(&self) -> bool {
         self.noun().takes_away() || self.is_final()
     }
 
-    /// Whether it is bookkeeping of ours, of no interest to who makes the change: records of what
-    /// is made, and the reservation of an image's name.
+    /// Whether it is internal bookkeeping: records of products, and the reservation of an image's
+    /// name.
     pub fn is_internal(&self) -> bool {
         match self {
             Step::File(FileStep::Remember { .. }) => true,

@@ -29,7 +29,7 @@ struct Fake {
     calls: Cell<usize>,
     fails: Vec<usize>,
     log: RefCell<Vec<String>>,
-    /// Whether somebody starts a domain just before it is undefined.
+    /// Whether others start a domain just before it is undefined.
     meddled: bool,
     networks: network::FakeNetworks,
 }
@@ -427,7 +427,7 @@ fn a_guest_that_is_started_while_it_is_undefined_is_kept() {
 
 #[test]
 fn what_is_undone_is_undone_under_the_lock() {
-    /// Counts how often the lock is asked for.
+    /// Counts the requests for the lock.
     #[derive(Default)]
     struct Guarded(Watch, usize);
     impl Observer for Guarded {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A change of somebody else's text file.
+/// A change of a text file of others.
 pub(super) struct Edit<'a> {
     path: &'a Path,
     /// Its text before; none: it did not exist.
@@ -54,7 +54,7 @@ impl<'a> Edit<'a> {
         file::replace(self.path, text).map_err(failed(self.path))
     }
 
-    /// The error that somebody has changed the file.
+    /// The error that the file has been changed.
     fn changed(&self) -> ArrayError {
         ArrayError::Changed { path: self.path.to_owned() }
     }
@@ -79,7 +79,7 @@ pub struct TextStep {
     pub before: String,
     /// Its whole text after it.
     pub after: String,
-    /// What that does, in words.
+    /// Its effect, in words.
     pub what: String,
 }
 
@@ -100,7 +100,7 @@ impl TextStep {
         self.edit().expects()
     }
 
-    /// Performs the step; compares once more right before.
+    /// Performs the step; compares again right before.
     pub(super) fn perform(&self) -> Result<(), ArrayError> {
         self.edit().expects()?;
         self.edit().write()

@@ -1,6 +1,7 @@
-//! Undoes steps. Each undo verifies at that moment that what it ends, removes or restores is
-//! exactly what was made ([`Proof`]); anything else, or anything needed by somebody else, stays and
-//! is reported. Undoing is idempotent, and stops where something that may still run needs the rest.
+//! Undoes steps. Each undo verifies at that moment that the object that it ends, removes or
+//! restores is exactly the one made ([`Proof`]); anything else, or anything needed by others, stays
+//! and is reported. Undoing is idempotent, and stops where a guest that may still run needs the
+//! rest.
 
 use super::domain::gone_is_good;
 use super::journal::Journal;
@@ -8,14 +9,14 @@ use super::{Left, Observer, Step, StepError, kept};
 use crate::hypervisor::Hypervisor;
 use crate::identity::{Identity, Mark, Proof};
 
-/// A step to be undone, and what it made.
+/// A step to be undone, and its product.
 #[derive(Debug, Clone)]
 pub(super) struct Done {
     /// Its number in the journal.
     pub number: usize,
     /// The step.
     pub step: Step,
-    /// What it made, as far as known.
+    /// Its product, as far as known.
     pub made: Option<Identity>,
     /// When it began, in nanoseconds since 1970.
     pub begun_ns: Option<u64>,
@@ -43,7 +44,7 @@ pub(super) struct Undone {
 }
 
 impl Of<'_> {
-    /// Returns the proof of what a step has made.
+    /// Returns the proof of a step's product.
     pub fn proof(&self, done: &Done) -> Proof<'_> {
         Proof {
             mark: Mark::new(self.change, done.number),
@@ -73,7 +74,7 @@ pub(super) fn undo_all(
         if matches!(&undone, Err(error) if error.is_away()) && hypervisor.reconnect().is_ok() {
             undone = undo(&done.step, hypervisor, &proof);
         }
-        // One that stays since others have it by now is still the one that was made.
+        // One that stays since others have it now is still the one that was made.
         let is_gone = undone.is_ok();
         match undone {
             Ok(()) => all.undone.push(done.number),

@@ -5,8 +5,8 @@ use crate::hypervisor::{Hypervisor, XmlOf};
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::claims::Claims;
 
-/// Has a running guest have this number of vCPUs. Refuses to take some of an emulated one: QEMU
-/// does not tell when that has released them, so that libvirt would wait for it in vain.
+/// Sets the number of vCPUs of a running guest. Refuses to remove any from an emulated one: QEMU
+/// does not report their release, so libvirt would wait in vain.
 pub(super) fn plug(hypervisor: &dyn Hypervisor, name: &str, vcpus: u32) -> Result<(), StepError> {
     let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?);
     let keeps = |live: &DomainXml| live.is_emulated() && has(live) > vcpus as usize;
@@ -16,8 +16,8 @@ pub(super) fn plug(hypervisor: &dyn Hypervisor, name: &str, vcpus: u32) -> Resul
     Ok(hypervisor.plug_vcpus(name, vcpus)?)
 }
 
-/// Takes back what was plugged into a guest, or plugs again what was taken. An emulated guest keeps
-/// what it was given until it is off.
+/// Unplugs vCPUs that were plugged into a guest, or plugs removed ones again. An emulated guest
+/// keeps added ones until it is off.
 pub(super) fn unplug(hypervisor: &dyn Hypervisor, name: &str, was: u32) -> Result<(), StepError> {
     match plug(hypervisor, name, was) {
         Err(StepError::KeepsVcpus { .. }) => Ok(()),

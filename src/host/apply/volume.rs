@@ -1,6 +1,6 @@
-//! Makes volumes, and deletes them again. A name and a size prove nothing: anybody may make a volume
-//! of both. In a pool of files of this machine a volume therefore has an unguessable name until its
-//! identity is recorded; elsewhere one that was not recorded is left.
+//! Makes volumes, and deletes them again. A name and a size prove nothing: anybody may make a
+//! volume of both. In a pool of files of this machine a volume therefore has an unguessable name
+//! until its identity is recorded; elsewhere one that was not recorded is left.
 
 use super::StepError;
 use super::disk::{self, unfinished};
@@ -38,8 +38,8 @@ pub(super) fn make(
 ) -> Result<(), StepError> {
     let place = volume_place(new.pool, &new.volume.name, hypervisor)?;
     let hidden = place.zip(token).filter(|(place, _)| is_ours_to_rename(place));
-    // libvirt finds a renamed file only once it looks at the pool again, which it does not while
-    // somebody copies there.
+    // libvirt finds a renamed file only after a refresh of the pool, which it refuses while a copy
+    // runs there.
     let hidden = match hidden {
         Some(_) if hypervisor.storage().is_busy(new.pool)? => None,
         hidden => hidden,
@@ -53,7 +53,7 @@ pub(super) fn make(
     let hidden = New { volume: &volume, ..new };
     hidden.grows(hypervisor, observer);
     hidden.made_at_once(hypervisor)?;
-    // libvirt has other mounts than this process: what it made cannot be renamed from here.
+    // libvirt has other mounts than this process: its files cannot be renamed from here.
     if unfinished.symlink_metadata().is_err() {
         hypervisor.storage().delete_volume(new.pool, &volume.name)?;
         return Ok(new.made_at_once(hypervisor)?);
@@ -74,7 +74,7 @@ pub(super) fn drop_unfinished(
 ) -> Result<(), StepError> {
     let Some(place) = volume_place(pool, volume, hypervisor)? else { return Ok(()) };
     let storage = hypervisor.storage();
-    // libvirt knows a volume of its directory only once it has looked at that again.
+    // libvirt knows a volume of its directory only after a refresh.
     let volumes = storage.volumes(pool)?;
     let hidden = file_name(&unfinished(&place, token));
     if volumes.iter().any(|volume| volume.name == hidden) {
@@ -102,7 +102,7 @@ fn delete_unknown(
     }
 }
 
-/// Deletes a volume that was made, unless it is in use as a disk by now.
+/// Deletes a volume that was made, unless it is in use as a disk now.
 pub(super) fn delete_made(
     hypervisor: &dyn Hypervisor,
     pool: &str,

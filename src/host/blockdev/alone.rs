@@ -1,5 +1,5 @@
-//! A drive opened exclusively, and the proof that it is the planned one: nobody can mount it, add
-//! it to an array or put a volume on it meanwhile, and neither its device number nor its name can
+//! A drive opened exclusively, and the proof that it is the planned one: it cannot be mounted,
+//! added to an array or used for a volume meanwhile, and neither its device number nor its name can
 //! move to another drive.
 
 use super::{BLOCK, BlockError};
@@ -86,7 +86,7 @@ fn start(file: File) -> io::Result<Vec<u8>> {
     receive.recv_timeout(Duration::from_secs(READ_S)).map_err(late)?
 }
 
-/// A drive that nobody else can use while this, or a child process that inherited it, lives.
+/// A drive that others cannot use while this, or a child process that inherited it, lives.
 #[derive(Debug)]
 pub struct Alone {
     /// The path that it was opened by.
@@ -115,7 +115,7 @@ impl Alone {
         if !meta.file_type().is_block_device() {
             return Err(other("it is not a block device"));
         }
-        // By number: the path may lead elsewhere by now.
+        // By number: the path may lead elsewhere now.
         let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
         let link = std::fs::read_link(Path::new("/sys/dev/block").join(&number));
         let name = link.ok().and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));

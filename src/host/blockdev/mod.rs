@@ -1,4 +1,4 @@
-//! Uses of block devices, by any path: who uses one ([`used_by`]), and whether it is held
+//! Uses of block devices, by any path: the users of one ([`used_by`]), and whether it is held
 //! exclusively now ([`is_held`]). The common guard of drives, partitions, and device paths given to
 //! guests. Opens devices for reading only; knows no domains.
 
@@ -24,7 +24,7 @@ const BLOCK: &str = "sys/class/block";
 /// One use of a block device by the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockUse {
-    /// What is used, by the kernel's name: the device, a partition of it, the drive that it is a
+    /// The used device, by the kernel's name: the device, a partition of it, the drive that it is a
     /// part of, or a device below it.
     pub name: String,
     /// The kind of use.
@@ -37,9 +37,9 @@ impl fmt::Display for BlockUse {
     }
 }
 
-/// Who uses a block device of this machine, by any path to it: mounts, swap, what is built on it or
-/// on its partitions (md, device mapper, loop devices), the devices it is part of or built on, and
-/// exclusive holds in the kernel. Empty: no known use, or the path is not a block device.
+/// The users of a block device of this machine, by any path to it: mounts, swap, devices built on
+/// it or on its partitions (md, device mapper, loop devices), the devices it is part of or built
+/// on, and exclusive holds in the kernel. Empty: no known use, or the path is not a block device.
 pub fn used_by(root: &FsRoot, path: &Path) -> Result<Vec<BlockUse>, FsError> {
     match kernel_name(path) {
         Some(name) => used_by_name(root, &name, path),
@@ -86,7 +86,7 @@ pub fn is_held(path: &Path) -> bool {
 /// The error of a block device that a step is about to give away or overwrite.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "drive-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BlockError {
     /// Somebody uses it.
     #[error("{} is in use: {by}", path.display())]

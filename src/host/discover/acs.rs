@@ -1,4 +1,4 @@
-//! ACS, ATS and device control of functions, from their config space. What each bit means is
+//! ACS, ATS and device control of functions, from their config space. The meaning of each bit is
 //! decided in [`gpuvm_core::p2p`].
 
 use crate::fsroot::Dir;
@@ -70,7 +70,7 @@ mod tests {
         let found = function(port, Some(&config), None);
         assert_eq!(found.acs, Some(Acs { cap: 0, ctl: 0 }));
         assert_eq!(function(nic, Some(&config), None).acs, None);
-        // Unknown: what is asleep, what a user may not read, what is not there.
+        // Unknown: functions that are asleep, unreadable to the user, or missing.
         for (config, power) in
             [(Some(&config[..]), Some("D3cold\n")), (Some(&config[..64]), None), (None, None)]
         {

@@ -23,7 +23,7 @@ pub struct Array {
     pub wanted: usize,
     /// The kernel's names of the members, by slot; spares last.
     pub members: Vec<(Option<u32>, String)>,
-    /// `idle`, or what it is doing: `resync`, `recover`, `reshape`; empty for levels without
+    /// `idle`, or its activity: `resync`, `recover`, `reshape`; empty for levels without
     /// redundancy.
     pub action: String,
     /// Names of its partitions.

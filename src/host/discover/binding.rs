@@ -1,4 +1,4 @@
-//! What a PCI function is bound to now.
+//! The present driver of a PCI function.
 //!
 //! Apart from the topology: reading `driver_override` takes the kernel's device lock, which a hung
 //! unbind holds forever, so it is read only before binding.

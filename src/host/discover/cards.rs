@@ -1,5 +1,5 @@
-//! Facts on GPUs and NVSwitches beyond the kernel's list: whether they still respond, and what the
-//! NVIDIA driver reports.
+//! Facts on GPUs and NVSwitches beyond the kernel's list: whether they still respond, and the
+//! NVIDIA driver's reports.
 //!
 //! The kernel reads a function's ids once, when it finds it, so a GPU that fell off the bus looks
 //! unchanged. Its config space reads all ones then. All of `config` is never read

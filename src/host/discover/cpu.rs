@@ -126,7 +126,7 @@ impl Identity {
     }
 }
 
-/// What Intel's drivers of performance counters are called, by kind of core (`intel_pmu_init`).
+/// The names of Intel's drivers of performance counters, by kind of core (`intel_pmu_init`).
 const INTEL_KINDS: [(&str, Speed); 3] = [
     ("cpu_core", Speed::Performance),
     ("cpu_atom", Speed::Efficiency),

@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Whether the kernel lets QEMU's user have io_uring: 0 allows everyone, 1 the privileged, 2 nobody
-/// (kernel 6.6). On a kernel without the setting it is not tried out: a guest that cannot start is
+/// Whether the kernel lets QEMU's user have io_uring: 0 allows everyone, 1 the privileged, 2 no
+/// user (kernel 6.6). A kernel without the setting is not probed: a guest that cannot start is
 /// worse than native I/O.
 pub fn kernel_has_io_uring() -> bool {
     let path = Path::new("/proc/sys/kernel/io_uring_disabled");

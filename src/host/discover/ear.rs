@@ -20,7 +20,7 @@ impl Ear {
     /// Opens it. Errors: denied to anyone but root.
     pub fn open() -> io::Result<Ear> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        // Only a socket for all protocols receives what the host's NIC sends for a macvtap.
+        // Only a socket for all protocols receives packets that the host's NIC sends for a macvtap.
         let all = SockProtocol::EthAll;
         Ok(Ear(socket(AddressFamily::Packet, SockType::Raw, flags, all)?))
     }

@@ -1,7 +1,7 @@
 //! Derives the NVLink fabric from PCI functions, the product name and the host's own reports: the
 //! board, its missing parts, the sets of GPUs that may form a guest. If the live machine's Fabric
 //! Manager and NVML answer, they take precedence; otherwise everything except the existing parts
-//! comes from published tables (boards.rs, lists.rs), as [`Fabric::source`] tells.
+//! comes from published tables (boards.rs, lists.rs); see [`Fabric::source`].
 
 pub mod answer;
 mod boards;

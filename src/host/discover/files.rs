@@ -40,7 +40,7 @@ pub struct Daemon {
     pub limit: Limit,
 }
 
-/// What decides how many files a guest that starts may have open.
+/// The settings that limit the open files of a guest that starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Files {
@@ -55,7 +55,7 @@ pub struct Files {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "qemu-conf-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ConfError {
     /// The key occurs twice.
     #[error("/{CONF} sets {MAX_FILES} in lines {first} and {second}")]

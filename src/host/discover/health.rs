@@ -1,11 +1,11 @@
-//! Health of GPUs on a host: NVML's report where the driver has the GPU, else what was remembered
-//! of it, and Xid messages of this boot. Judges nothing itself (core's health.rs does), and does
+//! Health of GPUs on a host: NVML's report where the driver has the GPU, else the remembered
+//! findings, and Xid messages of this boot. Judges nothing itself (core's health.rs does), and does
 //! not write the file.
 //!
-//! What is remembered follows the GPU by its UUID. While the driver does not have a GPU its UUID is
-//! unknown; then the entry made at its address applies, unless that GPU is seen elsewhere or the
-//! function has other ids. A damaged file, or one that others may write, is a note: the GPUs that
-//! it was about count as not checked.
+//! A remembered finding follows the GPU by its UUID. While the driver does not have a GPU its UUID
+//! is unknown; then the entry made at its address applies, unless that GPU is seen elsewhere or the
+//! function has other ids. A damaged file, or one that others may write, is a note: its GPUs count
+//! as not checked.
 
 use super::cards::{Card, cards};
 use super::fabric::answer::HealthAnswer;
@@ -37,7 +37,7 @@ const LOG: &str = "/dev/kmsg";
 /// The most of the buffer that is read; the kernel's largest is 16 MiB.
 const MOST_LOG: usize = 32 << 20;
 
-/// What is remembered of one GPU.
+/// The remembered findings of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remembered {
@@ -50,9 +50,9 @@ pub struct Remembered {
     pub ids: (u16, u16),
     /// The boot in which it was read.
     pub boot: Option<String>,
-    /// What was found.
+    /// The findings.
     pub findings: Vec<HealthFinding>,
-    /// What an admin accepted.
+    /// The overrides of an admin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accepted: Vec<HealthCode>,
 }
@@ -131,22 +131,22 @@ pub fn begin(root: &FsRoot, parts: &Parts) -> Begun {
     Begun { question: asks.then(|| nvml::begin_health(bound)) }
 }
 
-/// What is known of the health of a host's GPUs.
+/// The known health of a host's GPUs.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// What is remembered.
+    /// The remembered findings.
     pub entries: Vec<Remembered>,
     /// Whether the file could be used.
     pub usable: bool,
-    /// What NVML found now, by address.
+    /// NVML's findings now, by address.
     pub now: BTreeMap<Bdf, Vec<HealthFinding>>,
     /// Xid messages of this boot by address.
     xids: BTreeMap<Bdf, Vec<XidCount>>,
-    /// What the driver reports.
+    /// The driver's reports.
     pub cards: BTreeMap<Bdf, Card>,
     /// This boot.
     pub boot: Option<String>,
-    /// What could not be read.
+    /// Facts that could not be read.
     pub notes: Vec<String>,
 }
 
@@ -231,7 +231,7 @@ impl Known {
         findings.extend(read.into_iter().filter(|f| !is_xid(f.code) || !has_xid(f.code)));
         findings.extend(logged);
         findings.sort_by_key(|finding| finding.code);
-        // What a restart settles was not looked at again since.
+        // Findings that a restart settles were not checked again since.
         if findings.is_empty() && !old.is_empty() {
             return None;
         }
@@ -309,7 +309,7 @@ pub fn to_keep(root: &FsRoot) -> Result<ToKeep, FsError> {
     Ok(ToKeep { text, notes: if known.usable { Vec::new() } else { known.notes } })
 }
 
-/// What is to be written.
+/// The file to be written.
 #[derive(Debug)]
 pub struct ToKeep {
     /// The file; none: it does not change, or must not.
@@ -318,7 +318,7 @@ pub struct ToKeep {
     pub notes: Vec<String>,
 }
 
-/// Returns the file with what an admin accepts of a GPU, or with nothing accepted; none: it does not
+/// Returns the file with an admin's overrides for a GPU, or without any; `None`: it does not
 /// change.
 pub fn accepting(root: &FsRoot, gpu: &PciDevice, accepts: bool) -> Result<Option<String>, FsError> {
     let (cards, before) = (cards(root)?, entries(root)?);
@@ -328,7 +328,7 @@ pub fn accepting(root: &FsRoot, gpu: &PciDevice, accepts: bool) -> Result<Option
     let codes: Vec<HealthCode> = codes.collect();
     let old = place(&before, gpu, &cards).map(|at| &before[at]);
     let had_none = old.is_none_or(|entry| entry.accepted.is_empty());
-    // What was accepted before stays where nothing is known now.
+    // Earlier overrides stay where nothing is known now.
     if codes.is_empty() && (accepts || had_none) {
         return Ok(None);
     }
@@ -346,7 +346,7 @@ fn boot(root: &FsRoot) -> Result<Option<String>, FsError> {
     Ok(root.read(BOOT)?.map(|text| text.trim().to_owned()))
 }
 
-/// Counts the Xid messages that tell of hardware.
+/// Counts the Xid messages that report faults of hardware.
 fn by_gpu(text: &str) -> BTreeMap<Bdf, Vec<XidCount>> {
     let mut all: BTreeMap<Bdf, Vec<XidCount>> = BTreeMap::new();
     for xid in xids(text) {

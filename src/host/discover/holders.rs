@@ -32,7 +32,7 @@ pub struct Mount {
     pub options: String,
 }
 
-/// What the host uses, by block device.
+/// The host's uses, by block device.
 #[derive(Debug, Default)]
 pub struct Uses {
     mounts: Vec<Mount>,
@@ -48,7 +48,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Reads what is mounted and what is swap space.
+    /// Reads mounts and swap space.
     pub fn read(root: &FsRoot) -> Result<Uses, FsError> {
         let mut uses = Uses { released: released::uuids(root), ..Uses::default() };
         // This program's mount namespace may lack mounts of the host: process 1 sees the host's.
@@ -216,7 +216,7 @@ impl Uses {
         Ok(())
     }
 
-    /// Returns what udev says a device is a member of, ignoring released arrays.
+    /// Returns the set that a device is a member of by udev, ignoring released arrays.
     fn member(&self, root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
         let udev = udev(root, name)?;
         let word = |key: &str| udev.get(key).map(String::as_str).filter(|word| !word.is_empty());
@@ -228,8 +228,8 @@ impl Uses {
         Ok(self.member_of(kind, label, uuid))
     }
 
-    /// Returns what a device with these signatures is a member of; none: nothing, or a released
-    /// array.
+    /// Returns the kind of set that a device with these signatures is a member of; `None`: no set,
+    /// or a released array.
     pub fn member_of(&self, kind: &str, label: Option<&str>, uuid: Option<&str>) -> Option<String> {
         let named = |what: &str, name: Option<&str>| match name {
             Some(name) => format!("{what} `{name}`"),
@@ -290,7 +290,7 @@ pub fn partitions(root: &FsRoot, name: &str) -> Result<Vec<String>, FsError> {
     Ok(found)
 }
 
-/// Returns the kind of a stacked device if the kernel tells.
+/// Returns the kind of a stacked device if the kernel reports it.
 fn kind(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     let Some(dir) = root.dir(&format!("{BLOCK}/{name}"))? else { return Ok(None) };
     if let Some(md) = dir.dir("md")? {

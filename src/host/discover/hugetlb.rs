@@ -31,8 +31,8 @@ pub fn of_node(root: &FsRoot, node: NodeId) -> Result<Option<Vec<HugePagePool>>,
     directory(root, node).map(|path| pools(root, &path)).transpose()
 }
 
-/// The most memory that a node could give to a pool now; none if the kernel does not tell. For a
-/// single node this is the machine's, since the node's own numbers lack memory onlined later.
+/// The most memory that a node could give to a pool now; `None` if the kernel does not report it.
+/// For a single node this is the machine's, since the node's own numbers lack memory onlined later.
 pub fn available(root: &FsRoot, node: NodeId) -> Result<Option<MemSize>, FsError> {
     let (own, whole) = (format!("{NODES}/node{node}/meminfo"), "proc/meminfo");
     let ids = root.names(NODES)?.into_iter();

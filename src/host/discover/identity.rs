@@ -1,6 +1,6 @@
-//! Identities of PCI functions as the host reports them now. Serial numbers of drives, UUIDs of GPUs
-//! and MAC addresses of NICs are known only while the function's own driver has it; what was read
-//! before vfio-pci took it is remembered for this boot ([`remember`]).
+//! Identities of PCI functions as the host reports them now. Serial numbers of drives, UUIDs of
+//! GPUs and MAC addresses of NICs are known only while the function's own driver has it; identities
+//! read before vfio-pci took it are remembered for this boot ([`remember`]).
 
 use super::capability::extended;
 use super::drives::function_of;
@@ -156,7 +156,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Waits once more; returns whether it did.
+    /// Waits again; returns whether it did.
     fn waits(&mut self, root: &FsRoot) -> bool {
         let Some(left) = self.0.checked_sub(1) else { return false };
         self.0 = left;
@@ -171,7 +171,7 @@ pub fn settled(root: &FsRoot, bdf: Bdf) -> Result<Option<Present>, FsError> {
     settles(root, bdf, &mut Patience::default(), |present| present.class >> 8 == CLASS_NVME)
 }
 
-/// The same at boot, for what identifies any drive or NIC.
+/// The same at boot, for the identity of any drive or NIC.
 pub fn settled_at_boot(
     root: &FsRoot,
     bdf: Bdf,
@@ -180,7 +180,7 @@ pub fn settled_at_boot(
     settles(root, bdf, patience, Present::needs_proof)
 }
 
-/// Waits for what identifies a function that a driver of the host has.
+/// Waits for the identity of a function that a driver of the host has.
 fn settles(
     root: &FsRoot,
     bdf: Bdf,
@@ -212,8 +212,9 @@ pub fn known(
     Ok(known)
 }
 
-/// The identity to record for a function: the one that it reports now. What was recorded before
-/// (`before`) is kept while its driver does not report more, and it is not seen to be another one.
+/// The identity to record for a function: the one that it reports now. The earlier record
+/// (`before`) is kept while its driver does not report more, and the function is not seen to be
+/// another one.
 pub fn renewed(
     root: &FsRoot,
     bdf: Bdf,
@@ -238,7 +239,7 @@ pub fn find(root: &FsRoot, identity: &DeviceIdentity) -> Result<Option<Bdf>, FsE
     }
 }
 
-/// What is known of the place of a recorded device.
+/// The known facts about the place of a recorded device.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Whereabouts {
     /// Whether the device at the recorded address is it; an absent one is another.
@@ -260,7 +261,7 @@ impl<'r> Finder<'r> {
         Finder { root, by_ids: OnceCell::new() }
     }
 
-    /// Finds a recorded device. Other functions are looked at only if it is not proven to be at its
+    /// Finds a recorded device. Other functions are examined only if it is not proven to be at its
     /// address.
     ///
     /// # Errors
@@ -383,7 +384,7 @@ fn marks(
     Ok(())
 }
 
-/// Adds what the NVMe driver reports of its controller and namespaces.
+/// Adds the NVMe driver's report of its controller and namespaces.
 fn nvme(dir: &Dir<'_>, identity: &mut DeviceIdentity) -> Result<(), FsError> {
     let Some(list) = dir.dir("nvme")? else { return Ok(()) };
     for name in list.names()? {
@@ -490,8 +491,8 @@ fn keep(root: &FsRoot, bdf: Bdf, identity: &DeviceIdentity) -> io::Result<()> {
     std::fs::rename(new, file)
 }
 
-/// What is remembered of a function that has been there since; only what root alone can have
-/// written.
+/// The remembered identity of a function that has been present since; only one that root alone can
+/// have written.
 fn remembered(root: &FsRoot, bdf: Bdf) -> Option<DeviceIdentity> {
     let file: PathBuf = root.path().join(REMEMBERED).join(bdf.to_string());
     for at in file.ancestors().take(3) {

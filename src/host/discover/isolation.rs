@@ -15,7 +15,7 @@ const MODPROBE: [&str; 4] =
 /// A group that VFIO makes for a function without an IOMMU, from the kernel's drivers/vfio/group.c.
 const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 
-/// Reads the settings; none if the host's files do not tell.
+/// Reads the settings; `None` if the host's files do not contain them.
 pub fn settings(root: &FsRoot) -> Result<Option<Isolation>, FsError> {
     let path = "proc/cmdline";
     let Some(text) = root.read(path)?.filter(|_| root.exists(MODULES)) else { return Ok(None) };
@@ -33,7 +33,7 @@ pub fn settings(root: &FsRoot) -> Result<Option<Isolation>, FsError> {
     }))
 }
 
-/// Reads what the kernel has of iommufd; none: the files of a record do not tell.
+/// Reads the kernel's iommufd support; `None` if the files of a record do not show it.
 pub fn iommufd(root: &FsRoot) -> Option<Iommufd> {
     let node = root.exists("dev").then(|| root.exists("dev/iommu"))?;
     let option = "sys/module/iommufd/parameters/allow_unsafe_interrupts";
@@ -42,7 +42,7 @@ pub fn iommufd(root: &FsRoot) -> Option<Iommufd> {
     Some(Iommufd { node, unsafe_interrupts })
 }
 
-/// Reads the number of IOMMU groups; none where the host's files do not tell.
+/// Reads the number of IOMMU groups; `None` if the host's files do not show it.
 pub fn groups(root: &FsRoot, settings: Option<&Isolation>) -> Result<Option<u64>, FsError> {
     // A kernel without an IOMMU has no such directory.
     let has_none = || root.exists("sys/kernel/mm") && (root.is_live() || shows_no_group(root));
@@ -58,9 +58,9 @@ pub fn groups(root: &FsRoot, settings: Option<&Isolation>) -> Result<Option<u64>
     Ok(Some(count))
 }
 
-/// Whether a record has the directories of PCI functions whole, and none of them a group. Records by
-/// hwloc, and those written by hand, have a few files of each, and not the link to the bus, which
-/// the kernel makes beside that to the group.
+/// Whether a record has the directories of PCI functions whole, and none of them a group. Records
+/// by hwloc, and those written by hand, have a few files of each, and not the link to the bus,
+/// which the kernel makes beside that to the group.
 fn shows_no_group(root: &FsRoot) -> bool {
     let dir = "sys/bus/pci/devices";
     let names = root.names(dir).unwrap_or_default();
@@ -69,8 +69,8 @@ fn shows_no_group(root: &FsRoot) -> bool {
     links("subsystem") && links("driver") && !links("iommu_group")
 }
 
-/// Reads which of these groups have memory that the firmware keeps for itself; none where no file
-/// tells.
+/// Reads which of these groups have memory that the firmware keeps for itself; `None` if no file
+/// shows it.
 pub fn firmware_groups(
     root: &FsRoot,
     groups: impl Iterator<Item = u32>,

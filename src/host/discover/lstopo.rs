@@ -87,7 +87,7 @@ impl Domains {
         Domains(wide.zip(&mut free).take(Domains::MOST).collect())
     }
 
-    /// The record with narrow numbers; none if nothing has to be renumbered.
+    /// The record with narrow numbers; `None` if nothing must be renumbered.
     fn narrowed(&self, text: &str) -> Option<String> {
         let mut narrowed = None::<String>;
         for (wide, narrow) in &self.0 {

@@ -40,8 +40,8 @@ const ARGUMENTS: &[&str] = &[
     "video",
 ];
 
-/// Reads the machine; `identify`: with its host name. What the kernel says of itself is left unknown
-/// with a note where it cannot be read: a host can be used without.
+/// Reads the machine; `identify`: with its host name. Facts that the kernel reports of itself are
+/// left unknown with a note where they cannot be read: a host can be used without them.
 pub fn machine(root: &FsRoot, identify: bool, notes: &mut Vec<String>) -> Result<Machine, FsError> {
     let mut machine = Machine::default();
     if let Some(dmi) = root.dir("sys/class/dmi/id")? {
@@ -71,8 +71,8 @@ pub fn machine(root: &FsRoot, identify: bool, notes: &mut Vec<String>) -> Result
     Ok(machine)
 }
 
-/// Reads the address bits of the narrowest IOMMU. Of Intel bits 21 to 16 of the capabilities are one
-/// less (VT-d specification, Capability Register, MGAW). Of AMD bits 11 and 10 of the extended
+/// Reads the address bits of the narrowest IOMMU. Of Intel bits 21 to 16 of the capabilities are
+/// one less (VT-d specification, Capability Register, MGAW). Of AMD bits 11 and 10 of the extended
 /// features count the levels of its page tables beyond four, of 9 bits each (I/O Virtualization
 /// Technology Specification, MMIO offset 30h, HATS).
 fn iommu_bits(root: &FsRoot) -> Result<Option<u8>, FsError> {
@@ -100,8 +100,8 @@ fn of_intel(cap: &str) -> Option<u8> {
     Some((u64::from_str_radix(cap, 16).ok()? >> 16 & 0x3f) as u8 + 1)
 }
 
-/// The address bits of an IOMMU of AMD with these features, `EFR` or `EFR:EFR2`; none: it does not
-/// tell them.
+/// The address bits of an IOMMU of AMD with these features, `EFR` or `EFR:EFR2`; `None` if it does
+/// not report them.
 fn of_amd(features: &str) -> Option<Option<u8>> {
     let efr = u64::from_str_radix(features.split(':').next()?, 16).ok()?;
     Some(match efr >> 10 & 3 {

@@ -58,7 +58,7 @@ use gpuvm_core::topology::{Iommu, Parts, Topology, TopologyError, Trust};
 /// The error of reading a host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "discovery-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DiscoverError {
     /// A file of the host cannot be read.
     #[error(transparent)]
@@ -102,7 +102,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.core_kinds = cpu::kinds(root, &pcpus.online)?;
     pci::devices(root, &mut parts)?;
     parts.machine.trust = trust::trust(root).unwrap_or_else(|error| {
-        // If it cannot be read, nobody is trusted, and the rest continues.
+        // If it cannot be read, no guest is trusted, and the rest continues.
         parts.notes.push(format!("{error}; so guests are treated as strangers"));
         parts.machine.trust_unread = Some(error.to_string());
         Some(Trust::Strangers)
@@ -129,13 +129,13 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     Topology::new(parts).map_err(|source| DiscoverError::Contradiction { path: path(), source })
 }
 
-/// Reads what the kernel shows of its IOMMU.
+/// Reads the kernel's report of its IOMMU.
 fn iommu(root: &FsRoot, parts: &Parts) -> Result<Option<Iommu>, FsError> {
     let settings = parts.machine.isolation.as_ref();
     let Some(groups) = isolation::groups(root, settings)? else { return Ok(None) };
     // One that cannot be read leaves it unknown, which `host doctor` says.
     let firmware_groups = isolation::firmware_groups(root, groups_of(parts)).unwrap_or_default();
-    // That there are groups is what the functions tell.
+    // The functions show that there are groups.
     Ok((groups == 0 || firmware_groups.is_some()).then_some(Iommu { groups, firmware_groups }))
 }
 

@@ -139,7 +139,7 @@ fn route_to(ip: IpAddr) -> io::Result<Option<RouteMessage>> {
     message.attributes.push(RouteAttribute::Destination(address));
     let answers = match ask(0, RouteNetlinkMessage::GetRoute(message)) {
         Ok(answers) => answers,
-        // What the kernel answers of addresses without a route, or that can have none.
+        // The kernel's error for addresses without a route, or that can have none.
         Err(error) => {
             let code = error.raw_os_error().map(Errno::from_raw);
             return match code {
@@ -229,7 +229,7 @@ pub(super) fn mac(bytes: &[u8]) -> String {
 /// The relatives of a network device, by index.
 #[derive(Debug, Default)]
 struct Kin {
-    /// What it is a port of.
+    /// The device that it is a port of.
     master: Option<u32>,
     /// The device below it, if in the same namespace.
     over: Option<u32>,

@@ -26,7 +26,7 @@ pub fn kernel_name(path: &Path) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// What a block device of this machine is.
+/// The kind of a block device of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// A whole drive.
@@ -37,7 +37,7 @@ pub enum DeviceKind {
     Other,
 }
 
-/// What the block device at a path of this machine is; none: it is not there.
+/// The kind of the block device at a path of this machine; `None` if it does not exist.
 pub fn device_kind(path: &Path) -> Option<DeviceKind> {
     let name = kernel_name(path)?;
     let has = |file: &str| Path::new("/sys/class/block").join(&name).join(file).exists();

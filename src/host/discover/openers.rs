@@ -1,5 +1,5 @@
-//! Finds processes that have a block device or a file system open. Limited to what the caller may
-//! see: without root, only the caller's own processes.
+//! Finds processes that have a block device or a file system open. Limited to processes visible to
+//! the caller: without root, only the caller's own.
 
 use super::silent::Silent;
 use crate::fsroot::{Dir, FsError, FsRoot};
@@ -98,7 +98,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Whether it is what is sought.
+    /// Whether it is the one sought.
     fn is(&self, sought: &Sought<'_>) -> bool {
         match (sought, &self.numbers) {
             (Sought::Device(number, _), Some((device, _))) => device.as_deref() == Some(*number),
@@ -125,8 +125,8 @@ impl Dir<'_> {
     }
 }
 
-/// Describes who uses a file of this machine now: a process that has it open for writing, or a QEMU
-/// on another machine, through a shared file system. `reads`: it will only be read, which is
+/// Describes the users of a file of this machine now: a process that has it open for writing, or a
+/// QEMU on another machine, through a shared file system. `reads`: it will only be read, which is
 /// compatible with other readers.
 pub fn in_use(path: &Path, reads: bool) -> Option<String> {
     let meta = path.metadata().ok().filter(Metadata::is_file)?;

@@ -1,5 +1,5 @@
 //! PCI functions: ids, place in the tree, driver, IOMMU group, BARs, links, SR-IOV. Knows nothing
-//! of network interfaces and drives, nor what the registers of config space mean.
+//! of network interfaces and drives, nor the meaning of config space registers.
 
 use super::acs;
 use crate::fsroot::{Dir, FsError, FsRoot, not};

@@ -123,7 +123,7 @@ fn cell_of(file: &str) -> Option<u32> {
     rest[..end].parse().ok()
 }
 
-/// Reads what a process has open; none if this user may not read it.
+/// Reads the open files of a process; `None` if this user may not read them.
 fn opened(process: &Dir<'_>) -> Option<Opened> {
     let fds = process.dir("fd").ok()??;
     let mut opened = Opened::default();

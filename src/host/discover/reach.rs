@@ -19,7 +19,8 @@ const FORGETS: Duration = Duration::from_secs(9);
 pub enum Reach {
     /// At the guest.
     Guest,
-    /// At the guest, by the word of another machine's libvirt: its lease has the guest's MAC address.
+    /// At the guest, by the word of another machine's libvirt: its lease has the guest's MAC
+    /// address.
     Leased,
     /// At another machine, with this MAC address.
     Other(String),

@@ -30,7 +30,7 @@ const SAMPLE: usize = 4096;
 /// Number of other places, evenly over the device, the last at its end.
 const SAMPLES: u64 = 8;
 
-/// What `wipefs --json` prints.
+/// The output of `wipefs --json`.
 #[derive(Debug, Deserialize)]
 struct Listed {
     #[serde(default)]

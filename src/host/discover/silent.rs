@@ -160,8 +160,8 @@ pub fn unescaped(text: &str) -> String {
     })
 }
 
-/// Replaces the escapes of a word of these lists, a backslash and three octal digits, in a name that
-/// may not be text.
+/// Replaces the escapes of a word of these lists, a backslash and three octal digits, in a name
+/// that may not be text.
 pub(crate) fn bytes_of(word: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

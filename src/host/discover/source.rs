@@ -22,7 +22,7 @@ const KEPT: usize = 32;
 /// The error of a path that is not a recorded host.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LoadError {
     /// The system refuses.
     #[error("cannot read {path}: {source}")]

@@ -18,12 +18,12 @@ const SHOWN: usize = 4;
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "gpu-table-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TopoError {
     /// There is no table.
     #[error("no header row that begins with `GPU0`")]
     NoTable,
-    /// A word is not what it should be.
+    /// A word differs from the expected one.
     #[error("line {line} column {column}: {reason}")]
     Word {
         /// From 1.
@@ -246,7 +246,7 @@ fn row_of(name: &Word, index: usize, words: &[Word], gpus: usize) -> Result<Vec<
     Ok(row)
 }
 
-/// What a cell says. `SOC` is what drivers before 384 called SYS.
+/// The meaning of a cell. Drivers before 384 called SYS `SOC`.
 fn cell(word: &Word) -> Result<Cell, TopoError> {
     let links = |text: &str| text.strip_prefix("NV")?.parse().ok();
     match word.text.as_str() {

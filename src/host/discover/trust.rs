@@ -1,5 +1,5 @@
 //! The admin's declaration whether the guests of a host trust each other. Written by `gpuvm host
-//! trust`; accepted only if nobody but root can have written it.
+//! trust`; accepted only if it is writable by root alone.
 
 use crate::fsroot::{FileKind, FsError, FsRoot};
 use gpuvm_core::topology::Trust;
@@ -35,7 +35,7 @@ pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
     Ok(file.map(|file| file.guests))
 }
 
-/// Refuses a file that others than root may have written, and what is no file.
+/// Refuses a file that others than root may have written, and paths that are not files.
 pub fn owned(root: &FsRoot, file: &str) -> Result<(), FsError> {
     let Some(FileKind { uid, mode, .. }) = root.regular(file)? else { return Ok(()) };
     if uid == 0 && mode & OTHERS_WRITE == 0 {

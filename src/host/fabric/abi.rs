@@ -73,7 +73,7 @@ pub fn empty_list() -> Vec<u32> {
     list
 }
 
-/// Reads a list of partitions; the error says what is wrong with it.
+/// Reads a list of partitions; the error describes its fault.
 pub fn partitions(list: &[u32]) -> Result<Vec<Listed>, String> {
     let count = at_most(list[1], PARTITIONS, "partitions")?;
     let mut ids = BTreeSet::new();
@@ -121,7 +121,7 @@ pub fn empty_failed() -> Vec<u32> {
     list
 }
 
-/// Reads a list of devices with failed NVLinks; the error says what is wrong with it.
+/// Reads a list of devices with failed NVLinks; the error describes its fault.
 pub fn failed(list: &[u32]) -> Result<FailedDevices, String> {
     let gpus = at_most(list[1], GPUS, "GPUs")?;
     let switches = at_most(list[2], SWITCHES, "NVSwitches")?;
@@ -148,7 +148,7 @@ pub fn empty_unsupported() -> Vec<u32> {
     list
 }
 
-/// Reads a list of unsupported partitions; the error says what is wrong with it.
+/// Reads a list of unsupported partitions; the error describes its fault.
 pub fn unsupported(list: &[u32]) -> Result<Vec<UnsupportedPartition>, String> {
     let count = at_most(list[1], PARTITIONS, "partitions")?;
     let read = |words: &[u32]| -> Result<UnsupportedPartition, String> {

@@ -1,7 +1,7 @@
 //! Access to this machine's Fabric Manager through its client library, each call in a child process
 //! with a deadline, since the library may block forever if its peer hangs. Every request has its
 //! own connection, so that it survives a restart of Fabric Manager. [`gpuvm_core::fabric`] decides
-//! what may be requested.
+//! which requests are allowed.
 
 mod abi;
 pub mod config;
@@ -88,7 +88,7 @@ impl Default for Limits {
     strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ManagerRefusal {
     /// Its library cannot be loaded, or lacks a function.
     #[error("Fabric Manager was not asked: {reason}")]
@@ -111,7 +111,7 @@ pub enum ManagerRefusal {
 }
 
 impl ManagerRefusal {
-    /// Describes the refusal to list partitions, with what to do.
+    /// Describes the refusal to list partitions, with the remedy.
     pub fn note(&self, address: &Address) -> String {
         match self {
             ManagerRefusal::Library { .. } => format!(
@@ -149,7 +149,7 @@ impl ManagerRefusal {
         }
     }
 
-    /// Returns what to do about it; none if unknown.
+    /// Returns the remedy; `None` if unknown.
     pub fn advice(&self) -> Option<&'static str> {
         match self {
             ManagerRefusal::Library { .. } => Some(

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The error of using the file.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RestoreFileError {
     /// The file system failed.
     #[error("list of active partitions {}: {source}", path.display())]
@@ -177,7 +177,7 @@ impl RestoreFile {
             new.write_all(list.text().as_bytes())?;
             new.as_file().set_permissions(Permissions::from_mode(MODE))?;
             new.as_file().sync_all()?;
-            // Locked before it gets its name, so that nobody can get in between.
+            // Locked before it gets its name, so that no other process can get in between.
             let locked = Flock::lock(new.reopen()?, FlockArg::LockExclusiveNonblock)
                 .map_err(|(_, errno)| io::Error::from(errno))?;
             new.persist(&self.path)?;
@@ -191,8 +191,8 @@ impl RestoreFile {
     }
 }
 
-/// Makes the file with an empty list, unless somebody else has made it by now. It is never there
-/// without a list, so that an empty file is known to be damaged.
+/// Makes the file with an empty list, unless others have made it. It never exists without a list,
+/// so that an empty file is known to be damaged.
 fn make(path: &Path) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     let mut new = tempfile::NamedTempFile::new_in(dir)?;
@@ -229,7 +229,7 @@ fn is_unwritten(file: &File) -> bool {
     meta.is_ok_and(|meta| meta.created().is_ok_and(|birth| meta.modified().ok() == Some(birth)))
 }
 
-/// Refuses a file of another kind or of somebody else, or that somebody else may write.
+/// Refuses a file of another kind, or owned or writable by others.
 fn is_ours(path: &Path, file: &File) -> Result<(), RestoreFileError> {
     let meta = file.metadata().map_err(failed(path))?;
     let uid = geteuid().as_raw();

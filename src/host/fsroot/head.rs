@@ -23,7 +23,7 @@ impl Dir<'_> {
 pub struct Words(File);
 
 impl Words {
-    /// The double word at an offset, little endian; none beyond what may be read.
+    /// The double word at an offset, little endian; `None` beyond the readable part.
     pub fn at(&self, offset: u16) -> Option<u32> {
         let mut word = [0; 4];
         let length = self.0.read_at(&mut word, offset.into());

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 
 /// Descriptors that are left for everything else.
 const RESERVE: RawFd = 128;
-/// The most descriptors asked for: a host of 50 guests with 200 threads each.
+/// The most descriptors requested: a host of 50 guests with 200 threads each.
 const MOST: u64 = 65_536;
 
 /// How many files may be kept open.

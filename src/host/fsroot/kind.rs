@@ -1,4 +1,4 @@
-//! What a path is, and when it was changed, without reading it.
+//! The kind of a path, and its time of change, without reading it.
 
 use super::{FsError, FsRoot};
 use nix::fcntl::OFlag;
@@ -18,7 +18,7 @@ pub struct FileKind {
 }
 
 impl FsRoot {
-    /// Returns what a path is, its links followed; none where it is missing or not to be seen.
+    /// Returns the kind of a path, its links followed; `None` if it is missing or invisible.
     pub fn kind(&self, path: &str) -> Option<FileKind> {
         let stat = fstat(self.open(path, OFlag::O_PATH).ok()?).ok()?;
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
@@ -30,7 +30,7 @@ impl FsRoot {
         })
     }
 
-    /// Refuses what is no regular file, such as a pipe. None: nothing is there.
+    /// Refuses paths other than regular files, such as pipes. `None` if nothing exists there.
     pub fn regular(&self, path: &str) -> Result<Option<FileKind>, FsError> {
         match self.kind(path) {
             Some(kind) if !kind.is_regular => {

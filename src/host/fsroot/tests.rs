@@ -76,7 +76,7 @@ fn says_which_file_is_no_text_and_ends() {
         }
         let error = host.read("etc/latin").unwrap_err().to_string();
         assert!(error.ends_with("etc/latin: not a text: byte 3 is not UTF-8"), "{error}");
-        // Names and strings that the kernel tells are of anybody.
+        // Names and strings reported by the kernel are not trusted.
         assert_eq!(host.read("sys/latin").unwrap().as_deref(), Some("caf\\xe9 é"));
         let link = host.dir("sys/a").unwrap().unwrap().link("latin").unwrap();
         assert_eq!(link.as_deref(), Some("/m\\xfcll"));

@@ -1,4 +1,4 @@
-//! One change of a domain or of the host, with what undoes it.
+//! One change of a domain or of the host, with the steps that undo it.
 
 use crate::apply::{
     CheckStep, Comparison, DeviceStep, DomainStep, FileStep, GrowStep, HostStep, SnapshotStep,
@@ -28,16 +28,16 @@ pub struct Entry {
     pub uri: String,
     /// The domain's name then; empty: a change of the host.
     pub domain: String,
-    /// What was changed, a line each.
+    /// The changed settings, a line each.
     pub what: Vec<String>,
     /// The definition before.
     pub before: String,
     /// The definition afterwards, as read back from the hypervisor; none: not read.
     pub after: Option<String>,
-    /// What was changed besides the definition, in order.
+    /// Changes besides the definition, in order.
     pub steps: Vec<Step>,
-    /// When it was undone, in seconds since 1970, UTC: then definitions and steps are empty. None: it
-    /// was not.
+    /// When it was undone, in seconds since 1970, UTC: then definitions and steps are empty. None:
+    /// it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undone_at_s: Option<u64>,
 }
@@ -76,7 +76,8 @@ pub enum Beyond<'a> {
 }
 
 impl Entry {
-    /// What it changed instead of the definition; none: that, as most changes do.
+    /// The object that it changed instead of the definition; `None`: the definition, as most
+    /// changes do.
     pub fn beyond(&self) -> Option<Beyond<'_>> {
         self.steps.iter().find_map(|step| match step {
             Step::Domain(DomainStep::Rename { name, .. }) => Some(Beyond::Renamed(name)),

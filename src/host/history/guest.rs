@@ -23,7 +23,7 @@ pub struct AppliedFile {
     /// The name of the file's set of guests, if it has one.
     #[serde(default)]
     pub set: Option<String>,
-    /// What the file said, by the names of options.
+    /// The content of the file, by the names of options.
     #[serde(default)]
     pub options: BTreeMap<String, Vec<String>>,
 }
@@ -42,7 +42,7 @@ pub struct SlurmJob {
     pub submitted_s: u64,
 }
 
-/// What was reserved and made for one guest.
+/// The resources reserved and the objects made for one guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestRecord {
     /// The version of the files.
@@ -68,8 +68,7 @@ pub struct GuestRecord {
     /// The job of Slurm that it is for; none: it is for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<SlurmJob>,
-    /// What it was told while it was made, by the names of options; none: a first version did not
-    /// write it.
+    /// Its creation options, by name; `None`: a first version did not write them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<BTreeMap<String, Vec<String>>>,
 }
@@ -83,7 +82,7 @@ pub struct KnownGuest {
     pub name: String,
     /// The hypervisor's URI.
     pub uri: String,
-    /// What was reserved for it when it was made.
+    /// The resources reserved for it when it was made.
     pub record: Option<GuestRecord>,
     /// Its changes.
     pub history: Option<History>,
@@ -106,8 +105,8 @@ impl GuestRecord {
         }
     }
 
-    /// Returns the step that writes it, replacing its old content; none: nothing is reserved, made
-    /// or told.
+    /// Returns the step that writes it, replacing its old content; `None`: there is nothing to
+    /// record.
     pub fn remember(&self, state: Option<&Path>, was: Option<String>) -> Option<Step> {
         let is_empty = self.reserved.is_empty()
             && self.guarded.is_empty()
@@ -239,8 +238,8 @@ pub fn job(state: Option<&Path>, uuid: &str) -> Option<SlurmJob> {
     of(state, uuid)?.job
 }
 
-/// What a domain was told while it was made, by the names of options; none: nothing was recorded,
-/// or its record cannot be read.
+/// A domain's creation options, by name; `None`: nothing was recorded, or its record cannot be
+/// read.
 pub fn told(state: Option<&Path>, uuid: &str) -> Option<BTreeMap<String, Vec<String>>> {
     let record = of(state, uuid)?;
     record.told.or_else(|| record.applied.map(|file| file.options))

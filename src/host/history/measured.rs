@@ -1,5 +1,5 @@
-//! What `gpuvm measure` measured in a guest: a document for each domain, `measured/UUID.json`. It is
-//! deleted with the domain.
+//! Measurements of `gpuvm measure` in a guest: a document for each domain, `measured/UUID.json`. It
+//! is deleted with the domain.
 
 use super::{HistoryError, store};
 use crate::apply::bind::BindError;

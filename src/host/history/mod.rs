@@ -56,7 +56,7 @@ pub struct History {
 /// The error of reading the store.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "history-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HistoryError {
     /// The file system failed.
     #[error("{} {}: {source}", Records::at(path).noun(), path.display())]
@@ -112,7 +112,7 @@ impl Records {
         }
     }
 
-    /// What is lost with a file.
+    /// The consequence of losing a file.
     fn loss(self) -> &'static str {
         match self {
             Records::Domain => {
@@ -218,7 +218,7 @@ impl History {
         let renamed = |entry: &Entry| {
             let mut new = entry.clone();
             to.clone_into(&mut new.domain);
-            // What an earlier renaming was from and to stays.
+            // The names of an earlier renaming stay.
             if !matches!(entry.beyond(), Some(Beyond::Renamed(_))) {
                 new.before = defined(&entry.before);
                 new.after = entry.after.as_deref().map(&defined);

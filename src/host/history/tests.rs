@@ -173,7 +173,7 @@ fn a_domains_changes_of_format_1_are_read_undone_and_written_the_same() {
     assert_eq!((first.number, first.verb.as_str(), first.domain.as_str()), (1, "tune", "b"));
     assert_eq!(first.what, ["emulator: 1 -> 0"]);
     assert!(first.before.contains("emulatorpin cpuset='1'"), "{}", first.before);
-    // Older versions can read what is written now.
+    // Older versions can read the present format.
     for entry in [first, second] {
         let (path, text) = v1(&format!("history/{UUID}/{:04}.json", entry.number));
         assert_eq!(store::text(entry), text);

@@ -1,6 +1,6 @@
 //! The records of other users: members of libvirt's group change the guests that root changes, and
-//! record that in directories of their own. Only root looks for them, and only whether there are
-//! any: what is in them is theirs.
+//! record that in directories of their own. Only root looks for them, and only for their existence:
+//! their content is private.
 
 use super::{DIRECTORY, guest};
 use crate::apply::{OWN_STATE, is_shared_state};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Time limit for one home directory, which may be on a network.
 const LIMIT: Duration = Duration::from_secs(3);
-/// The most users whose directories are looked at.
+/// The most users whose directories are examined.
 const MOST: usize = 64;
 
 /// A user's records of a domain.
@@ -25,9 +25,9 @@ pub struct UserRecords {
     pub directory: PathBuf,
 }
 
-/// Returns the users who have recorded changes of the domain of a UUID, or what was made for it:
-/// members of libvirt's group, and the user who runs this by sudo. None for a caller who is not root,
-/// or whose records are elsewhere.
+/// Returns the users who have recorded changes of the domain of a UUID, or objects made for it:
+/// members of libvirt's group, and the user who runs this by sudo. Empty for a caller who is not
+/// root, or whose records are elsewhere.
 pub fn of_users(uuid: &str) -> Vec<UserRecords> {
     let is_plain = uuid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     if !geteuid().is_root() || !is_shared_state() || uuid.is_empty() || !is_plain {

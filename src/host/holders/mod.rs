@@ -21,7 +21,7 @@ use gpuvm_core::placement::Occupancy;
 use gpuvm_core::topology::{Drive, DriveUse, Sriov, Topology};
 use serde::Serialize;
 
-/// What kind of use it is.
+/// The kind of the use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -9,7 +9,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hindrance {
-    /// The function that was asked for.
+    /// The requested function.
     pub bdf: Bdf,
     /// The reason, to be read after its address: "is used by ..".
     pub why: String,
@@ -18,21 +18,21 @@ pub struct Hindrance {
     pub kind: Option<UseKind>,
 }
 
-/// What taking functions means.
+/// The consequences of taking functions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Take {
-    /// Functions that are taken: those asked for and what has to come along, by address.
+    /// Functions that are taken: the requested ones and those that must be included, by address.
     pub functions: Vec<Bdf>,
-    /// What forbids it; empty: it may be.
+    /// The hindrances; empty: it may be taken.
     pub hindrances: Vec<Hindrance>,
 }
 
 impl Take {
     /// Judges whether the functions `asked` may be taken together. `uses` has those of all members
     /// of their IOMMU groups. Bridges stay with the host and do not matter; functions of the same
-    /// slot, and members without a driver, come along; a member that is not requested prevents it with
-    /// its driver, unless that leaves the group alone.
+    /// slot, and members without a driver, come along; a member that is not requested prevents it
+    /// with its driver, unless that leaves the group alone.
     pub fn new(topology: &Topology, uses: &[Use], asked: &[Bdf]) -> Take {
         let mut take = Take { functions: asked.to_vec(), hindrances: Vec::new() };
         for &bdf in asked {
@@ -69,7 +69,7 @@ impl Take {
                 let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
                 match &other.driver {
                     Some(driver) if slot(other.bdf) != slot(bdf) && !is_vfio(driver) => {
-                        // What leaves the group alone stays as it is.
+                        // A driver that leaves the group alone stays.
                         if !leaves_group(driver) {
                             refuse(format!("{shares}, which driver {driver} has"), None);
                         }
@@ -83,7 +83,7 @@ impl Take {
         take
     }
 
-    /// Returns what prevents it; with `force` only what cannot be overridden.
+    /// Returns the hindrances; with `force` only those that cannot be overridden.
     pub fn refusals(&self, force: bool) -> Vec<&Hindrance> {
         self.hindrances.iter().filter(|h| !(force && h.kind.is_some_and(UseKind::yields))).collect()
     }

@@ -1,4 +1,4 @@
-//! Uses read from a test tree, and what they prevent.
+//! Uses read from a test tree, and their hindrances.
 
 use super::*;
 use crate::fsroot::FsRoot;
@@ -151,7 +151,7 @@ fn damaged_records_are_errors_that_name_the_file() {
     assert!(seen(dir.path(), &host, &[GPU]).is_empty());
 }
 
-/// What prevents taking these, as text.
+/// The hindrances to taking these, as text.
 fn forbids(host: &Topology, held: &Occupancy, asked: &[&str]) -> Vec<String> {
     let asked: Vec<Bdf> = asked.iter().map(|text| bdf(text)).collect();
     let uses = known(host, held, &with_groups(host, &asked));

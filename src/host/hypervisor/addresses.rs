@@ -1,4 +1,4 @@
-//! Addresses of guests, and what networks give their interfaces.
+//! Addresses of guests, and those that networks give their interfaces.
 
 use super::error::HypervisorError;
 use crate::discover::reach::Reach;
@@ -25,8 +25,8 @@ pub trait Addresses {
     /// counts as a neighbour's if the host's neighbour table agrees. An agent may take seconds to
     /// time out.
     fn addresses(&self, name: &str, macs: &[String]) -> Result<Vec<GuestAddress>, HypervisorError>;
-    /// Where packets of this machine to an address of a running guest arrive, as far as the host can
-    /// see without asking the guest.
+    /// Where packets of this machine to an address of a running guest arrive, as far as the host
+    /// can see without asking the guest.
     fn reach(&self, _name: &str, _address: &GuestAddress) -> Result<Reach, HypervisorError> {
         Ok(Reach::Elsewhere)
     }

@@ -104,7 +104,7 @@ pub fn definitions(
 /// that time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// What it is: "a saved state", "2 snapshots".
+    /// Its description: "a saved state", "2 snapshots".
     pub what: String,
     /// The command that shows or removes it.
     pub hint: String,
@@ -156,8 +156,7 @@ pub trait Domains {
     fn undefine_but(&self, name: &str, _keep: Keep) -> Result<(), HypervisorError> {
         self.undefine(name)
     }
-    /// Gives a defined domain that is off another name; its UUID, its autostart and what is defined
-    /// stay.
+    /// Renames a defined domain that is off; its UUID, its autostart and its definition stay.
     fn rename(&self, name: &str, to: &str) -> Result<(), HypervisorError> {
         unsupported(format_args!("rename domain `{name}` to `{to}`"), "renames no domains")
     }
@@ -169,7 +168,7 @@ pub trait Domains {
     fn autostart(&self, name: &str) -> Result<bool, HypervisorError>;
     /// Sets whether a domain starts with the host.
     fn set_autostart(&self, name: &str, on: bool) -> Result<(), HypervisorError>;
-    /// Names of the domains that are started with the host; of a driver that cannot tell, all.
+    /// Names of the domains that are started with the host; all if the driver does not report them.
     fn autostarted(&self) -> Result<BTreeSet<String>, HypervisorError> {
         let names = self.domains()?.into_iter().map(|row| row.name);
         Ok(names.filter(|name| self.autostart(name).unwrap_or(true)).collect())

@@ -1,9 +1,9 @@
-//! The error of a hypervisor, by what the caller can do about it.
+//! The error of a hypervisor, by the caller's remedy.
 
 use gpuvm_core::words;
 use std::fmt::Arguments;
 
-/// The kind of an error, by what the caller can do.
+/// The kind of an error, by the caller's remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "libvirt-")]
 pub enum HypervisorErrorKind {
@@ -19,7 +19,7 @@ pub enum HypervisorErrorKind {
     Exists,
     /// The domain is in the wrong state.
     WrongState,
-    /// The console is in use by somebody else.
+    /// The console is in use by others.
     #[strum(to_string = "console-busy")]
     Busy,
     /// No storage pool or volume of that name.
@@ -40,7 +40,7 @@ pub const SILENT: &str = "has not answered for";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{doing}{}", self.reason())]
 pub struct HypervisorError {
-    /// What the caller can do about it.
+    /// The kind, by the caller's remedy.
     pub kind: HypervisorErrorKind,
     /// The operation: "connect to qemu:///system", "define domain `x`".
     pub doing: String,
@@ -96,7 +96,7 @@ impl HypervisorError {
     }
 }
 
-/// Refuses what a hypervisor cannot do: what was wanted, and which ability is missing.
+/// Refuses an operation that a hypervisor does not support: the operation, and the missing ability.
 pub(super) fn unsupported<T>(doing: Arguments<'_>, lacks: &str) -> Result<T, HypervisorError> {
     Err(HypervisorError {
         kind: HypervisorErrorKind::Other,

@@ -84,7 +84,7 @@ pub fn closed(kvm: &Node) -> Option<(String, String)> {
     Some((why, format!("{command} && systemctl restart libvirtd")))
 }
 
-/// Explains why a define took long, and what to do.
+/// Explains why a define took long, and the remedy.
 pub fn why_slow(kvm: &Node) -> String {
     const LONG: &str = "libvirt took long to define it";
     let once = "libvirt probes QEMU at the first define after QEMU, libvirt or the kernel changed";

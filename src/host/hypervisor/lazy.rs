@@ -88,12 +88,12 @@ type SavedDefinition =
     unsafe extern "C" fn(sys::virDomainPtr, std::ffi::c_uint) -> *mut std::ffi::c_char;
 
 unsafe extern "C" {
-    /// Frees what the C library has allocated.
+    /// Frees memory that the C library has allocated.
     fn free(memory: *mut std::ffi::c_void);
 }
 
-/// Returns the definition from which a domain with a saved state starts; libvirt before 3.7 tells
-/// none, and then it is that of the domain.
+/// Returns the definition from which a domain with a saved state starts; libvirt before 3.7 does
+/// not report it, and then it is that of the domain.
 pub fn saved_definition(domain: &Domain) -> Result<String, Error> {
     // SAFETY: it is loaded already, as there is a domain.
     let library = unsafe { libloading::Library::new(LIBRARY) };

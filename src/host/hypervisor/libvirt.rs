@@ -89,7 +89,7 @@ impl Libvirt {
         let opened = call(Call::Works, doing, || {
             prepare(uri, events)?;
             match in_time(uri, Connect::open) {
-                // The reason is kept for what is refused later.
+                // The reason is kept for later refusals.
                 Err(denied) if denied.kind() == HypervisorErrorKind::Denied => {
                     let denied = denied.named(doing);
                     match in_time(uri, Connect::open_read_only) {
@@ -198,7 +198,7 @@ fn in_time(uri: &str, open: fn(Option<&str>) -> Result<Connect, Error>) -> Resul
     let asked = uri.to_owned();
     // It is abandoned on a timeout, and ends with the program.
     quiet::spawn(move || {
-        // After a timeout nobody receives this.
+        // After a timeout there is no receiver.
         let _ = tell.send(open(Some(&asked)));
     });
     let may_ask = Uri::parse(uri).is_none_or(|uri| uri.may_ask());

@@ -33,7 +33,7 @@ pub enum ConsoleRead {
 
 /// A guest's serial console, attached while this lives. No call blocks.
 pub trait Console {
-    /// Reads what the guest has written.
+    /// Reads the guest's output.
     fn read(&mut self, into: &mut [u8]) -> Result<ConsoleRead, HypervisorError>;
     /// Types to the guest; returns how many bytes it accepts now.
     fn write(&mut self, from: &[u8]) -> Result<usize, HypervisorError>;
@@ -48,7 +48,7 @@ pub struct DiskSize {
     pub allocation_bytes: u64,
 }
 
-/// What a running guest uses of its host.
+/// The usage of a running guest on its host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
     /// CPU time since its start, in nanoseconds.
@@ -67,7 +67,7 @@ pub trait Live {
     fn start(&self, name: &str) -> Result<(), HypervisorError>;
     /// Asks a guest to shut down; does not wait until it has.
     fn shutdown(&self, name: &str, by: AskedBy) -> Result<(), HypervisorError>;
-    /// Stops the vCPUs of a running guest, or lets those of a paused one go on.
+    /// Stops the vCPUs of a running guest, or resumes those of a paused one.
     fn pause(&self, name: &str, _paused: bool) -> Result<(), HypervisorError> {
         unsupported(format_args!("pause domain `{name}`"), "cannot pause guests")
     }
@@ -84,17 +84,17 @@ pub trait Live {
     /// of its next start is unchanged. The guest may take its time, or never do it:
     /// [`super::Domains::xml`] shows when it has.
     fn detach(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
-    /// What a running guest uses of its host, as far as it is known.
+    /// The usage of a running guest on its host, as far as known.
     fn used(&self, _name: &str) -> Result<Used, HypervisorError> {
         Ok(Used::default())
     }
-    /// How large a disk of a domain is, by its name in the guest; none where that is not told, as
+    /// The size of a disk of a domain, by its name in the guest; `None` if it is not reported, as
     /// of a drive without medium.
     fn disk_size(&self, _name: &str, _target: &str) -> Result<Option<DiskSize>, HypervisorError> {
         Ok(None)
     }
     /// Bytes that a running guest has read from and written to a disk, by its name in the guest, as
-    /// QEMU counts them; none where that is not told.
+    /// QEMU counts them; `None` if they are not reported.
     fn disk_bytes(
         &self,
         _name: &str,
@@ -102,7 +102,7 @@ pub trait Live {
     ) -> Result<Option<ByteCounts>, HypervisorError> {
         Ok(None)
     }
-    /// Makes a disk of a running guest larger, by its name in the guest, and tells the guest.
+    /// Grows a disk of a running guest, by its name in the guest, and notifies the guest.
     fn grow_disk(&self, name: &str, target: &str, _bytes: u64) -> Result<(), HypervisorError> {
         unsupported(
             format_args!("grow disk `{target}` of domain `{name}`"),
@@ -122,8 +122,8 @@ pub trait Live {
     /// Changes live settings of a running guest's device, such as bandwidth, given as in its
     /// running definition; the definition of its next start is unchanged.
     fn update(&self, name: &str, device: &str) -> Result<(), HypervisorError>;
-    /// Gives a command to a running guest's agent and returns its answer, both JSON. What a guest
-    /// answers is as trustworthy as the guest.
+    /// Sends a command to a running guest's agent and returns its answer, both JSON. The answer is
+    /// as trustworthy as the guest.
     fn ask_agent(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Finds which machine an open connection belongs to: [`decide`] alone, from what the connection
-//! reports and this machine's identity. If it is another one, this machine's files, sysfs, leases
+//! Finds which machine an open connection belongs to: [`decide`] alone, from the connection's
+//! report and this machine's identity. If it is another one, this machine's files, sysfs, leases
 //! and history do not apply.
 //!
 //! A URI without a host through libvirt's own socket, and a driver in this process, belong to this
@@ -93,7 +93,7 @@ impl Identity {
     }
 }
 
-/// What a connection reports of its machine. Expensive queries are made only if needed.
+/// A connection's report of its machine. Expensive queries are made only if needed.
 pub trait Told {
     /// The URI actually opened, with aliases resolved.
     fn uri(&self) -> String;
@@ -193,9 +193,9 @@ impl<'u> Uri<'u> {
         way.or_else(|| self.parameter("command").map(|_| "parameter `command`".to_owned()))
     }
 
-    /// Returns the first part that a connection written by others must not have: whatever may run
-    /// a program, name a file, or keep the caller from checking whom it talks to. Only what is known to
-    /// do none of it is accepted.
+    /// Returns the first part that a connection written by others must not have: any part that may
+    /// run a program, name a file, or keep the caller from verifying the peer. Only parts known to
+    /// do none of it are accepted.
     pub fn unsafe_part(&self) -> Option<String> {
         /// Transports that run nothing but the system's ssh.
         const WAYS: [&str; 6] = ["ssh", "libssh", "libssh2", "tls", "tcp", "unix"];
@@ -245,8 +245,9 @@ pub enum UnsafeUri {
     Malformed,
 }
 
-/// Judges a connection in a file that others may have written; none: it is accepted. An alias is one
-/// of the caller's own configuration of libvirt (libvirt.org/uri.html), and has no other characters.
+/// Judges a connection in a file that others may have written; none: it is accepted. An alias is
+/// one of the caller's own configuration of libvirt (libvirt.org/uri.html), and has no other
+/// characters.
 pub fn unsafe_uri(uri: &str) -> Option<UnsafeUri> {
     match Uri::parse(uri) {
         Some(parsed) => parsed.unsafe_part().map(UnsafeUri::Part),
@@ -277,8 +278,8 @@ pub fn is_same_hypervisor(one: &str, other: &str) -> bool {
     one == other || (!in_process && a.driver == b.driver && a.path == b.path && by_sockets)
 }
 
-/// Where the packages of the system's libvirt keep the logs of guests; a daemon of somebody's own
-/// may have another directory, which nobody tells.
+/// Where the packages of the system's libvirt keep the logs of guests; a private daemon may have
+/// another directory, which it does not report.
 pub const SYSTEM_LOGS: &str = "/var/log/libvirt/qemu";
 /// Where the system's libvirt keeps the settings of guests' firmware.
 pub const SYSTEM_NVRAM: &str = "/var/lib/libvirt/qemu/nvram";
@@ -411,7 +412,7 @@ fn ends_here(uri: &Uri<'_>) -> bool {
 }
 
 /// Returns the pid of the process listening on a socket, from the kernel; 0: it is outside the
-/// visible pid namespaces. None: nobody listens, or its backlog is full.
+/// visible pid namespaces. `None` if no process listens, or its backlog is full.
 fn peer(socket: &Path) -> Option<i32> {
     use nix::sys::socket::{
         AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket as open, sockopt,

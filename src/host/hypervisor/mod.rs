@@ -1,6 +1,6 @@
 //! The hypervisor as the rest of the program sees it: few methods, plain values. [`Hypervisor`] is
-//! the interface, in parts by what they are of; its implementation for libvirt is in `libvirt`, the
-//! only file that uses the binding.
+//! the interface, in parts by subject; its implementation for libvirt is in `libvirt`, the only
+//! file that uses the binding.
 
 mod addresses;
 mod domains;
@@ -39,7 +39,7 @@ use snapshot::Snapshots;
 use std::path::PathBuf;
 use storage::Storage;
 
-/// A hypervisor that domains can be defined on: the connection and its machine, and what is there.
+/// A hypervisor that domains can be defined on: the connection and its machine, and its objects.
 pub trait Hypervisor: Domains + Snapshots + Live + Addresses {
     /// The URI of the connection, for messages.
     fn uri(&self) -> &str;
@@ -76,11 +76,12 @@ pub trait Hypervisor: Domains + Snapshots + Live + Addresses {
     fn emulator(&self) -> Option<PathBuf> {
         None
     }
-    /// What it reports of the guests that it can run; none: a driver that does not report it.
+    /// Its report of the guests that it can run; `None` if the driver does not report it.
     fn guest_support(&self) -> Option<GuestSupport> {
         None
     }
-    /// Why guests cannot have this machine type; none: they can, or a driver that does not report it.
+    /// Why guests cannot have this machine type; none: they can, or a driver that does not report
+    /// it.
     fn refuses_machine(&self, _machine: &str, _virt: VirtType) -> Option<String> {
         None
     }

@@ -1,5 +1,5 @@
-//! Networks as the rest of the program sees them: what guests' NICs are connected to, defined and
-//! served by the hypervisor.
+//! Networks as the rest of the program sees them: the sources of guests' NICs, defined and served
+//! by the hypervisor.
 
 use super::HypervisorError;
 use gpuvm_core::bdf::Bdf;

@@ -32,7 +32,7 @@ fn none<T>(doing: Arguments<'_>) -> Result<T, HypervisorError> {
     })
 }
 
-/// Methods that only fail, by a function that is given what they would do.
+/// Methods that only fail, by a function that gets a description of the operation.
 macro_rules! fail {
     (
         $fail:ident;

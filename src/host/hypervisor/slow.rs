@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time after which it is said.
+/// The time after which a call is reported.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How often calls are looked at.
+/// The interval at which calls are checked.
 const STEP: Duration = Duration::from_secs(1);
 
-/// How it is said; none: it is not.
+/// The function that reports it; `None`: it is not reported.
 static TELL: OnceLock<fn(&str)> = OnceLock::new();
 /// The watch of this program, which begins with the first call.
 static WATCH: OnceLock<Watch> = OnceLock::new();
@@ -69,7 +69,7 @@ impl Watch {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
     }
 
-    /// What is to be said of the call under way, once.
+    /// The message about the call under way, once.
     fn due(&self, limit: Duration) -> Option<String> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let call =
@@ -93,7 +93,7 @@ mod tests {
             let _ = told.send(text.to_owned());
         });
         assert_eq!(watch.over("find domain `a`".into(), || 7), 7);
-        // Longer than the limit, until it is said.
+        // Longer than the limit, until it is reported.
         let said = watch.over("define a domain".into(), || {
             let said = tells.recv_timeout(Duration::from_secs(60)).unwrap();
             std::thread::sleep(10 * step);

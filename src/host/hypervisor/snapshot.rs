@@ -1,4 +1,4 @@
-//! Snapshots of domains as libvirt tells of them.
+//! Snapshots of domains as libvirt reports them.
 
 use super::error::{HypervisorError, unsupported};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub struct Snapshot {
     pub made_s: u64,
     /// Where its state is.
     pub kind: SnapshotKind,
-    /// What its maker said of it.
+    /// The description by its maker.
     pub description: Option<String>,
     /// The disks whose content it has, by their names in the guest, each with its file.
     pub disks: Vec<(String, String)>,
@@ -151,7 +151,7 @@ pub trait Snapshots {
     fn revert_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
         no_snapshots(name, snapshot)
     }
-    /// Deletes a snapshot; the disks keep what they hold.
+    /// Deletes a snapshot; the disks keep their content.
     fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<(), HypervisorError> {
         no_snapshots(name, snapshot)
     }

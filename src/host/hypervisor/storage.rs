@@ -93,7 +93,8 @@ pub trait Storage {
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
-    /// Probes them and the guests that it can run from now on, while the caller does something else.
+    /// Probes them and the guests that it can run from now on, while the caller does something
+    /// else.
     fn ask_ahead(&self) {}
     /// Every pool, by name.
     fn pools(&self) -> Result<Vec<Pool>, HypervisorError>;

@@ -4,8 +4,8 @@
 //! It covers the live and the persistent definition of every domain: disks with their backing
 //! chains and mirrors, NVRAM, kernels and seeds; volumes with backing volumes; and loop devices.
 //! Backing files come both from libvirt and from the image's own header. Files are the same if
-//! their names, resolved names, inodes (also below an overlay file system) or device numbers are. An
-//! unreadable image may have any backing file, so everything possible counts as used.
+//! their names, resolved names, inodes (also below an overlay file system) or device numbers are.
+//! An unreadable image may have any backing file, so everything possible counts as used.
 
 mod chain;
 mod document;
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 const LOOP_COLUMNS: &str = "NAME,BACK-MAJ:MIN,BACK-INO";
 /// Its time limit in seconds.
 const LOOP_S: u64 = 10;
-/// The most files of a directory that are looked at.
+/// The most files of a directory that are examined.
 const MOST_BESIDE: usize = 10_000;
 
 /// The user of a file.
@@ -119,7 +119,7 @@ pub struct Conflict {
     pub nth: usize,
     /// The disk's file or device, or one below it.
     pub path: PathBuf,
-    /// The use of it by somebody else.
+    /// The use of it by others.
     pub used: Use,
 }
 
@@ -308,7 +308,7 @@ impl Uses {
             let file = Some(self.identity(&file));
             self.entries.insert(Entry { file, volume: None, used: below.clone() });
         }
-        // What an image that is away lies over is not known: its file system may not be mounted.
+        // The images below one that is absent are not known: its file system may not be mounted.
         let is_seen = self.here && self.silent.why(&top).is_none();
         let is_away = layered && !told && is_seen && chain::is_absent(&top);
         let away = is_away.then(|| (top.clone(), "it is not there now".to_owned()));
@@ -426,8 +426,8 @@ impl Uses {
     }
 
     /// Returns conflicts on the disks of a domain, by the disk's index in its definition: others
-    /// write what it reads, or use what it writes, and not both allow sharing. `own_uuid` is the
-    /// domain's own UUID, if it is defined.
+    /// write a file that it reads, or use one that it writes, and not both allow sharing.
+    /// `own_uuid` is the domain's own UUID, if it is defined.
     pub fn conflicts(&self, xml: &DomainXml, own_uuid: Option<&str>) -> Vec<Conflict> {
         let mut all = Vec::new();
         for Part { nth, path, writes, shares, .. } in self.parts(xml) {
@@ -440,8 +440,8 @@ impl Uses {
         all
     }
 
-    /// Returns what two disks of one domain have both, and one of them writes, unless both allow
-    /// sharing.
+    /// Returns the files that two disks of one domain share, and one of them writes, unless both
+    /// allow sharing.
     pub fn twice(&self, xml: &DomainXml) -> Vec<Twice> {
         let parts = self.parts(xml);
         let all: Vec<Identity> = parts.iter().map(|part| self.identity(&part.path)).collect();
@@ -525,7 +525,7 @@ impl Uses {
     }
 
     /// An image of the same directory that lies over a file of this machine, and that no definition
-    /// and no pool names: somebody has made it by hand. Unreadable ones are not told.
+    /// and no pool names: it was made by hand. Unreadable ones are not reported.
     pub fn over_beside(&self, path: &Path) -> Option<PathBuf> {
         let dir = path.parent().filter(|dir| self.here && self.silent.why(dir).is_none())?;
         let below = self.identity(path);
@@ -537,7 +537,7 @@ impl Uses {
         input::list(dir).ok()?.into_iter().take(MOST_BESIDE).find(is_over)
     }
 
-    /// Every file that an image lies over, as far as that can be told.
+    /// Every file that an image lies over, as far as known.
     pub fn below(&self, path: &Path) -> BTreeSet<PathBuf> {
         Walk::from(path, &self.volumes, self.seen()).files
     }

@@ -1,4 +1,4 @@
-//! The control groups of a guest: what quotas hold back, and memory by node.
+//! The control groups of a guest: delays by quotas, and memory by node.
 
 use crate::fsroot::{FsRoot, KeptFile, KeptLimit};
 use gpuvm_core::cpuset::NodeId;
@@ -53,7 +53,7 @@ impl Groups {
         }
     }
 
-    /// What quotas held back so far.
+    /// The delays by quotas so far.
     pub(super) fn throttled(
         &self,
         root: &FsRoot,

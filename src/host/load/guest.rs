@@ -22,7 +22,7 @@ pub struct GuestSource {
     pub devices: Vec<Bdf>,
 }
 
-/// What a reading includes beside the counters that are cheap.
+/// The parts of a reading beside the cheap counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Memory by node, and passed devices. Otherwise these are those of the last reading.
@@ -87,7 +87,7 @@ impl GuestFiles {
             KeptFile::open(root, &path, limit).ok().flatten()
         };
         let nics = source.nics.iter().filter_map(|nic| {
-            // What the host sends on a tap, the guest receives.
+            // The guest receives packets that the host sends on a tap.
             let (received, sent) = (counter(nic, "tx_bytes")?, counter(nic, "rx_bytes")?);
             Some(NicFiles { name: nic.clone(), received, sent })
         });
@@ -118,12 +118,12 @@ impl GuestFiles {
         (self.source.pid, self.started)
     }
 
-    /// What it was opened for.
+    /// The source that it was opened for.
     pub fn source(&self) -> &GuestSource {
         &self.source
     }
 
-    /// Replaces memory by node by what was read elsewhere.
+    /// Replaces memory by node with values read elsewhere.
     pub fn set_memory(&mut self, memory: NodeMemory) {
         self.unread.remove("memory");
         self.memory = Some(memory);
@@ -186,7 +186,7 @@ impl GuestFiles {
         })
     }
 
-    /// Reads what costs more: memory by node, and passed devices.
+    /// Reads the more expensive values: memory by node, and passed devices.
     fn read_slow(&mut self, root: &FsRoot) {
         match self.groups.memory(root, &mut self.buffer) {
             // A group without huge pages may only lack their controller.
@@ -274,7 +274,7 @@ fn times(file: &KeptFile, root: &FsRoot, buffer: &mut Vec<u8>) -> Option<(u64, u
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
-/// Reads `/proc/PID/io`: what reached storage, not what came from caches.
+/// Reads `/proc/PID/io`: bytes that reached storage, without those from caches.
 fn io(text: &str) -> Option<ByteCounts> {
     let value = |key: &str| -> Option<u64> {
         text.lines().find_map(|line| line.strip_prefix(key))?.trim().parse().ok()

@@ -6,7 +6,7 @@ use gpuvm_core::cpuset::{CpuSet, NodeId};
 use gpuvm_core::load::{FreePages, HostLoad, Pressure};
 use std::collections::BTreeMap;
 
-/// Reads the host. What cannot be read is left out.
+/// Reads the host. Unreadable values are omitted.
 pub fn host(root: &FsRoot) -> HostLoad {
     let online = root.read("sys/devices/system/cpu/online").ok().flatten();
     let online: Option<CpuSet> = online.and_then(|text| text.parse().ok());

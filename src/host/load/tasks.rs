@@ -1,4 +1,4 @@
-//! All tasks of the host, to find what runs on a pcpu.
+//! All tasks of the host, to find those that run on a pcpu.
 
 use super::stat::Stat;
 use crate::fsroot::{FsError, FsRoot};

@@ -1,5 +1,5 @@
-//! The checker on a hypervisor in memory, with the processors of a DGX-2: what it checks, and what
-//! it reports as not checked.
+//! The checker on a hypervisor in memory, with the processors of a DGX-2: the parts that it checks,
+//! and those that it reports as not checked.
 
 use super::*;
 use crate::error::Error;

@@ -1,5 +1,5 @@
-//! Clones on a hypervisor in memory, with the GPUs of a DGX-2: planned anew, refused, undone, and
-//! killed at every call.
+//! Clones on a hypervisor in memory, with the GPUs of a DGX-2: planned, refused, undone, and killed
+//! at every call.
 
 use super::*;
 use crate::apply::{Step, VolumeStep};
@@ -133,8 +133,8 @@ fn a_clone_has_a_place_of_its_own_and_goes_again() {
     }
 }
 
-/// A definition as libvirt completes it: each PCI controller with the name of its model in QEMU, each
-/// root port with its number.
+/// A definition as libvirt completes it: each PCI controller with the name of its model in QEMU,
+/// each root port with its number.
 fn completed(text: &str) -> String {
     let mut parts = text.split("<controller type='pci'");
     let mut all = parts.next().unwrap().to_owned();
@@ -299,7 +299,7 @@ fn over(to: &str) -> CloneRequest {
     CloneRequest { to, uuid: Some(uuid), overlay: true, seed, ..wanted() }
 }
 
-/// The file of a domain's first disk, and what lies below it, the next one first.
+/// The file of a domain's first disk, and the files below it, the next one first.
 fn chain(stage: &Stage, name: &str) -> Vec<String> {
     let xml = definition(stage, name);
     let disk = xml.disks().next().unwrap();
@@ -340,7 +340,8 @@ fn both_guests_have_an_image_over_the_base_that_nobody_writes() {
         let roles: Vec<_> = xml.made().into_iter().map(|made| made.role).collect();
         assert!(roles.contains(&Role::Base) && roles.contains(&Role::Os), "{roles:?}");
     }
-    // What `a` has not written since lies below the next clone, too, and `a` stays as it is.
+    // An image that `a` has not written since lies below the next clone, too, and `a` stays as it
+    // is.
     let before = stage.fake.definition("a");
     let second = run(&stage, &over("c")).unwrap().change.about;
     assert!(second.original.is_empty());
@@ -348,7 +349,7 @@ fn both_guests_have_an_image_over_the_base_that_nobody_writes() {
         (chain(&stage, "c"), stage.fake.definition("a")),
         (vec!["c.os".into(), "a.os".into()], before)
     );
-    // What it has written does not.
+    // One that it has written does not.
     write_on(&at(&stage, "a.os-2"));
     run(&stage, &over("d")).unwrap();
     assert_eq!(chain(&stage, "a"), ["a.os-3", "a.os-2", "a.os"]);
@@ -392,7 +393,7 @@ fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
         let refusal = error.refusal().unwrap_or_else(|| panic!("{error}"));
         (refusal.code, refusal.hint.clone())
     };
-    // Also by force: the clone would read what `a` writes.
+    // Also by force: the clone would read data that `a` writes.
     for force in [false, true] {
         assert_eq!(refused("a", force), ("undo-below", "`gpuvm delete b` first".into()));
     }
@@ -403,7 +404,7 @@ fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
     assert_eq!(stage.fake.names(POOL), ["a.os", "a.os-2"]);
     undo_of(&stage, "a", true).unwrap();
     assert_eq!(stage.fake.definition("a"), before);
-    // What it left is in the way until somebody deletes it.
+    // Its remains are in the way until they are deleted.
     assert_eq!(refusal(&stage, &over("b")).0, "clone-disk");
     std::fs::remove_file(at(&stage, "a.os-2")).unwrap();
     run(&stage, &over("b")).unwrap();
@@ -555,7 +556,7 @@ fn a_clone_over_a_disk_killed_at_any_call_is_gone_or_whole() {
         assert!(stage.fake.runs("b").is_none(), "call {at_call}");
         assert_eq!(stage.journals(), 0);
         if writes && moved {
-            // What it wrote is kept.
+            // Its data is kept.
             assert_eq!(chain(&stage, "a"), ["a.os-2", "a.os"], "call {at_call}");
             assert_eq!(stage.fake.names(POOL), ["a.os", "a.os-2"], "call {at_call}");
             remove(&stage, "a");

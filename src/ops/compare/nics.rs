@@ -16,7 +16,7 @@ struct Nic {
     /// Whether that is a network of libvirt.
     is_network: bool,
     settings: NicSettings,
-    /// Whether what the guest sees was named, so that `set` changes it.
+    /// Whether the device that the guest sees was named, so that `set` changes it.
     names_model: bool,
 }
 
@@ -34,7 +34,8 @@ pub(crate) fn wished_nics(wanted: &CreateRequest, topology: &Topology) -> Option
     Some(nics)
 }
 
-/// Compares the networks that a guest runs on. What differs at its next start, too, is said once.
+/// Compares the networks that a guest runs on. Differences at its next start, too, are reported
+/// once.
 pub(super) fn running(
     wanted: &CreateRequest,
     live: &DomainXml,
@@ -47,7 +48,7 @@ pub(super) fn running(
     }
 }
 
-/// Compares what NICs are connected to.
+/// Compares the sources of NICs.
 fn sources(all: &[Nic], named: &[Nic], found: &mut Found) {
     let names = |nics: &[Nic]| {
         let mut names: Vec<&str> = nics.iter().map(|nic| &*nic.source).collect();
@@ -88,7 +89,7 @@ fn both(
         source: wish.network.clone(),
         is_network: true,
         settings: NicSettings {
-            // What the guest sees where nothing is said.
+            // The device that the guest sees by default.
             model: wish.settings.model.or(Some(NicModel::Virtio)),
             ..wish.settings.clone()
         },
@@ -130,11 +131,11 @@ fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Found) {
         let Some(at) = at else { continue };
         let Nic { source, settings: is, .. } = all.remove(at);
         let of = &wanted.settings;
-        // What is not said is as the plan or the template has it.
+        // Unnamed settings are those of the plan or the template.
         let as_it_is = NicSettings {
             mac: of.mac.clone().or(is.mac.clone()),
             queues: of.queues.or(is.queues),
-            // A virtual function shows no model, and libvirt chooses one where none is said.
+            // A virtual function shows no model, and libvirt chooses one by default.
             model: if is.model.is_none() || of.model.is_none() { is.model } else { of.model },
             inbound: of.inbound,
             outbound: of.outbound,
@@ -160,8 +161,8 @@ fn settings(mut all: Vec<Nic>, named: &[Nic], found: &mut Found) {
     }
 }
 
-/// Whether `set` gives a NIC these settings: it takes none away, and changes what the guest sees
-/// only if that is named.
+/// Whether `set` gives a NIC these settings: it removes none, and changes the device that the guest
+/// sees only if that is named.
 fn is_set(is: &NicSettings, wanted: &NicSettings, names_model: bool) -> bool {
     let keeps = [
         is.mtu.is_none() || wanted.mtu.is_some(),
@@ -191,7 +192,7 @@ fn nics_of(xml: &DomainXml) -> Vec<Nic> {
 mod tests {
     use super::*;
 
-    /// What differs between the interfaces of a definition and requested ones.
+    /// The differences between the interfaces of a definition and requested ones.
     fn compared(interfaces: &str, wanted: &[&str]) -> Vec<String> {
         let xml = format!("<domain><devices>{interfaces}</devices></domain>");
         let named: Vec<Nic> = { wanted.iter() }
@@ -236,7 +237,7 @@ mod tests {
         ] {
             assert_eq!(compared(&nic("lan", is), &[wanted]), [said]);
         }
-        // What `set` does: it adds and changes, takes nothing away, and keeps a model.
+        // The rule of `set`: it adds and changes, removes nothing, and keeps a model.
         let of = |text: &str| text.parse::<NicWish>().unwrap().settings;
         for (is, wanted, named, changeable) in [
             ("lan", "lan,mtu=9000", false, true),

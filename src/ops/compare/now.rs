@@ -1,4 +1,4 @@
-//! What a guest was told while it was made, with the disks that it has by now.
+//! A guest's creation options, with its present disks.
 
 use super::{is_on, own_data};
 use crate::create::Told;
@@ -12,8 +12,8 @@ use gpuvm_core::guest::Opt;
 /// KiB of a MiB.
 const MIB_KIB: u64 = 1024;
 
-/// What a guest was told while it was made, with the disks that it has by now: they grow by `disk
-/// resize`, and by others, and go by `disk remove`.
+/// A guest's creation options, with its present disks: they grow by `disk resize`, and by others,
+/// and are removed by `disk remove`.
 pub(crate) fn told_now(
     mut told: Told,
     xml: &DomainXml,
@@ -36,7 +36,7 @@ pub(crate) fn told_now(
     Ok(told)
 }
 
-/// Takes away what was told of a disk that `disk remove` took.
+/// Removes the creation options of a disk that `disk remove` took.
 fn forget_disk(option: Opt, told: &mut Told) {
     if option == Opt::DataSize {
         told.insert(option.field().to_owned(), vec!["none".to_owned()]);

@@ -1,6 +1,6 @@
 //! Which disks of a guest a clone gets copies of: every one that the guest writes. libvirt copies
 //! volumes of pools of directories, gpuvm other files; both are whole, whatever the old image lies
-//! over. What is only read stays shared.
+//! over. Read-only disks stay shared.
 
 use super::{CloneError, CloneRequest};
 use crate::apply::{
@@ -46,7 +46,7 @@ pub(crate) struct Copies {
     pub steps: Vec<Step>,
     /// New paths by old ones.
     pub paths: BTreeMap<String, String>,
-    /// What is made.
+    /// The objects that it makes.
     pub made: Vec<Made>,
     /// The copies.
     pub disks: Vec<Copied>,
@@ -61,7 +61,7 @@ pub(crate) struct Old<'a> {
     pub path: &'a Path,
     /// Its format, by the definition.
     pub format: &'a str,
-    /// What it is for.
+    /// Its purpose in the guest.
     pub role: Role,
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn copies(
     let compares =
         |step: &Step| matches!(step, Step::Check(CheckStep::Compare(_) | CheckStep::Source { .. }));
     copies.steps.sort_by_key(compares);
-    // The copy of one alone has looked at it.
+    // The copy of one alone has examined it.
     if copies.disks.len() == 1 {
         copies.steps.retain(|step| !matches!(step, Step::Check(CheckStep::Source { .. })));
     }
@@ -185,7 +185,7 @@ pub(super) fn own_name(
     names.find(is_free).expect("numbers do not end")
 }
 
-/// The file name of a copy that nothing else has.
+/// The unused file name of a copy.
 fn usual_name(file: &str, target: &str, wanted: &CloneRequest) -> String {
     let (name, to) = (&*wanted.name, wanted.to.as_str());
     let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -201,7 +201,8 @@ fn usual_name(file: &str, target: &str, wanted: &CloneRequest) -> String {
     }
 }
 
-/// Refuses an image of another format than its guest is told, or with snapshots, which no copy has.
+/// Refuses an image of another format than the guest's definition states, or with snapshots, which
+/// no copy has.
 pub(crate) fn refuse_image(old: &Old<'_>) -> Result<Option<String>> {
     let mut file = match open_regular(old.path) {
         Ok(file) => file,
@@ -227,9 +228,9 @@ pub(crate) fn refuse_image(old: &Old<'_>) -> Result<Option<String>> {
     }
 }
 
-/// Refuses an image that names files which the admin does not accept: a copy has all that is in
-/// them. What the definition states is accepted, and what gpuvm `made` for the guest as an image
-/// over another.
+/// Refuses an image that names files which the admin does not accept: a copy contains their
+/// content. Files stated in the definition are accepted, and those that gpuvm `made` for the guest
+/// as an image over another.
 fn refuse_backing(
     old: &Old<'_>,
     disk: Element<'_>,

@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason a guest is not cloned.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "clone-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum CloneError {
     /// The guest runs.
     #[error("domain `{name}` is not off; its disks can only be copied while nobody writes to them")]

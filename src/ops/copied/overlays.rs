@@ -1,8 +1,8 @@
 //! `clone --overlay`: the disks of both guests lie over the images that the first one had, which
-//! nobody writes from then on. If the first one kept its images, its next start would change below
-//! the clone what that reads; so it gets new ones, too, and is defined with them before the clone
-//! is defined. An image that the first guest has not written since the last clone is left out: the
-//! next clone lies over what is below it.
+//! are not written from then on. If the first one kept its images, its next start would change the
+//! data below the clone; so it gets new ones, too, and is defined with them before the clone is
+//! defined. An image that the first guest has not written since the last clone is left out: the
+//! next clone lies over the images below it.
 
 use super::disks::{
     Copied, Copies, Old, disk_file, is_of_directory, own_name, refuse_image, refused,
@@ -51,10 +51,10 @@ struct Plan<'a> {
     hypervisor: &'a dyn Hypervisor,
     /// The directory with the records of disks.
     state: PathBuf,
-    /// What was made for the first guest.
+    /// The objects made for the first guest.
     recorded: Vec<Made>,
     copies: Copies,
-    /// The images of the first guest: the steps, what they make, and the changes of its disks.
+    /// The images of the first guest: the steps, their products, and the changes of its disks.
     steps: Vec<Step>,
     made: Vec<Made>,
     tuned: Vec<DiskTuning>,
@@ -225,8 +225,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The base below an image of the first guest that has no content of its own; none: it has, or
-    /// what is below is not proven to be of gpuvm's making.
+    /// The base below an image of the first guest that has no content of its own; `None`: it has,
+    /// or the image below is not proven to be of gpuvm's making.
     fn unwritten(&self, volume: &Volume) -> Option<&Volume> {
         let below = volume.backing.as_ref()?;
         let path = below.to_str()?;
@@ -315,8 +315,8 @@ fn with_format(name: &str) -> String {
     other.map_or_else(|| name.to_owned(), |stem| format!("{stem}.{FORMAT}"))
 }
 
-/// The names after a taken one: `a.os`, `a.os-2`, `a.os-3`. The number comes after what says the
-/// role: `a-2.os` would be the disk of a new guest `a-2`.
+/// The names after a taken one: `a.os`, `a.os-2`, `a.os-3`. The number follows the role: `a-2.os`
+/// would be the disk of a new guest `a-2`.
 fn numbered(name: &str) -> impl Iterator<Item = String> {
     let name = with_format(name);
     let end = format!(".{FORMAT}");

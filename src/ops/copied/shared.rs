@@ -1,9 +1,9 @@
-//! What a clone has that its source has, too, and that is not copied: what only one of them can have
-//! while it runs, and what both would write to.
+//! Parts that a clone shares with its source and that are not copied: those that only one of them
+//! can have while it runs, and those that both would write to.
 
 use crate::domain::{DomainXml, Element};
 
-/// What two guests with the same device or file come to.
+/// The conflict of two guests with the same device or file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// The second one to start is refused.
@@ -25,7 +25,7 @@ pub(super) fn warnings(source: &DomainXml, clone: &DomainXml) -> Vec<String> {
     said.collect()
 }
 
-/// What of a definition a copy has as well.
+/// The parts of a definition that a copy has as well.
 fn parts(xml: &DomainXml) -> Vec<(String, Outcome)> {
     let devices = xml.root().child("devices").into_iter().flat_map(Element::elements);
     let of_qemu = xml.root().elements().filter(|line| line.name().ends_with(":commandline"));
@@ -38,7 +38,7 @@ fn parts(xml: &DomainXml) -> Vec<(String, Outcome)> {
     devices.flat_map(part).chain(arguments).collect()
 }
 
-/// What of a device a copy has as well.
+/// The parts of a device that a copy has as well.
 fn part(device: Element<'_>) -> Vec<(String, Outcome)> {
     let attr = |child: &str, name: &str| Some(device.child(child)?.attr(name)?.into_owned());
     let one = |what: Option<String>| what.map(|what| (what, Outcome::OneRuns));

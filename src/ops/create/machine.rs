@@ -18,8 +18,8 @@ use gpuvm_core::doctor::{
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeSet;
 
-/// What a machine lacks that the guest needs: KVM, QEMU, firmware. `hypervisor`: none where no
-/// libvirt answers; `root`: the machine's files, if they are here.
+/// The parts that a machine lacks and the guest needs: KVM, QEMU, firmware. `hypervisor`: `None` if
+/// no libvirt answers; `root`: the machine's files, if they are here.
 pub(super) fn lacks(
     world: &World,
     wanted: &CreateRequest,
@@ -42,7 +42,7 @@ fn needs_efi(xml: &DomainXml) -> bool {
     firmware.is_some_and(|firmware| firmware == "efi")
 }
 
-/// The same by what is known of the machine.
+/// The same by the known facts about the machine.
 fn reasons(
     virt: VirtType,
     needs_efi: bool,

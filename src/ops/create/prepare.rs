@@ -120,7 +120,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
     }
     let mut told = told(wanted);
-    // What was the newest is known by its name from then on.
+    // The newest image is known by its name from then on.
     told.extend(image.map(|image| ("image".to_owned(), vec![image])));
     let words = (wanted.applied.clone(), told, wanted.job.clone());
     if let Some(note) = hypervisor
@@ -142,8 +142,8 @@ struct Possible {
     networks: Option<Beside>,
 }
 
-/// Finds a guest's place, disks and networks. What stops it is looked for in all of them before it
-/// is refused.
+/// Finds a guest's place, disks and networks. All of them are examined for obstacles before it is
+/// refused.
 fn possible(
     world: &World,
     wanted: &CreateRequest,
@@ -171,7 +171,7 @@ pub(super) fn opened(world: &World, wanted: &CreateRequest) -> Result<Option<Rc<
     opened.map(Some).map_err(|error| without_hypervisor(world, wanted, error))
 }
 
-/// The error of a machine whose libvirt does not answer, with what else stops the guest.
+/// The error of a machine whose libvirt does not answer, with further reasons against the guest.
 fn without_hypervisor(world: &World, wanted: &CreateRequest, error: Error) -> Error {
     let is_absent = matches!(&error, Error::Hypervisor(error) if error.is_absent());
     if !is_absent || !is_plain(&world.settings.connect) {
@@ -190,8 +190,8 @@ fn without_hypervisor(world: &World, wanted: &CreateRequest, error: Error) -> Er
     obstacles.error()
 }
 
-/// The guest at its place, whose name is free, and what stops it from being created so far: what
-/// the machine lacks, and NVLinks that are not isolated unless sharing was accepted.
+/// The guest at its place, whose name is free, and the obstacles to its creation so far: parts
+/// missing from the machine, and NVLinks that are not isolated unless sharing was accepted.
 fn placed(
     world: &World,
     wanted: &CreateRequest,
@@ -377,7 +377,7 @@ fn log_serial(xml: &mut DomainXml, hypervisor: Option<&dyn Hypervisor>) -> Resul
 }
 
 /// Adds the NCCL topology file to a seed if the guest needs one. Below an expander bus no bus
-/// number depends on what libvirt adds; if one does, the file is left to `nccl --install`.
+/// number depends on devices that libvirt adds; if one does, the file is left to `nccl --install`.
 fn tell_nccl(
     seed: &mut Seed,
     xml: &DomainXml,
@@ -426,7 +426,7 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
     Ok(())
 }
 
-/// Returns the record of what is made for a guest, which outlives its definition.
+/// Returns the record of the objects made for a guest, which outlives its definition.
 fn kept(
     xml: &DomainXml,
     name: &str,

@@ -192,7 +192,7 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     assert_eq!(kind(&error), Some(HypervisorErrorKind::NoNetwork), "{error}");
     let hint = error.refusal().map(|refusal| refusal.hint.clone()).unwrap();
     assert!(hint.contains("`gpuvm network create nowhere --kind nat`"), "{hint}");
-    // A guest that is only defined is told what its start lacks.
+    // The missing parts for the start of a guest that is only defined are reported.
     nowhere.starts = false;
     create(&stage.world, &nowhere).unwrap();
     assert_eq!(stage.caller.heard("does not start before there is a network `nowhere`"), 1);

@@ -1,5 +1,5 @@
-//! What a guest is told only while it is made, by the names of options: recorded of each new one,
-//! so that a later request for it can be compared, and `get` can print it.
+//! A guest's creation options, by name: recorded of each new one, so that a later request for it
+//! can be compared, and `get` can print it.
 
 use super::CreateRequest;
 use crate::apply::Preallocate;
@@ -10,10 +10,10 @@ use gpuvm_core::guest::Opt;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The values of options; what has its default is left out, but for the size of a boot disk.
+/// The values of options; defaults are omitted, except for the size of a boot disk.
 pub(crate) type Told = BTreeMap<String, Vec<String>>;
 
-/// Returns what a guest of this request is told.
+/// Returns the creation options of a guest of this request.
 pub(crate) fn told(wanted: &CreateRequest) -> Told {
     let mut told = Told::new();
     let mut add = |option: Opt, values: Vec<String>| {

@@ -1,5 +1,5 @@
-//! A disk that two new guests of a file name: the second one would not be made, once the first one is.
-//! Those of guests that exist are compared with what these have.
+//! A disk that two new guests of a file name: the second one would not be made, once the first one
+//! is. Those of existing guests are compared with their definitions.
 
 use super::{DescribedGuest, GuestsError};
 use crate::error::{Coded as _, Result};
@@ -64,7 +64,7 @@ pub(super) fn refuse_twice(
     Ok(())
 }
 
-/// What one disk is to another one; none: they have nothing to do with each other.
+/// The relation of one disk to another one; `None` if they are unrelated.
 fn said(disk: &Path, other: &Path, uses: &Uses) -> Option<&'static str> {
     let lies =
         |above: &Path, below: &Path| uses.below(above).iter().any(|file| uses.is_same(file, below));

@@ -1,5 +1,5 @@
-//! Passed-through NICs, virtual functions and NVMe drives of a running guest of a file, which it gets
-//! without a restart where it has free root ports.
+//! Passed-through NICs, virtual functions and NVMe drives of a running guest of a file, which it
+//! gets without a restart where it has free root ports.
 
 use super::{AppliedGuest, DescribedGuest, GuestAction, resized};
 use crate::error::Result;

@@ -30,7 +30,7 @@ pub struct Described {
     pub name: String,
     /// Its fields, in the order in which they are printed.
     pub fields: Vec<Field>,
-    /// Whether it is known what it was told while it was made.
+    /// Whether its creation options are known.
     pub is_told: bool,
     /// Why that may be recorded where this run does not read; none: it reads all records.
     pub unread: Option<String>,
@@ -38,7 +38,7 @@ pub struct Described {
     pub has_disk: bool,
     /// Its disks that no option of `create` makes: volumes named by their pool, disks on a network.
     pub other_disks: Vec<String>,
-    /// What it runs with otherwise than its next start, which the fields are of.
+    /// Settings that it runs with and that differ from its next start, which the fields are of.
     pub runs: Vec<GuestDifference>,
     /// Whether `apply` gives it that at once, without a restart.
     pub at_once: bool,
@@ -117,7 +117,7 @@ fn of(
     Ok(Some(Described { name, fields, is_told, unread, has_disk, other_disks, runs, at_once }))
 }
 
-/// Adds what it was told while it was made.
+/// Adds its creation options.
 fn told_fields(told: &Told, fields: &mut Vec<Field>) {
     for option in [Opt::AcceptSharedFabric, Opt::AcceptBacking].into_iter().chain(AT_FIRST) {
         let values = told.get(option.field()).cloned().unwrap_or_default();
@@ -155,7 +155,7 @@ fn list(fields: &mut Vec<Field>, option: Opt, values: Vec<String>) {
     }
 }
 
-/// Adds its NICs on networks, with what is set on them; those on bridges and interfaces are its
+/// Adds its NICs on networks, with their settings; those on bridges and interfaces are its
 /// template's.
 fn networks(xml: &DomainXml, vcpus: u32, fields: &mut Vec<Field>) {
     let devices = xml.root().children("devices");
@@ -170,8 +170,8 @@ fn networks(xml: &DomainXml, vcpus: u32, fields: &mut Vec<Field>) {
     list(fields, Opt::Network, nics.filter_map(told).collect());
 }
 
-/// Adds its disks, but for those that `create` makes by itself: those that it boots from, or that it
-/// has besides, whoever made them. Returns those that no option makes.
+/// Adds its disks, except for those that `create` makes by itself: those that it boots from, and
+/// further ones, whoever made them. Returns those that no option makes.
 fn disks(xml: &DomainXml, fields: &mut Vec<Field>) -> Vec<String> {
     let made = xml.made();
     let is_named = |disk: &Element<'_>| {

@@ -1,5 +1,5 @@
-//! Other sizes of guests of a file, planned together with its new guests: who gets less makes room
-//! for who gets more, and no GPU is promised twice.
+//! Other sizes of guests of a file, planned together with its new guests: guests that shrink make
+//! room for guests that grow, and no GPU is promised twice.
 
 use super::{ApplyRequest, DescribedError, no_place};
 use crate::domain::view::gpu_indexes;
@@ -26,7 +26,7 @@ pub(super) struct SizeTurn {
     pub number: usize,
     /// Its size then.
     pub request: SetRequest,
-    /// Whether it only gives up what others need, and gets the rest in a later turn.
+    /// Whether it only releases resources that others need, and gets the rest in a later turn.
     pub gives_up: bool,
     /// Indexes of the GPUs that it has then; none: they stay.
     pub gpus: Option<Vec<usize>>,
@@ -37,15 +37,15 @@ pub(super) struct SizeTurn {
 pub(super) struct Together {
     /// Changes, in the order in which each has a place.
     pub turns: Vec<SizeTurn>,
-    /// The new guests in the order in which they are made: number, place, what was requested.
+    /// The new guests in the order in which they are made: number, place, request.
     pub places: Vec<(usize, Placement, Request)>,
     /// Whether there are no better places.
     pub is_best: bool,
 }
 
-/// What is done with guests of a file that needs places, by their numbers in the file.
+/// The actions on guests of a file that need places, by their numbers in the file.
 pub(super) struct ToPlace<'a> {
-    /// The missing ones, with what they request.
+    /// The missing ones, with their requests.
     pub missing: &'a [(usize, Request)],
     /// Those that get another size.
     pub changing: &'a [(usize, SetRequest)],
@@ -244,7 +244,7 @@ fn is_running(error: &Error) -> bool {
     error.refusal().is_some_and(|refusal| refusal.code == "set-runs")
 }
 
-/// The refusal of a place that is another one's by now.
+/// The refusal of a place that was taken.
 pub(super) fn is_taken(error: &Error) -> bool {
     let changed: &str = Class::Changed.into();
     error.refusal().is_some_and(|refusal| refusal.code == changed)

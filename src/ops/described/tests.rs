@@ -107,7 +107,7 @@ fn who_gets_fewer_gpus_comes_first_and_a_new_guest_gets_what_is_left() {
     run(&stage, &wanted).unwrap();
     assert_eq!((gpus(&stage, "a").len(), gpus(&stage, "b")), (16, vec![]));
     assert!(look(&stage.world, &wanted).unwrap().is_none());
-    // What a new guest is promised is not promised to another one.
+    // Resources planned for a new guest are not planned for another one.
     let wanted = file(vec![asked("a", GpuWish::Count(8)), asked("c", GpuWish::Count(8))]);
     let drift = look(&stage.world, &wanted).unwrap();
     let (a, c) = (&drift.guests[0].gpus, &drift.guests[1].gpus);

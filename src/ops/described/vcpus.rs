@@ -29,7 +29,7 @@ pub(super) fn is_live(
     Ok(wanted.is_some_and(|wanted| at_once(world, &wanted).is_some()))
 }
 
-/// What lets a guest that stands still run on, if all that differs then is that it gets more vCPUs
+/// The command that resumes a paused guest, if the only difference then is that it gets more vCPUs
 /// for which it has room.
 pub(super) fn wake(
     summary: &DomainSummary,
@@ -53,7 +53,7 @@ fn has_room(live: &DomainXml, vcpus: u32) -> bool {
     claims.plugged.len() < vcpus as usize && vcpus <= claims.vcpus.value
 }
 
-/// Whether all that a running guest has otherwise than its next start, of these vCPUs, is that it
+/// Whether the only difference of a running guest from its next start, of these vCPUs, is that it
 /// has fewer, and `apply` gives it the rest at once.
 pub(super) fn comes_at_once(
     runs: &[GuestDifference],

@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason an array is not released or restored.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "array-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ArrayVerbError {
     /// The path is not a block device of the host.
     #[error("{device} is not a block device of this host")]
@@ -59,9 +59,9 @@ impl Coded for ArrayVerbError {}
 /// The reason a named device is not a usable drive.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "drive-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum DriveError {
-    /// What is named is a partition, not a drive.
+    /// The named device is a partition, not a drive.
     #[error("{text} is a partition, not a drive")]
     IsPartition { text: String },
     /// The function has several drives.

@@ -75,11 +75,11 @@ pub struct ListedDrive {
     pub bytes: Option<u64>,
     /// Model.
     pub model: Option<String>,
-    /// What it is for.
+    /// Its role.
     pub role: DriveRole,
     /// Ways to give it to a guest as it is: `pci`, `disk`.
     pub give: Vec<&'static str>,
-    /// Who uses it, or a part of it, and for what.
+    /// The users of it, or of a part of it, each with the purpose.
     pub used_by: Vec<Reason>,
     /// Content of the drive and its partitions, a phrase each; empty: blank, in use, or on a
     /// recorded host.
@@ -101,11 +101,11 @@ pub struct ListedPartition {
     pub partuuid: Option<String>,
     /// Size.
     pub bytes: u64,
-    /// What it is for.
+    /// Its role.
     pub role: DriveRole,
     /// `partition`, if it can be given to a guest as it is.
     pub give: Vec<&'static str>,
-    /// Who uses it, and for what.
+    /// The users of it, each with the purpose.
     pub used_by: Vec<Reason>,
     /// Its content.
     pub content: Vec<String>,

@@ -167,7 +167,7 @@ fn steps(found: &Found<'_>) -> Result<Vec<Step>> {
     Ok(steps.into_iter().map(Step::from).collect())
 }
 
-/// The steps on files: the record of what restores the array, and those that refer to it.
+/// The steps on files: the record for restoring the array, and those that refer to it.
 fn texts(
     record: &Released,
     (fstab_text, fstab): (Option<String>, Marked),

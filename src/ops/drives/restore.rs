@@ -135,7 +135,7 @@ fn plan(wanted: &RestoreArray, name: &str, world: &World) -> Result<(Released, V
     Ok((record, steps))
 }
 
-/// Refuses to make an array anew that runs, and one that runs without all of its members.
+/// Refuses to recreate an array that runs, and one that runs without all of its members.
 fn refuse_running(wanted: &RestoreArray, name: &str, device: &str, lost: &[String]) -> Result<()> {
     if wanted.create {
         return Err(usage(

@@ -27,9 +27,9 @@ pub const NAMES_HINT: &str = "`gpuvm drive list` shows drives and partitions wit
 pub enum Reason {
     /// The host uses it.
     Host {
-        /// What is used: the drive, or one of its partitions.
+        /// The used device: the drive, or one of its partitions.
         name: String,
-        /// For what.
+        /// The use.
         #[serde(flatten)]
         used: DriveUse,
     },
@@ -37,7 +37,7 @@ pub enum Reason {
     Disk {
         /// The domain.
         domain: String,
-        /// What it has.
+        /// The held device.
         name: String,
     },
     /// A domain has its PCI function.
@@ -52,7 +52,7 @@ pub enum Reason {
     },
     /// A process has it open.
     Process {
-        /// What it has open.
+        /// The open device.
         name: String,
         /// The process.
         #[serde(flatten)]
@@ -87,7 +87,7 @@ impl Reason {
 pub struct State {
     /// The host, with the names of its drives.
     pub topology: Topology,
-    /// What the domains hold.
+    /// The occupancy of the domains.
     pub held: Occupancy,
     /// Domains and the kernel's name of a block device that each has as a disk.
     disks: BTreeSet<(String, String)>,
@@ -98,7 +98,7 @@ pub struct State {
 }
 
 impl State {
-    /// Reads the host. `held`: what its domains hold.
+    /// Reads the host. `held`: the occupancy of its domains.
     pub fn read(world: &World, held: Occupancy) -> Result<State> {
         let topology = match (world.root()?, &world.settings.host) {
             (Some(root), _) => discover_identified(&root)?,

@@ -26,7 +26,7 @@ pub struct Wiped {
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
-    /// What was on it.
+    /// Its previous content.
     pub content: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ pub fn wipe(world: &World, id: &str) -> Result<Change<Wiped>> {
 /// The same for a host already read.
 fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
     let drive = find(state, id)?;
-    // Mere signatures are what is to be erased.
+    // Mere signatures are to be erased.
     let is_mark =
         |reason: &Reason| matches!(reason, Reason::Host { used: DriveUse::Member { .. }, .. });
     let (marks, reasons): (Vec<_>, Vec<_>) = state.of_drive(drive).into_iter().partition(is_mark);

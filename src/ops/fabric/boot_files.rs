@@ -21,7 +21,7 @@ pub const HOOK: &str = "/etc/libvirt/hooks/qemu.d/50-gpuvm";
 const HOOK_SINCE: Version = Version(6, 5, 0);
 /// The drop-in of Fabric Manager's unit.
 pub const UNIT: &str = "/etc/systemd/system/nvidia-fabricmanager.service.d/50-gpuvm.conf";
-/// What Fabric Manager's start runs, by the drop-in and by the packages' gpuvm-fabric.service.
+/// The command of Fabric Manager's start, by the drop-in and by the packages' gpuvm-fabric.service.
 const RESTORE: &str = "fabric restore --boot";
 /// The path of Fabric Manager's state with it; systemd makes the directory, by the drop-in.
 pub const STATE: &str = "/var/lib/nvidia-fabricmanager/fabricmanager.state";
@@ -31,9 +31,9 @@ const MARK: &str = "# Made by gpuvm: ";
 /// The reason a file is not installed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "fabric-file-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BootFileError {
-    /// A file of that name belongs to somebody else, or was changed.
+    /// A file of that name was made by others, or was changed.
     #[error("{path} was not made by gpuvm, or was changed since, so it is left as it is")]
     #[strum(to_string = "not-ours")]
     NotOurs { path: String },
@@ -119,7 +119,7 @@ fn shown(path: &'static str, text: String) -> Result<FabricFile> {
     Ok(FabricFile { path, text, installed })
 }
 
-/// Reads a file; none if it is missing. A link to what is not there is somebody else's.
+/// Reads a file; `None` if it is missing. A dangling link belongs to others.
 fn read(path: &str) -> Result<Option<String>> {
     match configuration(Path::new(path))? {
         None if Path::new(path).is_symlink() => Err(not_ours(path)),
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// The unit of the packages does what the drop-in does, and only where that does not.
+    /// The unit of the packages has the effect of the drop-in, and only where that is missing.
     #[test]
     fn the_packaged_unit_agrees_with_the_drop_in() {
         let packaged = include_str!("../../packaging/units/gpuvm-fabric.service");

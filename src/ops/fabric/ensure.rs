@@ -28,7 +28,7 @@ const NVIDIA: u32 = 0x10de;
 /// PCI base class of display controllers.
 const DISPLAY: u32 = 0x03;
 
-/// What was done for a guest.
+/// The action for a guest.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnsuredPartitions {

@@ -66,11 +66,11 @@ pub struct Unrestored {
     pub partition: Option<u32>,
     /// Why it is not active.
     pub why: String,
-    /// What to do.
+    /// The remedy.
     pub hint: String,
 }
 
-/// What was restored, or would be.
+/// The partitions restored, or to restore.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Restored {
@@ -82,7 +82,7 @@ pub struct Restored {
     pub unplaced: Vec<Domain>,
     /// Guests that ran while nothing was active: they have lost NVLink and need a power cycle.
     pub broken: Vec<Domain>,
-    /// Those of them that have no NVLink partition now, each with what to do.
+    /// Those of them that have no NVLink partition now, each with the remedy.
     pub unrestored: Vec<Unrestored>,
     /// Whether it was done, not only shown.
     pub made: bool,
@@ -95,7 +95,7 @@ impl Restored {
     }
 }
 
-/// Tells Fabric Manager which partitions are active, or reports what it would be told.
+/// Passes the active partitions to Fabric Manager, or reports them without doing so.
 pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     let root = FsRoot::live()?;
     let topology = if wanted.boot {
@@ -135,7 +135,8 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
         by_libvirt(world, &root, &topology, &list)?
     };
     let running = match &mode {
-        // What is missing in the list is lost: a connection may not show all guests of the machine.
+        // Partitions missing in the list are lost: a connection may not show all guests of the
+        // machine.
         Mode::Restart => with_processes(running, &root, &topology, &list)?,
         Mode::Normal(_) => running,
     };
@@ -167,7 +168,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     }
 }
 
-/// What became of partitions that were to be activated, by those that were not.
+/// The fate of partitions that were to be activated, by those that were not.
 fn activated(
     entries: &[RestoreEntry],
     unplaced: Vec<Domain>,
@@ -322,7 +323,7 @@ fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<KnownPartition>> {
     Ok(sets.flatten().collect())
 }
 
-/// Sets the list once, verifies it, and records what is active now.
+/// Sets the list once, verifies it, and records the active partitions.
 fn set(
     manager: &Manager,
     ids: &[u32],

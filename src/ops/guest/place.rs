@@ -15,7 +15,7 @@ const FORMAT: &str = "gpuvm-plan";
 const VERSION: u32 = 1;
 /// The largest plan, in bytes.
 const MOST: u64 = 16 << 20;
-/// What to do with a plan that does not hold.
+/// The remedy for a plan that does not hold.
 const HINT: &str = "plan again: `gpuvm plan --json`, with the options of this plan";
 
 /// A plan that was made before.
@@ -24,14 +24,14 @@ pub struct PlannedPlace {
     path: PathBuf,
     /// The guest's name.
     pub name: DomainName,
-    /// What was asked for.
+    /// The request.
     pub request: Request,
     /// The template that was named for it.
     pub template: Option<PathBuf>,
     placement: Placement,
 }
 
-/// What every document of gpuvm begins with.
+/// The beginning of every document of gpuvm.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default)]
@@ -83,8 +83,8 @@ impl PlannedPlace {
         Ok(PlannedPlace { path: path.to_owned(), name, request, template, placement })
     }
 
-    /// The request for this place alone: its devices by address. Sizes and pages that were not asked
-    /// for follow from the host alone, as they did then: both depend on each other.
+    /// The request for this place alone: its devices by address. Sizes and pages that were not
+    /// asked for follow from the host alone, as they did then: both depend on each other.
     pub(super) fn exact(&self, topology: &Topology) -> Result<Request> {
         let Placement { devices, huge_pages, .. } = &self.placement;
         if let Some(bdf) = devices.iter().find(|bdf| topology.device(**bdf).is_none()) {
@@ -99,7 +99,7 @@ impl PlannedPlace {
                     device.kind() == kind && is_vf == vf
                 })
             });
-            // What comes after these is there because the IOMMU cannot keep it apart.
+            // Functions after these are included because the IOMMU cannot isolate them.
             devices.take(number).collect::<Vec<_>>()
         };
         let wish = |asked: &DeviceWish, kind, vf| match asked {

@@ -19,7 +19,7 @@ use std::path::Path;
 /// The reason a definition cannot be written.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum RenderError {
     /// A NIC has more queues than its guest can use.
     #[error("{why}")]
@@ -49,7 +49,7 @@ const X86: &str = include_str!("../../../templates/gpu-guest.xml");
 /// The template for Arm hosts if the admin names none.
 const AARCH64: &str = include_str!("../../../templates/gpu-guest-aarch64.xml");
 
-/// What a change adds to a guest beyond the request.
+/// The parts that a change adds to a guest beyond the request.
 #[derive(Debug, Clone, Default)]
 pub struct Extra {
     /// Its UUID, unless its template has one; none: not yet chosen.

@@ -165,7 +165,7 @@ fn refuse_present(subject: &Subject, disk: &Disk, hypervisor: &dyn Hypervisor) -
     Err(GuestDiskError::Present { name, path, target }.hint(hint))
 }
 
-/// Whether a use is one as a disk, which the caller words, or not told.
+/// Whether a use is one as a disk, which the caller describes, or not reported.
 fn is_of_disk(how: &How) -> bool {
     matches!(how, How::Disk | How::Over | How::Mirror | How::Untold(..))
 }

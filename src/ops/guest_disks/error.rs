@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason why a disk of a domain is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "guest-disk-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum GuestDiskError {
     /// The domain has no definition that could be changed.
     #[error("domain `{name}` has no persistent definition to change")]
@@ -42,7 +42,7 @@ pub enum GuestDiskError {
     /// The size of the disk is not the domain's to change.
     #[error("disk `{target}` cannot be resized: {why}")]
     Fixed { target: String, why: String },
-    /// The size of the disk cannot be told.
+    /// The size of the disk is unknown.
     #[error("the size of disk `{target}` is unknown")]
     NoSize { target: String },
     /// The data of the disk is not proven to be the domain's own.

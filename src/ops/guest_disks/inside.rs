@@ -18,7 +18,7 @@ const LOOKS: usize = 5;
 /// Options of `lsblk`.
 const LSBLK: [&str; 4] = ["--json", "--bytes", "--output", "NAME,SIZE,TYPE,FSTYPE,MOUNTPOINT"];
 
-/// What was done in the guest, and what is still to be done there.
+/// The steps made in the guest, and those that remain there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InGuest {
@@ -30,7 +30,7 @@ pub struct InGuest {
     pub why: Option<String>,
 }
 
-/// What is to be done on a grown disk.
+/// The steps on a grown disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Plan {
     /// These commands, program first.
@@ -75,7 +75,7 @@ pub(super) fn grow(
     grown(hypervisor, name, live, bytes, others).unwrap_or_else(|why| by_hand(&why))
 }
 
-/// What was done; or why nothing was.
+/// The steps made; or why none were.
 fn grown(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -150,7 +150,7 @@ fn run(agent: &Agent<'_>, commands: &[Vec<String>]) -> InGuest {
     inside
 }
 
-/// Plans what to do on the disk that has got this size: the only one besides `others`.
+/// Plans the steps on the disk that has got this size: the only one besides `others`.
 fn planned(lsblk: &Value, bytes: u64, others: &BTreeSet<String>) -> Plan {
     let mut grown = of_size(lsblk, bytes).filter(|disk| !others.contains(text(disk, "name")));
     let (disk, more) = (grown.next(), grown.next());

@@ -70,7 +70,7 @@ pub enum DiskWhen {
 pub struct ListedDisk {
     /// libvirt's name for it, such as `vda`; the guest may use another.
     pub target: String,
-    /// What it is.
+    /// Its kind.
     pub kind: DiskSort,
     /// File, block device, volume or name on the network, at last its protocol; none: no medium.
     pub source: Option<String>,

@@ -109,8 +109,8 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     Ok(Change { parts: vec![Part::Domain(change)], warnings, question, again, ..all })
 }
 
-/// What is said of a disk that stays. Where the running guest has it still (`runs_with`), or somebody
-/// else (`other`) has it, no command is named that would be pasted while it is written.
+/// The message about a disk that stays. Where the running guest still has it (`runs_with`), or
+/// others do (`other`), no command is named that would be pasted while it is written.
 fn stays(made: &Made, runs_with: bool, other: Option<&Use>) -> String {
     let path = &made.path;
     match other {
@@ -145,7 +145,7 @@ fn refuse_half(
     Ok(())
 }
 
-/// Refuses to ask a guest to let go of a disk that stands still.
+/// Refuses to ask a paused guest to release a disk.
 fn refuse_still(subject: &Subject, target: &str) -> Result<()> {
     let Some((state, first)) = still(subject.state, &subject.name) else { return Ok(()) };
     let line = line(&subject.name, target);
@@ -161,7 +161,7 @@ fn line(name: &str, target: &str) -> String {
     format!("gpuvm disk remove {} {}", word(name), word(target))
 }
 
-/// Adds what to do where a guest does not let go of a disk.
+/// Adds the remedy where a guest does not release a disk.
 pub fn explained(error: Error, wanted: &RemoveDisk) -> Error {
     let Error::Apply(ApplyError::Failed { source: StepError::HoldsDisk { .. }, .. }) = &error
     else {

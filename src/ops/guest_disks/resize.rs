@@ -49,8 +49,7 @@ pub struct ResizedDisk {
     pub bytes: u64,
     /// Whether it was grown through the running guest.
     pub live: bool,
-    /// What was done in the guest, and what is still to be done there; none: the disk was not
-    /// grown.
+    /// The steps made in the guest, and those that remain there; none: the disk was not grown.
     pub guest: Option<InGuest>,
 }
 

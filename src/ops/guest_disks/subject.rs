@@ -83,7 +83,7 @@ impl Subject {
     }
 }
 
-/// Whether libvirt can be asked for the size of a disk: it opens the file, and waits for ever for
+/// Whether libvirt can be queried for the size of a disk: it opens the file, and waits for ever for
 /// one that is a named pipe, holding the domain.
 pub(super) fn can_be_opened(path: &Path, hypervisor: &dyn Hypervisor) -> bool {
     let meta = hypervisor.machine().is_here().then(|| path.metadata().ok()).flatten();

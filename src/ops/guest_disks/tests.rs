@@ -91,7 +91,7 @@ fn run_undo(stage: &Stage) -> Result<()> {
     undo::run(&mut session, &stage.world, &wanted).map(drop)
 }
 
-/// Whether the definition, and what runs, has disk `vdb`; the volumes of the pool.
+/// Whether the definition, and the running domain, has disk `vdb`; the volumes of the pool.
 fn state(stage: &Stage) -> (bool, bool, Vec<String>) {
     let defined = stage.fake.definition("a").contains("'vdb'");
     let live = stage.fake.xml("a", XmlOf::Live).unwrap().contains("'vdb'");
@@ -159,7 +159,7 @@ fn a_disk_is_added_for_the_next_start_kept_and_undone() {
         std::fs::write(&uses.volume(&made).unwrap().path, "written").unwrap();
         run_undo(&stage).unwrap();
         assert_eq!(stage.fake.definition("a"), before);
-        // What the guest has written stays, and is said.
+        // The guest's data stays, and is reported.
         assert_eq!(stage.fake.names("p"), volume());
         assert_eq!(stage.caller.heard("`virsh vol-delete --pool p a-vdb.raw` deletes it"), 1);
     }
@@ -202,7 +202,7 @@ fn a_running_guest_gets_it_at_once_and_loses_it_again() {
     let live = stage.fake.xml("a", XmlOf::Live).unwrap();
     assert_eq!(live.matches("bus='0x02'").count(), 1);
     assert_eq!(stage.fake.definition("a").matches("bus='0x02'").count(), 1);
-    // The only port is taken by now.
+    // The only port is in use.
     assert_eq!(code(run_add(&stage, &wanted(blank(), true))), "guest-disk-no-port");
     run_undo(&stage).unwrap();
     assert_eq!((state(&stage).0, state(&stage).1), (false, false));
@@ -298,7 +298,7 @@ fn data_is_deleted_only_where_it_is_the_guests_own_and_nobody_writes_it() {
     assert!(run_remove(&stage, true, true).unwrap().deleted);
     assert_eq!(state(&stage), (false, false, Vec::new()));
     assert_eq!(code(run_undo(&stage)), "undo-data-deleted");
-    // A file that was there before is nobody's to delete.
+    // A file that existed before must not be deleted.
     let path = stage.dir.path().join("b.raw");
     std::fs::write(&path, vec![1; 4096]).unwrap();
     run_add(&stage, &wanted(NewDisk::Path(path.clone()), false)).unwrap();
@@ -453,7 +453,7 @@ fn a_growth_killed_at_any_step_is_finished_or_not_begun() {
         run_resize(&stage, "vdb", 2 * BYTES).unwrap();
         assert_eq!(length(), 2 * BYTES);
     }
-    // Killed at the call itself: what was begun is done.
+    // Killed at the call itself: the begun step is done.
     let stage = stage(true);
     run_add(&stage, &wanted(blank(), true)).unwrap();
     let from = stage.fake.calls.get();
@@ -469,8 +469,8 @@ fn a_growth_killed_at_any_step_is_finished_or_not_begun() {
     assert_eq!((bytes, stage.journals()), (2 * BYTES, 0));
 }
 
-/// Kills a change at each telling and at each call, and recovers; what there was before or what is
-/// to be is all that may be found then.
+/// Kills a change at each report and at each call, and recovers; only the earlier or the planned
+/// state may be found then.
 fn killed(prepare: impl Fn(&Stage), run: impl Fn(&Stage), least: usize) {
     for telling in [true, false] {
         let mut seen = 0;
@@ -520,7 +520,7 @@ fn killed(prepare: impl Fn(&Stage), run: impl Fn(&Stage), least: usize) {
                 continue;
             }
             assert_eq!(kept(&stage), kept_before, "killed at {number}");
-            // And it can be done anew.
+            // And it can be done again.
             run(&stage);
         }
         assert!(seen >= least, "only {seen} kills: the test proves nothing");

@@ -1,5 +1,5 @@
-//! Creates a bridge: the plan, what configures the host's network, netplan's file and the result of
-//! netplan, the steps.
+//! Creates a bridge: the plan, the program that configures the host's network, netplan's file and
+//! the result of netplan, the steps.
 
 use super::guard::{Guarded, follow};
 use super::{HostBridgeError, SETTLE_S, paths};
@@ -36,7 +36,7 @@ pub struct NewHostBridge {
 pub struct HostBridgePlan {
     /// The plan.
     pub planned: Planned,
-    /// What configures the host's network.
+    /// The program that configures the host's network.
     pub manager: Manager,
     /// How it is created; none if not by netplan, or if the plan is only shown.
     pub made: Option<MadeBridge>,

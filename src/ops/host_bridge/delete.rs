@@ -112,7 +112,7 @@ pub(super) fn plan(
     Ok(Change { losses: lost, question, again, ..Change::new(DELETED, "", steps, ()) })
 }
 
-/// What the host and its guests lose with a bridge, a line each.
+/// The loss of the host and its guests with a bridge, a line each.
 fn losses(name: &str, links: &[String], nics: &[String], host: &HostNetwork) -> Vec<String> {
     let mut lost: Vec<String> =
         links.iter().rev().map(|link| format!("take {link} away")).collect();

@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason a bridge of the host is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-bridge-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HostBridgeError {
     /// netplan no longer configures the host.
     #[error("netplan no longer configures this host")]
@@ -25,7 +25,7 @@ pub enum HostBridgeError {
     /// The process that makes the change was killed.
     #[error("the process that makes the change was killed ({status})")]
     GuardKilled { status: String },
-    /// The terminal has closed while the change goes on.
+    /// The terminal was closed during the change.
     #[error("the terminal is gone")]
     NoTerminal,
     /// The bridge does not wait to be confirmed.

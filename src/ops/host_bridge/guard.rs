@@ -1,6 +1,6 @@
 //! The process that makes a change of the host's network and reverts it: separate from the terminal
 //! and from the program that started it, so that it survives when the login is cut off. The program
-//! that waits for the guard undoes what it began if the guard is killed.
+//! that waits for the guard undoes the change if the guard is killed.
 
 use super::{CREATED, DELETED, HostBridgeError};
 use crate::apply::array::output;
@@ -39,7 +39,7 @@ pub fn leave_terminal() {
 /// How a change under a guard is made.
 #[derive(Debug, Clone)]
 pub struct Guarded {
-    /// Whether consent is asked for.
+    /// Whether consent is requested.
     pub asks: bool,
     /// Whether its steps are only shown.
     pub dry_run: bool,
@@ -108,7 +108,7 @@ fn wait(guard: &mut Child, watch: &mut Watch) -> Result<ExitStatus> {
     }
 }
 
-/// Undoes what a killed guard began.
+/// Undoes the change of a killed guard.
 fn take_back(watch: &mut Watch, world: &World) -> Result<()> {
     let _lock = watch.lock(Duration::from_secs(LOCK_S))?;
     for orphan in unfinished::all(world.state())?.readable {

@@ -1,4 +1,4 @@
-//! Bridges of a sample host: what is lost, the order of the steps, what is refused.
+//! Bridges of a sample host: the losses, the order of the steps, the refusals.
 
 use super::create::{cut_off, steps_of};
 use super::delete::{DeleteHostBridge, Files, plan};

@@ -19,7 +19,7 @@ use crate::shell::word;
 use crate::world::World;
 use serde::Serialize;
 
-/// File mode of an image's volume: nobody may write.
+/// File mode of an image's volume: read-only for all.
 const MODE: u32 = 0o444;
 
 /// An image that was added.
@@ -40,7 +40,7 @@ pub struct Added {
     pub bytes: u64,
     /// Their SHA-256.
     pub sha256: Sha256,
-    /// Who had said that sum before.
+    /// The earlier statement of that sum.
     pub verified: Word,
     /// The URL that it was fetched from.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ fn add_fetched(
     let fetched = known.fetch(wanted.expected, world)?;
     let added =
         Source::fetched(&fetched, name).and_then(|source| add_source(session, wanted, source));
-    // What is not the published image is of no use, and what has been added is needed no longer.
+    // Data other than the published image is useless, and an added image is no longer needed.
     let is_wrong = added.as_ref().is_err_and(|error| {
         error.refusal().is_some_and(|refusal| refusal.code == "image-other-sum")
     });

@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason an image is not added, used or removed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "image-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ImageError {
     /// The pool has an image of this name.
     #[error("pool `{pool_name}` already has an image `{name}`")]
@@ -64,7 +64,7 @@ impl Coded for ImageError {}
 /// The reason a table of known images is refused.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "images-file-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ImagesFileError {
     /// It cannot be parsed.
     #[error("{at}: {why}")]

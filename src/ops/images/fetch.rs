@@ -2,8 +2,8 @@
 //! checksum that its vendor publishes beside it.
 //!
 //! The list of checksums comes first, and the file of the cache is named after the checksum: so a
-//! download that was broken off is continued only with the same image, and an image of which the
-//! vendor has a newer one meanwhile is begun anew.
+//! download that was broken off is continued only with the same image, and an image that the vendor
+//! has replaced meanwhile is fetched from the start.
 
 use super::error::ImageError;
 use super::name::default_name;
@@ -28,8 +28,7 @@ const LISTS: [&str; 4] = ["SHA512SUMS", "SHA256SUMS", "CHECKSUM", "{file}.CHECKS
 pub struct KnownImage {
     /// Its name.
     pub name: ImageName,
-    /// Its URL. `*` in a part of its path stands for the newest there, such as the number of a
-    /// release.
+    /// Its URL. `*` in a part of its path means the newest there, such as the number of a release.
     pub url: String,
     /// Lists of checksums beside it, the first that has it counts; empty: the usual ones.
     pub sums: Vec<String>,
@@ -59,7 +58,7 @@ pub struct Fetched {
     pub part: Part,
     /// Its URL.
     pub url: String,
-    /// The stated checksum, and by whom if it was a list; none: nobody stated it.
+    /// The stated checksum, and by whom if it was a list; `None` if there is none.
     pub stated: Option<(Sum, Option<Published>)>,
 }
 
@@ -220,7 +219,7 @@ impl KnownImage {
     }
 }
 
-/// The refusal of what cannot be fetched, with its way out.
+/// The refusal of an unavailable image, with its remedy.
 fn refused(error: FetchError) -> Error {
     let hint = match &error {
         FetchError::NoCurl { .. } => "`apt install curl`, on Fedora `dnf install curl`".to_owned(),
@@ -254,7 +253,7 @@ fn refused(error: FetchError) -> Error {
     error.hint(hint)
 }
 
-/// What is meant by the argument of `image add`.
+/// The meaning of the argument of `image add`.
 pub enum Meant<'a> {
     /// A file, or the URL of one on this machine.
     Local,
@@ -262,7 +261,7 @@ pub enum Meant<'a> {
     Fetch(Cow<'a, KnownImage>),
 }
 
-/// Finds out what is meant: `given` is a path, a URL, or a known name.
+/// Determines the meaning: `given` is a path, a URL, or a known name.
 pub fn meant<'a>(
     given: &Path,
     name: Option<&ImageName>,

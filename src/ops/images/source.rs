@@ -38,7 +38,7 @@ pub struct AddImage {
     pub known: Vec<KnownImage>,
 }
 
-/// The error of a file that cannot be looked at: it may be meant for a known image.
+/// The error of an inaccessible file: it may be meant for a known image.
 fn not_there(given: &Path, error: &std::io::Error, known: &[KnownImage]) -> Error {
     let text = given.display().to_string();
     let names: Vec<&str> = known.iter().map(|image| image.name.as_str()).collect();

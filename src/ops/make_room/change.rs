@@ -115,7 +115,7 @@ pub(super) fn repin(
     Ok(change)
 }
 
-/// Refuses another guest of the name, and one that may not be moved any more, or not as it was said.
+/// Refuses another guest of the name, and one that may not be moved any more, or not as stated.
 fn refuse_changed(
     subject: &Subject,
     target: &Target,
@@ -149,8 +149,8 @@ fn refuse_changed(
     Ok(())
 }
 
-/// Refuses to go on where somebody has got what the moves are for. `rest`: the guests that are still
-/// to be moved.
+/// Refuses to continue if others have taken the space that the moves are for. `rest`: the guests
+/// that are still to be moved.
 pub(super) fn refuse_taken(
     world: &World,
     wanted: &RoomRequest,
@@ -217,7 +217,7 @@ fn parts(
         parts.push(Part::Reports);
     }
     parts.extend([Part::Steps(downs), Part::Steps(ends)]);
-    // What one of them has and another one gets stays bound.
+    // Functions that one of them has and another one gets stay bound.
     let stays: Vec<Bdf> = moving.iter().flat_map(|one| one.moves.comes.clone()).collect();
     let had: Vec<Bdf> = moving.iter().flat_map(|one| one.moves.gone.clone()).collect();
     let mut bound: Vec<Bound> = Vec::new();
@@ -242,8 +242,9 @@ fn again(step: Step) -> Step {
     }
 }
 
-/// The change of a guest's definition, with what is bound for it and given back. `stays`: functions
-/// that guests of this change get, `had`: those that they lose, `bound`: what was bound for them.
+/// The change of a guest's definition, with the functions bound for it and given back. `stays`:
+/// functions that guests of this change get, `had`: those that they lose, `bound`: those that were
+/// bound for them.
 fn definition(
     world: &World,
     (subjects, others): (&Subjects, &Occupancy),

@@ -1,4 +1,4 @@
-//! Guests that get other cores while they run, so that nobody has to be stopped: those without
+//! Guests that get other cores while they run, so that none must be stopped: those without
 //! passed-through functions whose memory is bound to no node, since it stays where it is, and
 //! `check` takes no cores of another node than that of bound memory.
 
@@ -20,11 +20,11 @@ const MOST: usize = 8;
 pub(super) struct Live<'a> {
     /// The host.
     pub topology: &'a Topology,
-    /// What domains hold.
+    /// The occupancy of the domains.
     pub held: &'a Occupancy,
     /// The request that needs a place.
     pub request: &'a Request,
-    /// How it is asked for.
+    /// The request.
     pub wanted: &'a RoomRequest,
     /// The guests that may be moved.
     pub subjects: &'a Subjects,
@@ -124,7 +124,7 @@ impl Live<'_> {
     }
 }
 
-/// Whether it is what one of these guests holds.
+/// Whether it belongs to one of these guests.
 fn is_of(held: &Held, set: &[&Subject]) -> bool {
     set.iter().any(|subject| subject.name == held.domain)
 }
@@ -134,7 +134,7 @@ fn floating(held: &Held) -> Held {
     Held { vcpu_pins, emulator_pin: None, iothread_pins, ..held.clone() }
 }
 
-/// A guest with other pins, beside what others hold and what the new guest gets.
+/// A guest with other pins, beside the resources of others and of the new guest.
 pub(super) fn repinned(
     subject: &Subject,
     subjects: &Subjects,

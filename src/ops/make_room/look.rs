@@ -32,11 +32,11 @@ use gpuvm_core::placement::model_of;
 use gpuvm_core::placement::room::{Limits, Move, Mover, NoRoom, Room, room};
 use gpuvm_core::tune::{Tuned, planned_request, together};
 
-/// What is read of the host for a search.
+/// The host's state for a search.
 pub(super) struct Ground {
     /// The host.
     pub topology: Topology,
-    /// What domains hold.
+    /// The occupancy of the domains.
     pub held: Occupancy,
     /// The request that needs a place.
     pub request: Request,
@@ -65,7 +65,8 @@ impl Ground {
         Ok(Ground { topology, held, request, all: Vec::new() })
     }
 
-    /// The place of the new guest without moves, as far as `create` takes it; else why there is none.
+    /// The place of the new guest without moves, as far as `create` takes it; else why there is
+    /// none.
     pub fn place(&self, wanted: &RoomRequest) -> Result<Result<RoomPlan, PlanError>> {
         match plan(&self.topology, &self.held, &self.request) {
             Ok(placement) => {
@@ -100,7 +101,7 @@ impl Ground {
         let find = |wanted: &RoomRequest| self.find(world, wanted, &may_move, Limits::default());
         let shared = RoomRequest { accept_shared_fabric: true, ..wanted.clone() };
         let (found, option) = match find(wanted) {
-            // What others reach is taken by an option, unless they are strangers.
+            // NVLinks that others reach are accepted by an option, unless they are strangers.
             Err(_) if !wanted.accept_shared_fabric => (find(&shared), " --accept-shared-fabric"),
             found => (found, ""),
         };
@@ -154,7 +155,7 @@ pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
         }
         Err(no) => {
             let number = ground.all.iter().filter(|one| may_move(one)).count();
-            // What would do, if it were allowed.
+            // Moves that would suffice, if they were allowed.
             let hint = if number < ground.all.len() {
                 ground.hint(world, wanted, |_| true)
             } else {
@@ -170,7 +171,7 @@ pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
     Err(Error::from(refused).around(error))
 }
 
-/// The command by which a guest without a place would get one, and what it moves; none: it would
+/// The command by which a guest without a place would get one, and its moves; `None` if it would
 /// not. Guests that are not marked as movable are named in it.
 pub fn offer(world: &World, wanted: &RoomRequest) -> Option<RoomOffer> {
     if world.is_recorded() || wanted.guest.taken != Taken::default() {
@@ -347,8 +348,8 @@ impl Search<'_> {
         })
     }
 
-    /// The plan of moves that were found, each tuned as it will be; else a guest that cannot be, and
-    /// why not.
+    /// The plan of moves that were found, each tuned as it will be; else a guest that cannot be,
+    /// and why not.
     fn verified(
         &self,
         subjects: &Subjects,
@@ -385,7 +386,7 @@ impl Search<'_> {
                 if let Err(error) = allowed(subjects, subject, place, &accepted, self.world) {
                     return Ok(Err((at, not_there(subject, &error))));
                 }
-                // What later ones find, the moves before them have changed.
+                // Facts that later ones depend on have been changed by the moves before them.
                 let is_first = planned.legs.is_empty();
                 let is_ready = refuse_far(subject, &tuned)
                     .and_then(|()| refuse_unready(self.world, subject, &tuned, is_first));
@@ -403,7 +404,7 @@ impl Search<'_> {
             }
             planned.legs.push(targets);
         }
-        // What the new guest gets is kept for it throughout.
+        // The new guest's resources are kept for it throughout.
         if let Err(error) = plan(self.topology, &now, self.request) {
             let last = found.legs.last().and_then(|leg| leg.last());
             let last = last.map(|one| numbers[one.guest]).unwrap_or_default();
@@ -412,7 +413,7 @@ impl Search<'_> {
         Ok(Ok(planned))
     }
 
-    /// What a guest holds at its new place.
+    /// A guest's resources at its new place.
     fn kept(&self, held: Held, subject: &Subject) -> Held {
         let mut own = self.held.domains.iter().filter(|held| held.domain == subject.name);
         let autostart = own.any(|held| held.autostart);

@@ -1,4 +1,4 @@
-//! Which guests may be moved, and what of a place is refused.
+//! Which guests may be moved, and the refusals of a place.
 
 use super::{RoomError, RoomRequest};
 use crate::bdf::Bdf;
@@ -62,8 +62,8 @@ pub(super) fn refuse_fixed(hypervisor: &dyn Hypervisor, row: &DomainSummary) -> 
     }
 }
 
-/// What a guest runs with otherwise than it is defined: it would be lost by a stop, and the plan is
-/// made for what is defined; none: it is off, or nothing.
+/// Settings that a guest runs with and its definition does not have: they would be lost by a stop,
+/// and the plan is made for the definition; `None`: it is off, or there are none.
 fn runs_otherwise(
     hypervisor: &dyn Hypervisor,
     row: &DomainSummary,
@@ -106,7 +106,7 @@ pub(super) fn refuse_shared(
     Ok(())
 }
 
-/// Refuses a place from which its NICs and drives are farther than was asked for when it was made.
+/// Refuses a place from which its NICs and drives are farther than requested when it was made.
 pub(super) fn refuse_far(subject: &Subject, tuned: &Tuned) -> Result<()> {
     let Some(record) = subject.xml.record().ok().flatten() else { return Ok(()) };
     let extras = record.request.extras;
@@ -133,7 +133,7 @@ pub(super) fn refuse_far(subject: &Subject, tuned: &Tuned) -> Result<()> {
     Ok(())
 }
 
-/// What is accepted of a guest's place.
+/// The compromises accepted for a guest's place.
 pub(super) fn accepted(wanted: &RoomRequest) -> SetRequest {
     let accept_shared_fabric = wanted.accept_shared_fabric;
     SetRequest { accept_shared_fabric, ..SetRequest::default() }
@@ -144,8 +144,8 @@ pub(super) fn of_kind(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
     devices.iter().copied().filter(|bdf| kind(bdf) == Some(DeviceKind::Gpu)).collect()
 }
 
-/// The settings of a move to these GPUs; none: the guest has none, and what it has of pins and of
-/// bound memory is planned anew.
+/// The settings of a move to these GPUs; `None`: the guest has none, and its pins and bound memory
+/// are planned again.
 pub(super) fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
     match gpus {
         Some(gpus) => Items { resize: Resize::gpus(Some(gpus)), ..Items::default() },
@@ -162,12 +162,12 @@ pub(super) fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
     }
 }
 
-/// What is made of a setting: planned anew if the definition has it.
+/// The planned state of a setting: planned again if the definition has it.
 pub(super) fn anew<T>(xml: &DomainXml, path: &str) -> Item<T> {
     if xml.root().find(path).is_some() { Item::On } else { Item::Keep }
 }
 
-/// A guest at its new place, beside what others hold at that time and what the new guest gets.
+/// A guest at its new place, beside the resources of others at that time and of the new guest.
 pub(super) fn moved(
     subject: &Subject,
     subjects: &Subjects,
@@ -182,15 +182,15 @@ pub(super) fn moved(
     tune(&subject.xml, &given)
 }
 
-/// Refuses a guest that runs and would not hear that it is to shut down, or could not start again at
-/// its new place, as far as that is free: `is_free`.
+/// Refuses a guest that runs and would not hear that it is to shut down, or could not start again
+/// at its new place, as far as that is free: `is_free`.
 pub(super) fn refuse_unready(
     world: &World,
     subject: &Subject,
     tuned: &Tuned,
     is_free: bool,
 ) -> Result<()> {
-    // Whether a recorded guest would hear and start, nobody can tell.
+    // Whether a recorded guest would react and start is unknown.
     if subject.is_file {
         return Ok(());
     }

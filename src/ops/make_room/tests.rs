@@ -86,7 +86,7 @@ fn has_room(stage: &Stage) -> bool {
     look(&stage.world, &eight()).is_ok_and(|room| room.is_done())
 }
 
-/// What of a definition a move leaves as it is.
+/// The parts of a definition that a move leaves alone.
 fn kept(stage: &Stage, name: &str) -> Vec<String> {
     let text = stage.fake.definition(name);
     let parts = ["<uuid>", "<name>", "<mac ", "<source file", "<memory unit", "<vcpu "];
@@ -132,7 +132,7 @@ fn only_guests_that_may_be_moved_are() {
     assert_eq!(refusal.hint, "`gpuvm make-room --gpus 8 --allow-stop a` moves `a`");
     let named = RoomRequest { allow_stop: vec!["a".into()], ..eight() };
     assert_eq!(look(&stage.world, &named).unwrap().moves.len(), 1);
-    // A limit that is too low is said, with what shows what is needed.
+    // A limit that is too low is reported, with the command that shows the needed one.
     let limited = RoomRequest { max_stops: Some(0), ..named.clone() };
     let error = look(&stage.world, &limited).unwrap_err();
     let refusal = error.refusal().unwrap();
@@ -146,7 +146,7 @@ fn only_guests_that_may_be_moved_are() {
         let error = look(&stage.world, &named).unwrap_err();
         assert_eq!(error.refusal().map(|refusal| refusal.code), Some(code), "{error}");
     }
-    // A domain of somebody else is not offered; named it is moved.
+    // A domain of others is not offered; named it is moved.
     let stage = halves(Answer::Yes, true);
     let text = stage.fake.definition("a");
     let (start, end) = (text.find("<metadata>").unwrap(), text.find("</metadata>").unwrap());
@@ -332,7 +332,7 @@ fn a_guest_without_gpus_gets_other_cores_while_it_runs() {
     assert!(look(&stage.world, &wanted).unwrap().is_done());
 }
 
-/// What somebody does while the question is open, and the error of the moves then.
+/// Changes by others while the question is open, and the error of the moves then.
 fn meanwhile(stage: &Stage, wanted: &RoomRequest, then: impl Fn(&Stage)) -> String {
     let planned = look(&stage.world, wanted).unwrap();
     then(stage);
@@ -375,7 +375,7 @@ fn what_was_not_so_at_the_question_is_not_done() {
 #[test]
 fn a_move_changes_no_size() {
     let stage = dgx2(Answer::Yes);
-    // Its sizes followed from its GPU, and somebody has edited one since.
+    // Its sizes followed from its GPU, and one was edited since.
     let planned = |text: &str| {
         let xml = DomainXml::parse(text).unwrap();
         let held = xml.held(false).unwrap();

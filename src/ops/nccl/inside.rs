@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The reason a file is not written or read in a guest.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "nccl-install-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum InstallError {
     /// The guest is off.
     #[error("`{name}` is off, and its agent writes the file")]

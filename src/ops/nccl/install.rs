@@ -14,7 +14,7 @@ use gpuvm_core::nccl::place::{
 };
 use serde::Serialize;
 
-/// What a file of the guest is.
+/// The state of a file of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -37,7 +37,7 @@ pub enum State {
 pub struct Placed {
     /// Its path.
     pub path: &'static str,
-    /// What it was before anything was done.
+    /// Its state before the change.
     pub state: State,
     /// Where a file that was not gpuvm's is kept; none: there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct Placed {
     pub leads_to: Option<String>,
 }
 
-/// What a guest has.
+/// The files of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Installed {
@@ -56,7 +56,7 @@ pub struct Installed {
     /// Whether NCCL chooses otherwise with the file than without; a guest that needs none gets
     /// none.
     pub needed: bool,
-    /// The file, and what NCCL finds it by.
+    /// The file, and the files by which NCCL finds it.
     pub files: Vec<Placed>,
     /// Another file that NCCL uses instead of this one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,25 +68,25 @@ pub struct Installed {
     pub found: bool,
     /// Whether something was written.
     pub written: bool,
-    /// What to do if it does not.
+    /// The remedy if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Installed {
-    /// Whether the guest is as it should be.
+    /// Whether the guest needs no further change.
     pub fn is_settled(&self) -> bool {
         let is_done = self.found && self.files.iter().all(|file| file.state == State::Same);
         is_done || (!self.needed && self.files.is_empty())
     }
 }
 
-/// What to do with a guest's files.
+/// The action on a guest's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     /// Compare them.
     Check,
-    /// Report what would be written.
+    /// Report the files without writing them.
     DryRun,
     /// Write them.
     Install,
@@ -150,7 +150,7 @@ struct Wanted {
     /// Its content before; none: it did not exist.
     was: Option<String>,
     text: String,
-    /// Whether the old file has to be renamed to its backup name.
+    /// Whether the old file must be renamed to its backup name.
     is_new_name: bool,
 }
 
@@ -161,7 +161,7 @@ impl Wanted {
     }
 }
 
-/// What to do in a guest.
+/// The plan of the changes in a guest.
 struct Plan {
     files: Vec<Wanted>,
     /// The setting that names another file, and that file.
@@ -207,7 +207,7 @@ impl Plan {
         Ok(Plan { files, overruled, found, written: false })
     }
 
-    /// Writes what is missing, and reads it back.
+    /// Writes missing files, and reads them back.
     fn write(&mut self, guest: &Inside<'_>) -> Result<()> {
         for file in &self.files {
             match file.placed.state {
@@ -234,7 +234,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What to do if NCCL does not use the file.
+    /// The remedy if NCCL does not use the file.
     fn hint(&self, name: &str, manner: Manner) -> Option<String> {
         let name = word(name);
         if let Some((file, _)) = &self.overruled {
@@ -247,7 +247,7 @@ impl Plan {
         is_told.then(|| format!("`gpuvm nccl {name} --install` writes it"))
     }
 
-    /// Whether nothing has to be done.
+    /// Whether there is nothing to do.
     fn is_same(&self) -> bool {
         self.found && self.files.iter().all(|file| file.placed.state == State::Same)
     }

@@ -12,7 +12,7 @@ use gpuvm_core::nccl::place::{
 };
 use serde::Serialize;
 
-/// What happens to a file of the guest.
+/// The fate of a file of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -34,14 +34,14 @@ pub enum Removal {
 pub struct RemovedFile {
     /// Its path.
     pub path: &'static str,
-    /// What happens to it.
+    /// Its fate.
     pub state: Removal,
     /// Files from before gpuvm that are restored, by the name under which they were kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back: Option<String>,
 }
 
-/// What a guest had.
+/// The previous files of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Uninstalled {
@@ -53,7 +53,7 @@ pub struct Uninstalled {
     pub written: bool,
 }
 
-/// Removes what gpuvm wrote into a running guest; `is_dry`: only reports it.
+/// Removes gpuvm's files from a running guest; `is_dry`: only reports them.
 pub fn uninstall(world: &World, source: &Source, is_dry: bool) -> Result<Uninstalled> {
     let name = domain(world, source)?;
     let hypervisor = world.hypervisor()?;
@@ -78,7 +78,7 @@ pub fn uninstall(world: &World, source: &Source, is_dry: bool) -> Result<Uninsta
     Ok(Uninstalled { domain: name.to_owned(), files, written })
 }
 
-/// A file with what happens to it.
+/// A file with its fate.
 struct Going {
     told: RemovedFile,
     /// Its path.

@@ -1,5 +1,5 @@
 //! `network create`: the network that results from a request, given this host and the other
-//! networks, and what guests and the host lose.
+//! networks, and the losses of guests and the host.
 
 use super::guests::{Guests, told};
 use super::{Answered, NetworkError, answered, host, read};
@@ -36,7 +36,7 @@ pub struct NewNetwork {
     pub bridge: Option<String>,
     /// Its address range; none: a free one.
     pub range: Option<Range>,
-    /// What DHCP hands out; none: the default.
+    /// The range of DHCP; `None`: the default.
     pub dhcp: Option<Dhcp>,
     /// Fixed addresses of guests.
     pub statics: Vec<FixedAddress>,

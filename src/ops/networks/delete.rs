@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::shell::word;
 use crate::world::World;
 
-/// What remains of a deleted network.
+/// The remains of a deleted network.
 #[derive(Debug)]
 pub struct Left {
     /// Whether `network undo` can restore it; a transient one is gone for good.
@@ -21,13 +21,13 @@ pub struct Left {
     pub card: Option<String>,
 }
 
-/// Deletes a network. Returns what remains of it.
+/// Deletes a network. Returns its remains.
 pub fn take_away(session: &mut Session<'_>, name: &str) -> Result<Left> {
     session.check_first(|world| delete(world, name))?;
     Ok(session.run(|world| delete(world, name))?.change.about)
 }
 
-/// Plans a deletion; what happens to the guests on the network is listed as lost.
+/// Plans a deletion; the effect on the guests on the network is listed as lost.
 pub fn delete(world: &World, name: &str) -> Result<Change<Left>> {
     let hypervisor = &*world.hypervisor()?;
     let (state, network) = find(hypervisor, name)?;

@@ -1,4 +1,4 @@
-//! `network doctor`: queries libvirt, the guest's agent and the host to find what breaks the path
+//! `network doctor`: queries libvirt, the guest's agent and the host to find the faults in the path
 //! of each of a guest's NICs. The judgement is in [`crate::network::doctor`].
 
 mod filter;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::time::Duration;
 
-/// What was found of a guest's NICs.
+/// The findings about a guest's NICs.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnoses {
@@ -36,7 +36,7 @@ pub struct Diagnoses {
     pub nics: Vec<Diagnosed>,
 }
 
-/// What was found of a NIC, with where it leads.
+/// The findings about a NIC, with its connection.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosed {
@@ -44,7 +44,7 @@ pub struct Diagnosed {
     pub network: Option<String>,
     /// Its kind, in words.
     pub kind: Option<String>,
-    /// What was found.
+    /// The findings.
     #[serde(flatten)]
     pub diagnosis: Diagnosis,
 }
@@ -82,7 +82,7 @@ pub fn diagnose(world: &World, name: &str, wait: Duration) -> Result<Diagnoses> 
     Ok(Diagnoses { domain: name.to_owned(), running, broken, nics })
 }
 
-/// What is known about the guest.
+/// The known facts about the guest.
 struct Seen<'a> {
     running: bool,
     /// Whether it has the channel of an agent.
@@ -117,7 +117,7 @@ impl<'a> Inner<'a> {
     /// Its report on one NIC; none: it has none.
     fn view(&self, mac: &str) -> Option<Inside> {
         let name = self.nics.as_ref()?.iter().find(|(_, found)| found == mac).map(|(name, _)| name);
-        // The guest's answer is printed and used in a path, so it has to be a plain name.
+        // The guest's answer is printed and used in a path, so it must be a plain name.
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let Some(name) = name.filter(|name| !name.starts_with('.') && name.chars().all(fits))
         else {

@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason a network is not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "network-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum NetworkError {
     /// The definition of the network cannot be understood.
     #[error("cannot parse the definition of network `{name}`: {reason}")]
@@ -31,7 +31,7 @@ pub enum NetworkError {
     /// A setting of the NIC does not fit the network.
     #[error("{words} cannot be set on network `{network}` ({kind})")]
     NicSetting {
-        /// The setting, and what is wrong.
+        /// The setting, and its fault.
         words: String,
         network: String,
         kind: String,

@@ -12,7 +12,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkRow {
-    /// What it is.
+    /// Its kind.
     #[serde(flatten)]
     pub network: Network,
     /// Whether it is up.
@@ -31,7 +31,7 @@ pub struct NetworkRow {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetworkShown {
-    /// What it is.
+    /// Its kind.
     #[serde(flatten)]
     pub network: Network,
     /// Whether it is up.

@@ -11,8 +11,8 @@ use gpuvm_core::versions::Version;
 /// The first libvirt that supports VLAN tags for NICs on a Linux bridge.
 const BRIDGE_VLANS: Version = Version(11, 0, 0);
 
-/// Refuses what the networks of these NICs cannot do. Of a missing network only what its name
-/// implies is known.
+/// Refuses settings that the networks of these NICs do not support. Of a missing network only the
+/// kind implied by its name is known.
 pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<()> {
     let settings = |wish: &&NicWish| !wish.settings.is_plain();
     if !wishes.iter().any(|wish| settings(&wish)) {
@@ -40,7 +40,7 @@ pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<(
     Ok(())
 }
 
-/// Which settings a kind of network does not take, and what to do; none: it accepts all.
+/// The settings that a kind of network does not take, and the remedy; `None`: it accepts all.
 fn unfit(
     wish: &NicWish,
     kind: Kind,

@@ -18,7 +18,7 @@ pub struct GuestNic {
     pub mac: String,
 }
 
-/// The interfaces of every domain, each with what it is connected to.
+/// The interfaces of every domain, each with its source.
 #[derive(Debug)]
 pub struct Guests(Vec<(GuestNic, Hook)>);
 
@@ -60,8 +60,7 @@ impl Guests {
     }
 }
 
-/// What happens to the guests on a network that goes down, one line each; `back`: it comes up
-/// again.
+/// The effect on the guests on a network that goes down, one line each; `back`: it comes up again.
 pub fn told(network: &Network, guests: &[GuestNic], back: bool) -> Vec<String> {
     let lines = guests.iter().filter_map(|GuestNic { domain, running, mac }| {
         Some(match (running, network.kind.has_own_bridge()) {

@@ -1,4 +1,4 @@
-//! `network undo`: reverts the last change or the deletion of a network, if nobody has edited it
+//! `network undo`: reverts the last change or the deletion of a network, if it has not been edited
 //! since.
 
 use super::guests::{Guests, told};
@@ -111,7 +111,7 @@ fn steps_of(entry: &NetworkEntry, state: Option<&NetworkState>) -> Vec<NetworkSt
     steps
 }
 
-/// What somebody did with the network after the change; none: nothing.
+/// Changes of the network by others after the change; `None` if there are none.
 fn since(entry: &NetworkEntry, now: Option<&Network>) -> Option<String> {
     let name = &entry.name;
     match (&entry.after, now) {

@@ -9,7 +9,7 @@ use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 /// The reason partitions are not as wanted.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum FabricError {
     /// This host does not share NVSwitches between guests.
     #[error("Fabric Manager manages no partitions here: this host's NVSwitches are not shared")]

@@ -196,8 +196,8 @@ impl Place {
         }
     }
 
-    /// Performs the deactivations among these steps. Returns what is active then, by Fabric Manager
-    /// and by the file.
+    /// Performs the deactivations among these steps. Returns the active partitions then, by Fabric
+    /// Manager and by the file.
     fn after(&self, steps: &[Step]) -> (Vec<u32>, Vec<u32>) {
         let guests = |_: &[Bdf]| Ok::<(), crate::apply::bind::BindError>(());
         let (manager, file, wait) = (&*self.fm as &dyn Partitions, &self.file(), Duration::ZERO);
@@ -593,7 +593,7 @@ fn other_gpus_of_a_guest_that_is_off_end_what_is_active_for_it() {
         place.start(&[1]).unwrap().unwrap().to_string(),
         "activate NVLink partition 7 (module 1)"
     );
-    // What its start would refuse is refused before anything is bound for it.
+    // A guest whose start would be refused is refused before anything is bound for it.
     place.fm.active.borrow_mut().insert(4);
     place.stage.fake.put_xml(place.domain("b", OTHER, &[2, 4]).text(), true);
     let error = to_change(world, &with(&[1]), &with(&[1, 2, 3, 4, 5, 6, 7, 8])).unwrap_err();

@@ -180,7 +180,7 @@ fn of_a_change_of_another_boot_nothing_is_ended_that_was_started_since() {
     assert!(outcome.failed.is_empty() && stage.is_untouched(), "{outcome:?}");
     let starts = |step: &Step| step.is_start();
     assert!(!outcome.settled[0].recovery.steps.iter().any(starts), "{outcome:?}");
-    // Started since by somebody: it is ended only if named.
+    // Started since by others: it is ended only if named.
     let stage = killed(Answer::No, 2);
     tell(&journal(&stage), "boot", "another".into());
     assert_eq!((code(&plain(&stage)), stage.fake.runs("a")), ("declined", Some(true)));

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// The steps and losses that a person has agreed to; everything if nothing was asked. Between the
 /// question and the lock a guest may have started, another may have got the name, or another change
-/// may have become the last: what was not shown is not done.
+/// may have become the last: steps that were not shown are not done.
 #[derive(Debug, Default)]
 pub struct Agreed(Option<BTreeSet<String>>);
 

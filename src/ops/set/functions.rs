@@ -1,5 +1,5 @@
-//! Other passed-through functions of a guest: what is bound for it and given back, what the cards of
-//! its virtual functions are told, and a running guest that gets or loses NICs and drives.
+//! Other passed-through functions of a guest: those bound for it and given back, the settings of
+//! its virtual functions on their cards, and a running guest that gets or loses NICs and drives.
 
 use super::{SetError, SetRequest, gpus, nics};
 use crate::apply::{LET_GO_S, LiveStep, Step};
@@ -44,7 +44,7 @@ impl Moves {
         Ok(Moves { comes: less(&has, &had), gone: less(&had, &has) })
     }
 
-    /// Records in a definition what was bound for a guest of ours, with these functions.
+    /// Records in a definition the functions bound for a guest of ours, with these functions.
     pub(crate) fn rebind(
         &self,
         before: &DomainXml,
@@ -175,8 +175,8 @@ fn accept(
     Ok(())
 }
 
-/// What a guest may overwrite on functions that it gets. What is on its own drive, which has moved,
-/// is its own.
+/// The data that a guest may overwrite on functions that it gets. The data on its own drive, which
+/// has moved, is its own.
 fn losses(name: &str, gets: &[Bdf], subjects: &Subjects) -> Vec<String> {
     let own = subjects.occupancy().domains.iter().filter(|held| held.domain == name);
     let is_own = |bdf: &Bdf| own.clone().any(|held| held.is_moved_here(*bdf));
@@ -199,14 +199,14 @@ fn refuse_replaced(
         return Ok(());
     }
     recognise::refuse_of_others(name, &new, subjects.occupancy())?;
-    // What is bound for it is bound at its start.
+    // Functions are bound for it at its start.
     claim(name, &new, topology, subjects.occupancy(), world)?;
     extra.losses.extend(losses(name, &new, subjects));
     Ok(())
 }
 
-/// Refuses functions that cannot come or go now, and those by which others reach the NVLinks of the
-/// guest; binds what it gets, gives back what it loses, and sets up its virtual functions.
+/// Refuses functions that cannot be added or removed now, and those by which others reach the
+/// NVLinks of the guest; binds added ones, returns removed ones, and sets up its virtual functions.
 pub(super) fn settle(
     subject: &Subject,
     tuned: &mut Tuned,
@@ -232,7 +232,7 @@ pub(super) fn settle(
     }
     if has_gpus {
         gpus::allowed(subjects, subject, tuned.placement.as_ref(), wanted, world)?;
-        // What is still active for it ends before anything is bound for it.
+        // Its active partition ends before anything is bound for it.
         extra.first.splice(0..0, partition::to_change(world, &subject.xml, &tuned.after)?);
     } else {
         doctor::before(world, topology, subjects.occupancy(), &moves.comes, &[])?;
@@ -256,8 +256,8 @@ pub(super) fn settle(
     Ok(())
 }
 
-/// Records what the cards of its virtual functions are told, and tells it to them before a running
-/// guest gets them; others are told at its start. Returns the steps for those that it loses.
+/// Records the settings of its virtual functions on their cards, and applies them before a running
+/// guest gets them; others are applied at its start. Returns the steps for those that it loses.
 fn set_up(
     subject: &Subject,
     tuned: &mut Tuned,

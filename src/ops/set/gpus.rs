@@ -50,8 +50,8 @@ pub(super) fn choices(
     Ok(sets.into_iter().map(Some).collect())
 }
 
-/// Whether a guest with these GPUs has the NVSwitches that their partition takes; true where they are
-/// of none.
+/// Whether a guest with these GPUs has the NVSwitches that their partition takes; true where they
+/// are of none.
 fn has_its_switches(xml: &DomainXml, gpus: &[Bdf], topology: &Topology) -> bool {
     let Ok(Some(partition)) = topology.partition_of(gpus) else { return true };
     let passed = Claims::read(xml).passed;
@@ -102,9 +102,9 @@ pub(crate) fn allowed(
     Ok(())
 }
 
-/// Whether others can reach its NVLinks by what it holds itself, whoever else is there: it was
-/// accepted for that, and for others, too. What a neighbour was given later was accepted for the
-/// neighbour alone.
+/// Whether others can reach its NVLinks by its own functions, whoever else is there: it was
+/// accepted for that, and for others, too. Functions that a neighbour was given later were accepted
+/// for the neighbour alone.
 fn shares_itself(subject: &Subject, subjects: &Subjects) -> Result<bool> {
     let had = subject.xml.held(false)?.devices;
     Ok(shared_nvlink(subjects.topology(), &Occupancy::default(), &had).is_some())

@@ -19,7 +19,7 @@ use crate::world::World;
 use gpuvm_core::tune::items::NewNics;
 use gpuvm_core::tune::{Item, Tuned};
 
-/// What is requested that does not change while a guest runs; none: all of it can.
+/// The requested settings that do not change while a guest runs; `None`: all of them can.
 pub(super) fn not_live(wanted: &SetRequest) -> Option<&'static str> {
     let sizes = [
         ("GPUs", wanted.gpus.is_some() || wanted.gpu_set.is_some()),
@@ -30,7 +30,7 @@ pub(super) fn not_live(wanted: &SetRequest) -> Option<&'static str> {
     sizes.into_iter().find(|(_, is_asked)| *is_asked).map(|(what, _)| what)
 }
 
-/// Refuses what cannot change at once: a guest that is off or stands still, and its size.
+/// Refuses settings that cannot change at once: a guest that is off or paused, and its size.
 pub(super) fn refuse_not_live(world: &World, wanted: &SetRequest) -> Result<()> {
     let name = wanted.name.clone();
     let later = || format!("`{}` changes its next start", wanted.line(false));
@@ -87,7 +87,7 @@ pub(super) fn ports(subject: &Subject, wanted: &SetRequest) -> Result<Option<New
     Ok(Some(NewNics::Free(live.ports_without(&left(live, wishes))?)))
 }
 
-/// Adds what its NICs need on the host, and the changes of the running guest, if it is changed.
+/// Adds the needs of its NICs on the host, and the changes of the running guest, if it is changed.
 pub(super) fn settle(
     subject: &Subject,
     tuned: &Tuned,
@@ -111,8 +111,8 @@ pub(super) fn settle(
     Ok(())
 }
 
-/// The steps that give a running guest the NICs of its definition. Refuses what of those that stay
-/// does not change while it runs.
+/// The steps that give a running guest the NICs of its definition. Refuses changes of those that
+/// stay that are impossible while it runs.
 fn plugged(
     live: &DomainXml,
     after: &DomainXml,
@@ -154,7 +154,7 @@ fn plugged(
 }
 
 /// The NICs of a running guest that are connected to another network: the MAC address, the NIC then
-/// and now, without what libvirt has added to its network. `rates`: their other bandwidths.
+/// and now, without libvirt's additions to its network. `rates`: their other bandwidths.
 fn moved(
     live: &DomainXml,
     after: &DomainXml,
@@ -183,7 +183,7 @@ fn quoted(name: &str) -> String {
     format!("'{escaped}'")
 }
 
-/// Refuses what was asked of NICs that stay and that the running guest has otherwise.
+/// Refuses settings of NICs that stay and that differ in the running guest.
 fn refuse_changed(
     (live, after): (&DomainXml, &DomainXml),
     wishes: &[NicWish],
@@ -202,7 +202,7 @@ fn refuse_changed(
     Ok(())
 }
 
-/// What of a request a running NIC has otherwise, besides its bandwidth.
+/// The settings of a request that differ in a running NIC, besides its bandwidth.
 fn other(nic: Element<'_>, wish: &NicWish) -> Option<&'static str> {
     let attr = |child: &str, name: &str| Some(nic.child(child)?.attr(name)?.into_owned());
     let vlan = || Some(nic.child("vlan")?.child("tag")?.attr("id")?.into_owned());
@@ -221,7 +221,7 @@ fn other(nic: Element<'_>, wish: &NicWish) -> Option<&'static str> {
     said.iter().find(|(_, wanted, is)| differs(wanted, is)).map(|(what, ..)| *what)
 }
 
-/// Adds what to do where a running guest does not let go of a device, or of vCPUs.
+/// Adds the remedy where a running guest does not release a device, or vCPUs.
 pub fn explained(error: Error, wanted: &SetRequest) -> Error {
     if let Some(Step::Live(LiveStep::PlugVcpus { name, vcpus, was })) = error.step() {
         let what = if vcpus < was { "does not release" } else { "does not get" };
@@ -239,7 +239,7 @@ pub fn explained(error: Error, wanted: &SetRequest) -> Error {
     error.around(Refusal::around(message, later(wanted)))
 }
 
-/// What to do where a running guest does not take part.
+/// The remedy where a running guest does not take part.
 fn later(wanted: &SetRequest) -> String {
     format!(
         "`{}` again once the guest has finished booting; `{}` changes its next start instead",

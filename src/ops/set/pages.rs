@@ -18,7 +18,7 @@ use gpuvm_core::check::memory::wanted_pages;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::tune::Tuned;
 
-/// Gives back what it does not need; while it runs, it has them still, and they are only named.
+/// Returns pages that it does not need; while it runs, it still has them, and they are only named.
 pub(super) fn less(
     subject: &Subject,
     tuned: &mut Tuned,
@@ -41,7 +41,7 @@ pub(super) fn less(
     }
     if !subject.running {
         let back = give_back_these(go)?.into_iter();
-        // First what is given back, then what is reserved: one number of pages for both.
+        // Pages are returned before others are reserved: one number of pages for both.
         extra.first.splice(0..0, back);
         return Ok(());
     }
@@ -63,7 +63,7 @@ pub(super) fn less(
     Ok(())
 }
 
-/// What of the reserved pages a definition needs, and what it does not.
+/// The reserved pages that a definition needs, and those that it does not.
 fn divided(
     reserved: Vec<Reserved>,
     after: &DomainXml,

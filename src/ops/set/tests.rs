@@ -240,7 +240,7 @@ fn what_was_accepted_for_a_neighbour_does_not_count() {
         assert_eq!(code, Some("set-shared-fabric"), "{count}: {error:?}");
     }
     assert_eq!(stage.fake.definition("a"), before);
-    // What its own record says counts.
+    // Its own record counts.
     let mut record = GuestRecord::new(UUID, "a", "test:///fake");
     for (said, is_accepted) in [("false", false), ("true", true)] {
         record.told = Some([("accept-shared-fabric".into(), vec![said.into()])].into());
@@ -251,7 +251,7 @@ fn what_was_accepted_for_a_neighbour_does_not_count() {
         assert_eq!(run(&stage, &gpus(2)).is_ok(), is_accepted, "{said}");
     }
     std::fs::remove_dir_all(stage.world.state().unwrap().join("reserved")).unwrap();
-    // And so does what it has shared before, by NVSwitches of its own.
+    // NVLinks that it shared before through NVSwitches of its own are accepted, too.
     assert!(run(&stage, &gpus(4)).unwrap().made);
 }
 

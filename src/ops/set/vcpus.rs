@@ -18,7 +18,7 @@ pub(super) fn settle(subject: &Subject, extra: &mut Extra, wanted: &SetRequest) 
     let (name, later) = (wanted.name.clone(), wanted.line(false));
     let later = format!("`{later}` changes its next start");
     if vcpus > most {
-        // Its definition may have room that what runs does not have.
+        // Its definition may have room that the running domain does not have.
         let has_room = Claims::read(&subject.xml).vcpus.value >= vcpus;
         let max_vcpus = Some(vcpus).filter(|_| !has_room);
         let line = SetRequest { max_vcpus, ..wanted.clone() }.line(false);

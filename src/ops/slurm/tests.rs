@@ -1,4 +1,4 @@
-//! Guests of jobs on a hypervisor in memory: which are deleted, and which are somebody else's.
+//! Guests of jobs on a hypervisor in memory: which are deleted, and which belong to others.
 
 use super::*;
 use crate::apply::{FileStep, Step};
@@ -22,7 +22,7 @@ fn job(id: u32) -> SlurmJob {
     SlurmJob { cluster: "c".into(), id, node: "n".into(), submitted_s: 100 }
 }
 
-/// What Slurm says of a job.
+/// Slurm's answer about a job.
 fn said(id: u32, state: &str, submitted_s: u64) -> NodeJob {
     NodeJob { id, state: state.into(), submitted_s, gres: "gres:gpuvm:2".into() }
 }
@@ -89,7 +89,7 @@ fn compare(stage: &Stage, jobs: &[NodeJob]) -> Result<Reconciled> {
 #[test]
 fn an_epilog_deletes_what_is_proven_to_be_of_its_job() {
     let stage = dgx2();
-    // By name alone; a record, but a definition of somebody else; a copy; another job's.
+    // By name alone; a record, but a definition by others; a copy; another job's.
     stage.fake.put("slurm-7", UUID, true);
     assert_eq!(end(&stage, 7).unwrap(), Vec::<String>::new());
     record(&stage, ("slurm-7", UUID), job(7));
@@ -106,7 +106,7 @@ fn an_epilog_deletes_what_is_proven_to_be_of_its_job() {
     let other = SlurmJob { cluster: "d".into(), ..job(7) };
     record(&stage, ("slurm-8", THIRD), other);
     assert_eq!(end(&stage, 7).unwrap(), Vec::<String>::new());
-    // The guest, under another name by now.
+    // The guest, renamed since.
     stage.fake.put_xml(&made("train", UUID), true);
     record(&stage, ("slurm-7", UUID), job(7));
     assert_eq!(end(&stage, 7).unwrap(), ["train"]);

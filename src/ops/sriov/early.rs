@@ -1,5 +1,5 @@
-//! Creates virtual functions while the machine boots: nothing uses them yet, libvirt does not run,
-//! and nobody is asked.
+//! Creates virtual functions while the machine boots: they are unused, libvirt does not run, and
+//! there is no terminal to ask at.
 
 use super::{CardError, autoprobe, identity};
 use crate::apply::nic::NicStep;

@@ -16,7 +16,7 @@ pub struct FakeAgent {
     pub root: tempfile::TempDir,
     /// Commands that it refuses, as some distributions do.
     pub forbidden: RefCell<Vec<&'static str>>,
-    /// A file and the text that somebody else writes into it after the agent's next write.
+    /// A file and the text that another process writes into it after the agent's next write.
     pub rival: RefCell<Option<(String, String)>>,
     /// The number of commands that changed something.
     pub changes: Cell<usize>,

@@ -116,7 +116,7 @@ impl Fake {
         self.domains.borrow().get(name).map(|(_, runs)| *runs)
     }
 
-    /// Changes what runs of a domain.
+    /// Changes the running definition of a domain.
     fn change_live(&self, name: &str, change: impl FnOnce(String) -> String) {
         let live = self.xml(name, XmlOf::Live).unwrap();
         self.live.borrow_mut().insert(name.to_owned(), change(live));

@@ -20,7 +20,7 @@ fn stage() -> Stage {
     stage_of(Answer::Yes)
 }
 
-/// The same with somebody who answers so.
+/// The same with a reporter that gives this answer.
 fn stage_of(answer: Answer) -> Stage {
     let stage = Stage::who_says(answer);
     let disk = "<devices><disk type='file' device='cdrom'><source file='/a.img'/>\

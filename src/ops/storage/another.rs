@@ -118,7 +118,7 @@ fn existing_volume(
 }
 
 /// Refuses a volume of another machine that names an image below itself which the admin does not
-/// accept: its file cannot be read here, so that only libvirt says what that is.
+/// accept: its file cannot be read here, so that only libvirt reports its kind.
 fn below_volume(volume: &Volume, trusted: Trusted<'_>) -> Result<Option<Vec<BackingImage>>> {
     let Some(below) = &volume.backing else { return Ok(Some(Vec::new())) };
     let name = below.display().to_string();

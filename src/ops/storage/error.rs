@@ -5,7 +5,7 @@ use crate::error::Coded;
 /// The reason a disk is not created or passed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "storage-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum StorageError {
     /// Nothing lets anybody log in to the guest.
     #[error(

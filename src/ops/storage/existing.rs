@@ -80,7 +80,7 @@ pub(super) fn existing_disk(
     Ok(())
 }
 
-/// The format of a disk: what gpuvm made raw is raw, whatever a guest has written to it.
+/// The format of a disk: one that gpuvm made raw is raw, whatever a guest has written to it.
 fn format_of(
     path: &Path,
     kind: DiskKind,
@@ -131,7 +131,7 @@ fn images_below(
     Ok(chain.images)
 }
 
-/// What to give a guest instead of a file of the host.
+/// The replacement to give a guest for a file of the host.
 fn instead_of(path: &Path) -> String {
     if !path.canonicalize().is_ok_and(|real| real.starts_with(IMAGES_DIR)) {
         return "use an image, such as those in /var/lib/libvirt/images, or a device".to_owned();
@@ -148,7 +148,7 @@ fn instead_of(path: &Path) -> String {
     )
 }
 
-/// Refuses a disk whose content is not what it is, or what its name says.
+/// Refuses a disk whose content differs from its format, or from its name.
 fn refuse_unlike(
     path: &Path,
     text: &str,

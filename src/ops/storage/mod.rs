@@ -279,7 +279,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What is known of existing images; none on a recorded host.
+    /// The known facts about existing images; `None` on a recorded host.
     fn trusted(&self) -> Option<Trusted<'_>> {
         let accepted = &self.wanted.accept_backing;
         (!self.recorded).then_some(Trusted { accepted, state: self.state })

@@ -158,11 +158,11 @@ pub struct SeedRequest {
     pub nccl: NcclWanted,
     /// Whether the guest gets a seed.
     pub wanted: SeedWanted,
-    /// What happens if nothing lets anybody log in.
+    /// The action if there is no way to log in.
     pub keyless: Keyless,
 }
 
-/// What happens if a guest's seed has no key, no password and no user-data of the caller.
+/// The action if a guest's seed has no key, no password and no user-data of the caller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Keyless {
     /// A warning.

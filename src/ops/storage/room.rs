@@ -24,8 +24,8 @@ pub(crate) fn refuse_missing(dir: &Path) -> Result<()> {
     Err(StorageError::NoDirectory { dir }.hint(hint))
 }
 
-/// Refuses steps that would create an existing volume, file or directory: left over, or somebody
-/// else's.
+/// Refuses steps that would create an existing volume, file or directory: left over, or owned by
+/// others.
 pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
     for step in steps {
         match step {
@@ -37,7 +37,7 @@ pub fn refuse_taken(steps: &[Step], hypervisor: &dyn Hypervisor) -> Result<()> {
                     if let Some(there) = volumes.iter().find(|other| other.name == volume.name) {
                         return Err(taken(pool, there, hypervisor)?);
                     }
-                    // What no pool lists, as a link to nothing.
+                    // A file that no pool lists, as a dangling link.
                     if let Some(path) = volume_place(pool, &volume.name, hypervisor)? {
                         absent(&path)?;
                     }

@@ -165,7 +165,7 @@ fn keys(
 }
 
 /// The public keys of a home directory, sorted by file name. Files that are no keys are skipped,
-/// since nobody named them.
+/// since they were not named.
 fn own_keys(home: &Path, disks: &mut Disks) -> Vec<SshKey> {
     let Ok(paths) = input::list(&home.join(".ssh")) else { return Vec::new() };
     let is_own = |path: &PathBuf| {

@@ -48,7 +48,7 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    /// Begins with a guest, or goes on with a known one whose XML is old; `None` if it has just
+    /// Begins with a guest, or continues with a known one whose XML is old; `None` if it has just
     /// ended.
     pub(super) fn open(
         top: &Top,
@@ -203,7 +203,7 @@ impl Tracked {
         self.compared = found.collect();
     }
 
-    /// What differs from its XML.
+    /// The differences from its XML.
     pub(super) fn compared(&self) -> &[LoadFinding] {
         &self.compared
     }

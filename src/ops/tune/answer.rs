@@ -13,7 +13,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftAlone {
-    /// What it is, and would be.
+    /// Its present and its planned state.
     #[serde(flatten)]
     pub left: Left,
     /// The command that changes it.
@@ -36,20 +36,20 @@ pub struct TunedDomain {
     /// Changes on the host and of the running guest, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
-    /// What is left from before, and how to remove it.
+    /// Remains of the previous state, and how to remove them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stays: Vec<String>,
-    /// What was requested and not done, and why.
+    /// Requests that were not met, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undone: Option<String>,
     /// The differences.
     pub changes: Vec<Change>,
-    /// What is a compromise; with --explain every reason.
+    /// The compromises; with --explain every reason.
     pub reasons: Vec<Reason>,
     /// Settings that stay as its owner chose them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_alone: Vec<LeftAlone>,
-    /// What `check` finds in it afterwards.
+    /// The findings of `check` in it afterwards.
     pub findings: Vec<Finding>,
     /// Why it cannot be tuned; none: it can.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,7 +104,7 @@ impl TunedDomain {
         TunedDomain { beside, waits, waits_for_start, stays, undone, ..self }
     }
 
-    /// The same with what stays as its owner chose it.
+    /// The same with the settings that stay as its owner chose them.
     pub fn with_left(self, subject: &Subject, left: &[Left]) -> TunedDomain {
         let one = |left: &Left| {
             let (name, item) = (word(&subject.called), left.item);
@@ -155,7 +155,7 @@ fn named(subject: &Subject, mut reason: Reason) -> Reason {
     reason
 }
 
-/// The findings that are told and that no reason has told. Of a file their commands name the file.
+/// The findings to be reported that no reason has reported. Of a file their commands name the file.
 fn findings(subject: &Subject, tuned: &Tuned) -> Vec<Finding> {
     let is_told = |finding: &&Finding| {
         let is_taken = subject.running && finding.rule == HUGE_PAGES_SHORT;

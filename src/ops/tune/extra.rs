@@ -30,7 +30,7 @@ pub struct Extra {
     /// The parts of the definition that wait for the next start; none: no running guest was
     /// examined.
     pub waits: Option<Vec<String>>,
-    /// What remains of the previous state, in words.
+    /// The remains of the previous state, in words.
     pub stays: Vec<String>,
     /// The part of the request that is not done.
     pub undone: Option<String>,
@@ -88,7 +88,7 @@ pub(crate) fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<
     let is_same = topology(&tuned.after, host).is_ok_and(|after| after.system == before.system);
     let name = word(&subject.name);
     let command = if subject.is_file {
-        // What a file describes runs elsewhere, or not at all.
+        // The guest that a file describes runs elsewhere, or not at all.
         subject.naming(&format!("as `gpuvm nccl {name}` prints it then"))
     } else {
         format!("`gpuvm nccl {name} --install`")

@@ -21,7 +21,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A text whose commands name what was read.
+    /// A text whose commands name the source that was read.
     pub(super) fn naming(&self, text: &str) -> String {
         if self.is_file {
             Source::File(self.called.clone()).naming(text, &self.xml.name())

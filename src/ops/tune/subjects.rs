@@ -34,7 +34,7 @@ use std::path::PathBuf;
 /// The reason a domain is not tuned.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "tuned-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum TunedError {
     /// The domain has no definition that could be changed.
     #[error("domain `{name}` has no persistent definition to change")]
@@ -49,7 +49,7 @@ pub struct Subjects {
     /// The domains.
     pub all: Vec<Subject>,
     topology: Topology,
-    /// What all domains hold, theirs included.
+    /// The occupancy of all domains, theirs included.
     occupancy: Occupancy,
     /// The best I/O settings of their disks.
     disks: BTreeMap<String, DiskIo>,
@@ -302,7 +302,7 @@ impl Subjects {
         &self.topology
     }
 
-    /// What all domains hold, theirs included.
+    /// The occupancy of all domains, theirs included.
     pub fn occupancy(&self) -> &Occupancy {
         &self.occupancy
     }
@@ -349,7 +349,7 @@ impl Subjects {
         Ok(tuned)
     }
 
-    /// What tuning leaves alone of each domain, as its owner chose it.
+    /// The settings of each domain that tuning leaves alone, as its owner chose them.
     pub fn left_alone(&self, wanted: &Tune, tuned: &[Result<Tuned, TuneError>]) -> Vec<Vec<Left>> {
         let given = self.given(&wanted.items, wanted);
         let of = |(subject, tuned): (&Subject, &Result<Tuned, TuneError>)| {
@@ -373,7 +373,7 @@ impl Subjects {
         }
     }
 
-    /// The inputs of changes beside what is held at another time.
+    /// The inputs of changes beside the occupancy at another time.
     pub(crate) fn beside<'a>(
         &'a self,
         others: &'a Occupancy,
@@ -385,7 +385,7 @@ impl Subjects {
         Given { topology, others, items, allow_remote, disks, abilities, versions }
     }
 
-    /// Tunes the domains, and returns the settings with what was found for them.
+    /// Tunes the domains, and returns the settings with the findings for them.
     pub fn try_all(&self, wanted: &Tune) -> (Items, Vec<Result<Tuned, TuneError>>) {
         let mut items = wanted.items.clone();
         items.networks = self.networks.clone();

@@ -1,5 +1,5 @@
-//! Undoes what is not a change of a definition: another name, a snapshot. What took content away is
-//! refused, so that no earlier change is undone in its place.
+//! Undoes changes other than those of a definition: another name, a snapshot. Changes that removed
+//! content are refused, so that no earlier change is undone in their place.
 
 use super::{UndoError, Undoing, named};
 use crate::apply::{SnapshotStep, Step, is_by_gpuvm, now_s};
@@ -14,7 +14,7 @@ use crate::shell::word;
 use crate::snapshot::{self, SnapshotOf};
 use crate::world::World;
 
-/// Plans to undo it; `force`: what cannot be undone is forgotten.
+/// Plans to undo it; `force`: a change that cannot be undone is forgotten.
 pub(super) fn undo(
     world: &World,
     (row, force): (&DomainSummary, bool),
@@ -71,8 +71,8 @@ fn kept(name: &str, entry: &Entry, why: String) -> crate::error::Error {
     UndoError::Final { change: named(entry), why }.hint(hint)
 }
 
-/// The steps that delete the snapshot that a change has made; none if it is gone, or another has its
-/// name by now.
+/// The steps that delete the snapshot that a change has made; empty if it is gone, or another has
+/// its name now.
 fn unmade(
     world: &World,
     name: &str,

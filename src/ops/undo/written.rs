@@ -1,6 +1,6 @@
-//! Whether a guest that was made as another one is, by `clone` or `import`, has written since: its
-//! disks are all there is of that. The bytes decide, never a time: clocks are set back, and a guest
-//! may have been started by other means. What is not proven unwritten counts as written.
+//! Whether a guest modelled on another, by `clone` or `import`, has written since: its disks are
+//! the only evidence. The bytes decide, never a time: clocks are set back, and a guest may have
+//! been started by other means. Disks not proven unwritten count as written.
 
 use super::{UndoError, delete_hint, named};
 use crate::apply::{self, CheckStep, FileStep, MadeAs, Step, VolumeStep};
@@ -14,9 +14,9 @@ use crate::hypervisor::uses::Uses;
 use crate::world::World;
 use std::path::{Path, PathBuf};
 
-/// Plans the comparison of the disks that a change made for a guest with what they were then, and
-/// refuses one that is known to have been written, or of which nothing is recorded. Not of a seed,
-/// which is filled after it is made.
+/// Plans the comparison of the disks that a change made for a guest with their recorded state, and
+/// refuses one that is known to have been written, or that has no record. Not of a seed, which is
+/// filled after it is made.
 pub(super) fn unwritten(world: &World, name: &str, entry: &Entry, now: &str) -> Result<Vec<Step>> {
     let hypervisor = &*world.hypervisor()?;
     let xml = DomainXml::parse(now)?;
@@ -48,7 +48,7 @@ struct Of<'a> {
 }
 
 impl Of<'_> {
-    /// Refuses disks of another machine, of which nobody sees whether they were written.
+    /// Refuses disks of another machine, since it cannot be verified whether they were written.
     fn refuse_unseen(&self, made: &[Made]) -> Result<Vec<Step>> {
         let Some(VolumeRef { pool, name }) = made.iter().find_map(|made| made.volume.clone())
         else {
@@ -88,7 +88,7 @@ impl Of<'_> {
         self.entry.steps.iter().any(|step| step.makes_overlay() && is_of(step, made))
     }
 
-    /// What a disk was when it was made; an error if that is not known any more.
+    /// The state of a disk when it was made; an error if it is not known any more.
     fn made_as(&self, made: &Made, uses: &Uses) -> std::result::Result<MadeAs, String> {
         let step = self.entry.steps.iter().find(|step| step.makes_copy() && is_of(step, made));
         let gone = |disk: &Path| {
@@ -149,7 +149,7 @@ impl Of<'_> {
         }
     }
 
-    /// The step that compares a file with what it was.
+    /// The step that compares a file with its recorded state.
     fn check(&self, path: PathBuf, made: MadeAs) -> Step {
         Step::Check(CheckStep::AsMade { domain: self.name.to_owned(), path, made })
     }

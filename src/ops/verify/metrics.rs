@@ -27,7 +27,7 @@ fn text(found: &Compared, now: Duration, took: Duration) -> String {
     for answer in answers {
         for rule in rules() {
             let count = answer.findings.iter().filter(|found| found.rule == rule.id).count();
-            // For a domain that could not be compared, and for no domain, nothing else is known.
+            // For a domain that could not be compared, and for no domain, no more is known.
             if count == 0 && (!answer.is_compared() || answer.domain.is_empty()) {
                 continue;
             }

@@ -56,7 +56,7 @@ fn one_that_cannot_be_read_keeps_no_other_from_being_compared() {
     let all = verify(&stage.world, &wanted(None, 0)).unwrap();
     assert_eq!((all.len(), compared(&all)), (2, vec!["b"]));
     assert!(all[0].findings[0].says.message.contains("it gives no reason"), "{:?}", all[0]);
-    // For a named domain there is nothing else to report.
+    // For a named domain there is no more to report.
     assert!(verify(&stage.world, &wanted(Some("a"), 0)).is_err());
     assert_eq!(compared(&verify(&stage.world, &wanted(Some("b"), 0)).unwrap()), ["b"]);
 }

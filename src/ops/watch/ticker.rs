@@ -23,7 +23,7 @@ pub struct Ticker {
 }
 
 impl Ticker {
-    /// Reports what `look` returns, bytes done and all bytes, until this is dropped.
+    /// Reports the result of `look`, bytes done and all bytes, until this is dropped.
     pub fn new(
         reporter: &Arc<dyn Reporter>,
         mut look: impl FnMut() -> Option<(u64, u64)> + Send + 'static,
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(told.recv().unwrap().1, 8192, "told while it goes on");
         drop(ticker);
         assert_eq!(told.iter().find(|told| told.1 == 0), Some((0, 0)), "and wiped away");
-        // One that is over before anybody could see it is not told of.
+        // One that is over before it could be seen is not reported.
         drop(Ticker::of_file(&reporter, &file, 8192));
         assert_eq!(told.recv().unwrap(), (0, 0));
     }

@@ -49,7 +49,7 @@ pub fn bench(_quick: bool) -> Vec<Verdict> {
         let Some((_, said)) = line.trim_end().split_once("bench: ") else { continue };
         let words: Vec<&str> = said.split(' ').collect();
         match words[..] {
-            // What was written must not be read back from the host's memory.
+            // The data written must not be read back from the host's memory.
             ["written"] => [&theirs, &ours].into_iter().for_each(|image| drop_pages(image)),
             [load, disk, begun, ended] => {
                 let seconds = |text: &str| text.parse::<f64>().expect("the guest says seconds");

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const LOADS: [f64; 5] = [0.4, 0.6, 0.8, 0.95, 1.2];
 const SEED: u64 = 20_261_121;
 const ARRIVALS: usize = 3000;
-/// Streams of other seeds, which tell chance from a rule.
+/// Streams of other seeds, which distinguish chance from a rule.
 const OTHERS: u64 = 3;
 
 fn main() {

@@ -136,7 +136,7 @@ pub fn judge(host: &Host, each: usize) -> (usize, Vec<String>) {
     for kind in [DeviceKind::Nic, DeviceKind::Nvme] {
         let there = host.topology.of_kind(kind).count();
         for gpus in &sets {
-            // What a request by number may take is what the largest one takes.
+            // A request by number may take the GPUs of the largest one.
             let Some(all) = (1..=there).rev().find_map(|most| ours(host, gpus, kind, most)) else {
                 continue;
             };

@@ -1,5 +1,5 @@
-//! The limits: what the best online policy can do on a board whose partitions halve it, solved
-//! exactly as a Markov decision process, and what free repacking would do (gpuvm-placement(7),
+//! The limits: the result of the best online policy on a board whose partitions halve it, solved
+//! exactly as a Markov decision process, and that of free repacking (gpuvm-placement(7),
 //! METRICS).
 //!
 //! Guests of 1, 2, 4, 8 and 16 GPUs arrive at random (Poisson) in the shares of a mix, those above
@@ -21,7 +21,7 @@ pub type Policy = Vec<[Option<State>; 5]>;
 /// A way to place a guest: the size of the free aligned block that it breaks, and the state after.
 type Way = (usize, State);
 
-/// What can happen in each state of a block.
+/// The events in each state of a block.
 struct Level {
     gpus: usize,
     /// Ways to place a guest of each class.

@@ -28,13 +28,13 @@ fn ours(hosts: &[Host], planner: Ours, each: impl Fn(&Host, &str, &Outcome)) {
     }
 }
 
-/// Asserts that every guest has what the rules promise.
+/// Asserts that every guest has the resources that the rules promise.
 fn assert_full(host: &Host, at: &str, found: &Outcome) {
     assert_eq!(found.faults, (vec![], 0), "{at}");
     assert!(found.guests > 0, "{at}: no guest was let in");
     assert_eq!(found.most_split, 0, "{at}: cores are split");
-    // Direct links of what is free may be fewer than those of the empty host; partitions are whole
-    // or not offered.
+    // Direct links of free GPUs may be fewer than those of the empty host; partitions are whole or
+    // not offered.
     let mesh = host.topology.partitions().is_empty();
     for metric in [NVLINK, LOCAL, WHOLE, MEMORY].into_iter().filter(|m| !(mesh && *m == NVLINK)) {
         let mean = found.mean(metric).unwrap_or(1.0);

@@ -30,7 +30,7 @@ pub struct Row {
     pub unproven: u32,
 }
 
-/// A random set of guests that fill a part of a host, in the order in which somebody lists them.
+/// A random set of guests that fill a part of a host, in random order.
 pub fn set(random: &mut Random, topology: &Topology) -> Vec<Request> {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let gpus = number(topology.gpus().count());

@@ -9,8 +9,7 @@ use gpuvm_core::cpuset::{CpuSet, NodeId};
 use gpuvm_core::topology::{NumaNode, Proximity, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The metrics of a guest, in the order in which our planner ranks what they measure. Each is a
-/// share: 1 is best.
+/// The metrics of a guest, in the order of our planner's ranking. Each is a share: 1 is best.
 pub const METRICS: [&str; 7] =
     ["NVLink", "vCPUs local", "nodes", "NICs near", "drives near", "whole cores", "memory local"];
 /// Place of the NVLink share among [`METRICS`].

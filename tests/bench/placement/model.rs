@@ -26,7 +26,7 @@ pub struct Ask {
 pub struct Place {
     /// GPUs.
     pub gpus: Vec<Bdf>,
-    /// NVSwitches and other devices that have to be passed along.
+    /// NVSwitches and other devices that must be included.
     pub along: Vec<Bdf>,
     /// NICs.
     pub nics: Vec<Bdf>,

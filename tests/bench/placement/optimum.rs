@@ -37,7 +37,7 @@ fn whole(value: f64) -> i64 {
     value.round() as i64
 }
 
-/// A host with what is taken, for guests of default size.
+/// A host with its occupancy, for guests of default size.
 pub struct Board<'a> {
     topology: &'a Topology,
     /// GPUs by index.

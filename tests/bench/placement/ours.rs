@@ -56,8 +56,8 @@ pub fn request(ask: &Ask, allow: Allow) -> Request {
     request
 }
 
-/// What a guest holds. Each core of its emulator is also listed as an I/O thread's, since a pin
-/// over several cores alone would hold none of them.
+/// The resources of a guest. Each core of its emulator is also listed as an I/O thread's, since a
+/// pin over several cores alone would hold none of them.
 pub fn held(host: &Topology, at: usize, guest: &Place) -> Held {
     let some = |set: &CpuSet| (!set.is_empty()).then(|| set.clone());
     let cores = host.cores().iter().map(|core| core.pcpus.and(&guest.emulator));

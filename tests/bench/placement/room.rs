@@ -123,7 +123,7 @@ pub fn policy(board: &Board, load: f64, made: &[Made]) -> Policy {
     policy
 }
 
-/// What comes of it at some loads, as a table.
+/// The results at some loads, as a table.
 pub fn table(made: &[Made], loads: &[f64]) -> String {
     let board = Board::new(16);
     let mut text = String::from("guests of 8 GPUs accepted on a DGX-2, by load\n");

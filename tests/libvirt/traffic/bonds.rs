@@ -16,7 +16,7 @@ ip link add br2 mtu 9000 type bridge stp_state 0 forward_delay 0
 ip address add 10.50.4.2/24 dev br2
 ip link set br2 up
 ";
-/// Makes the bond anew in `$MODE` with its `$OPTIONS`, and behind it `$SWITCH`: a plain one, or one
+/// Recreates the bond in `$MODE` with its `$OPTIONS`, and behind it `$SWITCH`: a plain one, or one
 /// that knows of the bond. The switch keeps its MAC address.
 const BOND: &str = "
 far() { nsenter --net --target $LAN ip \"$@\"; }
@@ -93,7 +93,7 @@ pub fn each(lan: &mut Lan) {
         let took = begun.elapsed().as_secs_f64();
         eprintln!("traffic: bond {word}: up after {waited:.1} s, both ways after {took:.1} s");
         sound(lan, word);
-        // With a plain switch the guest has to be found again at the other port, and back.
+        // With a plain switch the guest must be found again at the other port, and back.
         let ports: &[u32] = if mode.of_switch().is_some() { &[4] } else { &[4, 5] };
         for port in ports {
             lan.host(&format!("LAN ip link set far{port} down"));

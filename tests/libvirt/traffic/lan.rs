@@ -280,7 +280,7 @@ impl Lan {
         run(&mut self.gpuvm_command(args))
     }
 
-    /// virsh: whether it succeeded, and what it said.
+    /// virsh: whether it succeeded, and its output.
     pub fn virsh(&self, args: &[&str]) -> (bool, String) {
         self.daemon.virsh(args)
     }

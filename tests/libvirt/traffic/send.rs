@@ -24,9 +24,8 @@ for more in $3 $4; do
 done
 "#;
 
-/// A command that connects to an address and sends this many bytes; it tries again while nobody
-/// listens there. `nc` itself moves 1 KiB at a time, which takes an emulated guest ten times as
-/// long.
+/// A command that connects to an address and sends this many bytes; it retries until there is a
+/// listener. `nc` itself moves 1 KiB at a time, which takes an emulated guest ten times as long.
 fn send(on: &str, ip: &str, bytes: u64) -> String {
     let send = format!("dd if=/dev/zero bs=65536 count={} 2>/dev/null", bytes >> 16);
     let send = format!("{on} busybox nc {ip} 5000 -e sh -c '{send}'");
@@ -39,7 +38,7 @@ fn count(on: &str, file: &str) -> String {
 }
 
 impl Lan {
-    /// Lets the guest count what comes to a NIC.
+    /// Lets the guest count the packets that come to a NIC.
     fn hear(&mut self, nic: &str) {
         self.guest(&format!("{{ {} & }}", count(&format!("on {nic}"), "/got")));
     }
@@ -94,8 +93,8 @@ impl Lan {
     /// How fast data pass a limit of the guest's first NIC, to the guest (`inbound`) or from it, in
     /// kB/s of 1000 bytes.
     pub fn speed(&mut self, inbound: bool) -> f64 {
-        // What the host's side of the NIC receives is counted before it is limited, what the bridge
-        // gets from it after that.
+        // Packets received by the host's side of the NIC are counted before they are limited, those
+        // that the bridge gets from it after that.
         let (device, way) = if inbound { (self.tap("01"), "tx") } else { ("labbr".into(), "rx") };
         // At first a limit lets more pass, until its burst is used up.
         let mut meter = self.on_side(Side::Host, "bash");

@@ -105,7 +105,7 @@ fn place() -> impl Strategy<Value = Request> {
     })
 }
 
-/// A request that the command line can make: without what contradicts other parts of it.
+/// A request that the command line can make: without parts that contradict others.
 fn request(sizes: Request, extras: Extras, place: Request) -> Request {
     let Request { gpus, vcpus, vcpus_at_start, memory_kib, huge_pages, threads, .. } = sizes;
     let has_own_pins = place.profile == Profile::NvidiaVm && place.pins != PinPolicy::None;

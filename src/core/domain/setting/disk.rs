@@ -57,7 +57,7 @@ impl DiskTuning {
         let mut disk = Fragment::new("disk").nth(self.nth).if_there().child(driver);
         if let Some(name) = &self.on_virtio {
             let target = Fragment::new("target").if_there().attr("dev", name).attr("bus", "virtio");
-            // Of a place on the controller that it was on, and of what that one knows.
+            // Of a place on its previous controller, and of settings that only that one has.
             disk = disk
                 .child(target.want("rotation_rate", Want::Absent).want("tray", Want::Absent))
                 .child(Fragment::gone("address"));

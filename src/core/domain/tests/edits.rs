@@ -1,4 +1,4 @@
-//! What each edit does to a document: the lines removed and added, and nothing else.
+//! The effect of each edit on a document: the lines removed and added, and nothing else.
 
 use super::examples::{HAND, disk, examples, variant};
 use super::guests::made;

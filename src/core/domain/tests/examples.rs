@@ -63,7 +63,7 @@ pub fn variant(edit: &DomainEdit) -> usize {
     }
 }
 
-/// Edits with what each does to [`HAND`].
+/// Edits with the effect of each on [`HAND`].
 pub fn examples() -> Vec<(DomainEdit, &'static str)> {
     let mut examples = domain_examples();
     examples.extend(cpu_examples());

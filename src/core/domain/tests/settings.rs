@@ -1,4 +1,4 @@
-//! One example of each setting: what `tune` changes, and the lines removed and added.
+//! One example of each setting: the change by `tune`, and the lines removed and added.
 
 use crate::cpuset::CpuSet;
 use crate::domain::edit::DomainEdit;
@@ -52,7 +52,7 @@ pub fn variant(setting: &Setting) -> usize {
     }
 }
 
-/// Settings, and the MMIO window told to UEFI, with what each does to the document of the other
+/// Settings, and the MMIO window set for UEFI, with the effect of each on the document of the other
 /// examples.
 pub fn examples() -> Vec<(DomainEdit, &'static str)> {
     let settings = cpu_examples().into_iter().chain(device_examples());

@@ -1,5 +1,5 @@
 //! Finds faults in the network path of a guest's NIC: [`examine`] walks from the guest to the
-//! host's NIC, hop by hop, and compares what is known of each ([`Case`]) with what it must be.
+//! host's NIC, hop by hop, and compares the known facts of each ([`Case`]) with the required ones.
 //! Values in, findings out.
 //!
 //! IPv4 only, and no packet is sent: a switch that drops packets is not detected.

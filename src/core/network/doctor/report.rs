@@ -16,7 +16,7 @@ pub enum Verdict {
     NotChecked,
 }
 
-/// What of a hop is not as it should be.
+/// The faults of a hop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfHop {

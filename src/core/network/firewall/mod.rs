@@ -99,7 +99,7 @@ pub enum Action {
 pub struct Rule {
     /// Its conditions, all of which must hold.
     pub conditions: Vec<Condition>,
-    /// What it does.
+    /// Its action.
     pub action: Action,
     /// Its text in one line.
     pub text: String,

@@ -90,7 +90,7 @@ fn what_is_advised_is_what_is_missing() {
     }
     let unmounted = placed(&host(0, 40 << 9, false), &asked(40));
     assert!(said(&unmounted).contains("mount -t hugetlbfs -o pagesize=2M"), "{}", said(&unmounted));
-    // Without pools in the record, nothing is said about them.
+    // Without pools in the record, they are not mentioned.
     let bare = HostSpec::even(2, 8, 64, 2).build();
     let found = placed(&bare, &asked(40));
     assert!(said(&found).contains("the record names no pools"), "{}", said(&found));
@@ -191,7 +191,7 @@ fn a_node_with_too_few_free_pages_is_left_for_one_with_enough() {
 
 #[test]
 fn pages_are_not_worth_a_worse_place() {
-    // Its pool holds what two GPUs ask for, but on two nodes.
+    // Its pool has the pages for two GPUs, but on two nodes.
     let host = host(40, 0, true);
     let both = Request { memory_kib: Some(MemSize::from_gib(64)), ..Request::for_gpus(2) };
     let found = placed(&host, &both);

@@ -14,8 +14,8 @@ fn default_vcpus(threads: u32) -> u32 {
     DEFAULT_VCPUS.next_multiple_of(threads.max(1))
 }
 
-/// Whether a node's helpers have a core of their own: of the nodes that are L3 caches of one package
-/// only those of the first one do.
+/// Whether a node's helpers have a core of their own: of the nodes that are L3 caches of one
+/// package only those of the first one do.
 fn is_first(slice_of: Option<u32>, seen: &mut Vec<u32>) -> bool {
     let Some(package) = slice_of else { return true };
     let is_first = !seen.contains(&package);

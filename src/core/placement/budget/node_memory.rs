@@ -73,7 +73,7 @@ fn total<'p>(pools: impl Iterator<Item = &'p HugePagePool>) -> MemSize {
     pools.map(|pool| MemSize::from_kib(pool.page_kib.kib().saturating_mul(pool.total))).sum()
 }
 
-/// What GPUs share of a pool of huge pages.
+/// The GPUs' share of a pool of huge pages.
 struct PoolShare {
     memory: MemSize,
     /// By how many GPUs it is divided.

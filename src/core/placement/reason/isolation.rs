@@ -73,7 +73,7 @@ pub enum IsolationReason {
 }
 
 impl IsolationReason {
-    /// Returns what helps where it is why guests are not isolated.
+    /// Returns the remedy where it is why guests are not isolated.
     pub fn advice(&self, topology: &Topology) -> String {
         let trust = topology.trust_advice();
         match self {

@@ -50,12 +50,12 @@ pub enum NoPages {
     NotMounted,
 }
 
-/// What is free of a node's pool of huge pages.
+/// The free part of a node's pool of huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScarcePool {
     /// The node.
     pub node: NodeId,
-    /// What is free.
+    /// The free part.
     pub free: MemSize,
     /// The whole pool.
     pub all: MemSize,
@@ -327,7 +327,7 @@ fn on_node(f: &mut fmt::Formatter<'_>, page: MemSize, pages: &NodePages) -> fmt:
     )
 }
 
-/// Writes the text for normal pages: their cost, and what reserves others.
+/// Writes the text for normal pages: their cost, and the command that reserves others.
 fn normal(
     f: &mut fmt::Formatter<'_>,
     why: NoPages,

@@ -93,9 +93,9 @@ pub enum Because {
     Beside(BesideReason),
     /// Of the way in which functions are passed through.
     Passing(PassReason),
-    /// Of what isolates the guest.
+    /// Of the guest's isolation.
     Isolation(IsolationReason),
-    /// Of cores and what runs on them.
+    /// Of cores and the threads on them.
     Cores(CoreReason),
     /// Of memory and huge pages.
     Memory(MemoryReason),
@@ -106,7 +106,7 @@ pub enum Because {
 }
 
 impl Because {
-    /// Returns what helps where it is why guests are not isolated.
+    /// Returns the remedy where it is why guests are not isolated.
     pub fn advice(&self, topology: &Topology) -> String {
         match self {
             Because::Isolation(why) => why.advice(topology),
@@ -225,8 +225,8 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// Whether it says what helps against another compromise, and is none itself: whether guests
-    /// that are not isolated trust each other.
+    /// Whether it is a remedy for another compromise, and is none itself: whether guests that are
+    /// not isolated trust each other.
     pub fn is_remedy(&self) -> bool {
         self.choice == Topic::Trust
     }

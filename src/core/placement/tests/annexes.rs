@@ -96,7 +96,7 @@ fn what_others_have_of_a_node_without_gpus_is_left_out_and_said() {
     // Of several sets the one with a complete share is taken.
     let two = plan_on(&host, &[small], &Request::for_gpus(2)).unwrap();
     assert_eq!((two.vcpus(), nodes(&host, &two)), (60, vec![2, 3]));
-    // With nothing left, the guest gets what its own node has.
+    // With nothing left, the guest gets the resources of its own node.
     let request = Request { vcpus: Some(30), ..Request::for_gpus(0) };
     let large = held("large", &plan_on(&host, &[], &request).unwrap());
     let none = plan_on(&host, &[large], &Request::for_gpus(8)).unwrap();

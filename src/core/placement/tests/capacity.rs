@@ -21,7 +21,7 @@ fn guests(host: &Topology, runs: &[(u32, u32)]) -> Vec<Held> {
     domains
 }
 
-/// What fits beside these domains, of guests with every default.
+/// The guests with every default that fit beside these domains.
 fn fits(host: &Topology, domains: &[Held]) -> Capacity {
     let occupancy = Occupancy { domains: domains.to_vec(), ..Occupancy::default() };
     capacity(host, &occupancy, &Request::for_gpus(0), &[])

@@ -405,7 +405,7 @@ fn isolated_cores_are_for_vcpus_and_the_others_for_helpers() {
     assert!(says(&share, "pcpus 4-7,12-15 are isolated", false));
     let few = plan_on(&host, &[], &vcpus(4)).unwrap();
     assert_eq!((pins(&few), few.emulator_pin.to_string()), (vec![6, 14, 7, 15], "0,8".into()));
-    // More than are isolated: what disturbs is still on the others.
+    // More than are isolated: threads that disturb are still on the others.
     let many = plan_on(&host, &[], &vcpus(12)).unwrap();
     assert!(says(&many, "are not isolated", true), "{:?}", many.reasons);
     assert!(!many.emulator_pin.intersects(&host.parts().isolated), "{}", many.emulator_pin);
@@ -456,7 +456,8 @@ fn cores_below_the_largest_l3_are_taken_on_request_and_named_in_any_case() {
     assert!(refused(&large(4), parts).contains("all L3 caches of this host have 32 MiB"));
 }
 
-/// AMD's "L3 as NUMA domain": a guest over several nodes of a package loses one core, not one of each.
+/// AMD's "L3 as NUMA domain": a guest over several nodes of a package loses one core, not one of
+/// each.
 #[test]
 fn nodes_that_are_l3_caches_have_one_core_for_helpers_together() {
     let slices = |l3| HostSpec { l3, ..HostSpec::even(4, 4, 64, 4) }.build();
@@ -472,7 +473,7 @@ fn nodes_that_are_l3_caches_have_one_core_for_helpers_together() {
     assert_ne!(helpers[0], helpers[2]);
     let plain = plan_on(&slices(2), &[], &four).unwrap();
     assert_eq!((plain.vcpu_pins.len(), plain.emulator_pin.len()), (4 * 6, 4 * 2));
-    // As many vCPUs as asked for, where only these fit.
+    // As many vCPUs as requested, where only these fit.
     let all = Request { vcpus: Some(28), ..Request::for_gpus(0) };
     assert_eq!(plan_on(&slices(4), &[], &all).unwrap().vcpu_pins.len(), 28);
 }

@@ -1,4 +1,4 @@
-//! Cores and memory that are short: what domains that are off yield, and who floats.
+//! Cores and memory that are short: those that domains that are off yield, and floating guests.
 
 use super::*;
 

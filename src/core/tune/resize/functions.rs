@@ -85,7 +85,7 @@ fn places(xml: &DomainXml) -> BTreeMap<String, (String, String)> {
     hostdevs.collect()
 }
 
-/// Holds a change against what must be so of it, and returns it.
+/// Checks a change against the rules for it, and returns it.
 fn agreed(
     xml: &DomainXml,
     topology: &Topology,

@@ -65,7 +65,7 @@ fn places(xml: &DomainXml) -> BTreeMap<String, (String, String)> {
     hostdevs.collect()
 }
 
-/// Changes the number, and holds the result against what must be so of it.
+/// Changes the number, and checks the result against the rules.
 fn changed(xml: &DomainXml, topology: &Topology, count: u32, what: &str) -> Option<DomainXml> {
     let tuned = with(xml, topology, count)?;
     let (own, has) = (gpus(xml, topology), gpus(&tuned.after, topology));

@@ -59,7 +59,7 @@ impl House {
         gpus_of(&self.guests[guest], &self.topology)
     }
 
-    /// Holds a plan against what must be so of it.
+    /// Checks a plan against the rules.
     fn judge(&self, changes: &[Resized<'_>], found: &Several, what: &str) {
         let once = |devices: Vec<Bdf>, at: &str| {
             let all: BTreeSet<Bdf> = devices.iter().copied().collect();
@@ -116,7 +116,7 @@ fn who_gets_fewer_makes_room_for_who_gets_more_and_for_new_ones() {
         let found = house.several(&changes, &[new]).unwrap();
         house.judge(&changes, &found, "the other one");
     }
-    // Nobody is promised what another one gets.
+    // No guest is promised resources that another one gets.
     let mut house = House::new("dgx-2");
     assert!(house.add(&sized(1, 16)));
     let changes = [house.with(0, GpuWish::Count(16))];

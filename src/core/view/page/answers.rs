@@ -30,7 +30,7 @@ pub(super) struct Standing {
 
 /// Tells guests apart from others, for [`shared_fabric`].
 pub(super) struct Others {
-    /// What each guest holds of devices.
+    /// The devices of each guest.
     all: Vec<Held>,
 }
 
@@ -221,7 +221,7 @@ impl Writer<'_, '_> {
         })
     }
 
-    /// What still fits, a line each.
+    /// The guests that still fit, a line each.
     fn told_fits(&self) -> Vec<String> {
         let Some(capacity) = self.page.fits else { return Vec::new() };
         let open = capacity.not_isolated().into_iter().map(|line| self.say(line));

@@ -8,7 +8,7 @@ use crate::words::count;
 pub struct Changed {
     /// The domain's name.
     pub name: String,
-    /// What changes, in words: `vcpupin: none -> core`.
+    /// The changes, in words: `vcpupin: none -> core`.
     pub items: Vec<String>,
     /// Changed parts with some lines around them.
     pub hunks: Vec<Vec<Line>>,

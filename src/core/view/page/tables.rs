@@ -1,4 +1,4 @@
-//! The tables of a page: guests, devices, distances, IOMMU groups, what still fits.
+//! The tables of a page: guests, devices, distances, IOMMU groups, capacity.
 
 use super::Writer;
 use super::answers::{Others, gpus, memory, partition, pins};
@@ -135,7 +135,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// What identifies devices, if it was asked for.
+    /// The identifiers of devices, if requested.
     fn serials(&self) -> BTreeMap<Bdf, String> {
         let topology = self.page.subject.topology;
         let mut all: BTreeMap<Bdf, Vec<String>> = BTreeMap::new();
@@ -260,7 +260,7 @@ impl Writer<'_, '_> {
         self.end_table();
     }
 
-    /// What still fits, what prevents more, and what would free it.
+    /// The guests that still fit, the obstacles to more, and their remedy.
     pub(super) fn capacity(&mut self) {
         let Some(capacity) = self.page.capacity else { return };
         self.section("capacity", "What still fits");

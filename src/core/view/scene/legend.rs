@@ -10,7 +10,7 @@ const ROW: u32 = 22;
 const COLUMNS: u32 = 4;
 const MOST: usize = 40;
 
-/// What an entry explains.
+/// The subject of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
     /// A guest, by its place.
@@ -19,13 +19,13 @@ pub enum Sign {
     Free,
     /// Parts in use by the host.
     Host,
-    /// What Fabric Manager has.
+    /// Devices of Fabric Manager.
     FabricManager,
     /// A pcpu that is isolated.
     Isolated,
     /// A pcpu that is offline.
     Offline,
-    /// What no guest can have.
+    /// Devices that no guest can have.
     Unusable,
     /// Parts that a planned guest would get.
     Planned,

@@ -27,7 +27,7 @@ pub struct PartitionRow {
     pub id: PartitionId,
     /// The guest that has it; none: it is active, and no guest of it is known.
     pub guest: Option<usize>,
-    /// What stands in front.
+    /// The text in front.
     pub label: String,
     /// A field for each GPU of the board.
     pub slots: Vec<Slot>,
@@ -51,9 +51,9 @@ pub struct Slot {
 /// GPUs with NVLinks to NVSwitches, which link each of them with every other.
 #[derive(Debug)]
 pub struct Board {
-    /// What stands in front.
+    /// The text in front.
     pub label: String,
-    /// Where that stands.
+    /// Its area.
     pub area: Area,
     /// The NVSwitches, as one bar below all GPUs.
     pub switches: (Area, String),

@@ -46,7 +46,7 @@ pub enum BridgeKind {
 pub struct Bridge {
     /// Its box.
     pub area: Area,
-    /// What it is.
+    /// Its kind.
     pub kind: BridgeKind,
     /// Its title.
     pub label: String,
@@ -205,7 +205,7 @@ impl<'a> Grown<'a> {
                 self.leaves(bdf).into_iter().map(|bdf| self.leaf(bdf)).collect(),
             ),
             Some(below) => {
-                // A function with others behind it stands among them.
+                // A function with others behind it is listed among them.
                 let own = self.devices.contains_key(&bdf).then(|| self.leaf(bdf));
                 let twigs = below.iter().map(|bdf| self.twig(*bdf, depth + 1));
                 Twig::Switch(self.kind(bdf), own.into_iter().chain(twigs).collect())

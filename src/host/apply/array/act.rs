@@ -85,8 +85,8 @@ fn is_member(device: &str, member: &str) -> bool {
     link.is_some_and(|link| link.exists())
 }
 
-/// Refuses a device that is not proven to be the array of this UUID: array names are assigned anew
-/// at each boot.
+/// Refuses a device that is not proven to be the array of this UUID: array names are reassigned at
+/// each boot.
 pub(super) fn prove(device: &str, uuid: &str) -> Result<(), ArrayError> {
     if uuid.is_empty() {
         return Err(ArrayError::Unproven { device: device.to_owned() });
@@ -241,7 +241,7 @@ pub(super) fn check(device: &str, wanted: &FileSystem) -> Result<(), ArrayError>
     Err(ArrayError::OtherContent { device: device.to_owned(), found, wanted: words(wanted) })
 }
 
-/// Returns what blkid finds on a device; none: nothing it knows. Needs permission to read the
+/// Returns blkid's findings on a device; `None` if it knows none. Needs permission to read the
 /// device.
 pub fn signature(device: &str) -> Result<Option<FileSystem>, CommandError> {
     let text = match output(&["blkid", "--probe", "--output", "export", device], MDADM_S) {

@@ -7,11 +7,11 @@
 //! apply, and the unit does it. Single functions, and all that are not GPUs, are bound by a unit
 //! before udev loads drivers; NVSwitches never by id, since those of a shared board belong to the
 //! host. The unit names ids and identities, so that it takes no other device that later appears at
-//! an address. What proves the identity of drives and NICs, the initramfs cannot read, so only the unit
-//! binds them. Drives are kept from every driver until then: the udev of the initramfs would assemble
-//! an array or volumes of a guest's drive, which is then in use. A drive of the host may be at that
-//! address by now, so one that the initramfs needs to find the root file system, or that no unit
-//! would compare, is released there.
+//! an address. The initramfs cannot read the identity of drives and NICs, so only the unit binds
+//! them. Drives are kept from every driver until then: the udev of the initramfs would assemble an
+//! array or volumes of a guest's drive, which is then in use. A drive of the host may be at that
+//! address now, so one that the initramfs needs to find the root file system, or that no unit would
+//! compare, is released there.
 
 use crate::apply::boot::{BootFile, listed, listing, unit, unit_word, wants};
 use crate::blockdev::refuse_used_function;
@@ -76,8 +76,9 @@ fn read_word(word: &str) -> Option<(Bdf, Option<DeviceIdentity>)> {
     }
 }
 
-/// Adds functions to those that are listed, with the identities that they report now. What is known
-/// of one that is listed already and is not seen to be another is kept: its driver may not have it.
+/// Adds functions to those that are listed, with the identities that they report now. The recorded
+/// identity of a listed function is kept unless it is seen to be another one: its driver may not
+/// have it.
 ///
 /// # Errors
 ///
@@ -141,8 +142,8 @@ pub fn all(
     Ok(all)
 }
 
-/// The listed drives that the initramfs keeps from every driver: those that the unit would bind, where
-/// a root file system that lacks its drive is noticed. The host uses none of them.
+/// The listed drives that the initramfs keeps from every driver: those that the unit would bind,
+/// where a root file system that lacks its drive is noticed. The host uses none of them.
 fn held_drives(root: &FsRoot, topology: &Topology, functions: &Listed) -> BTreeSet<Bdf> {
     if !root_needs_its_device(root) {
         return BTreeSet::new();
@@ -178,7 +179,7 @@ fn files(topology: &Topology, functions: &Listed, program: &str, by_id: bool) ->
     ]
 }
 
-/// What a script of the initramfs answers first (initramfs-tools(7)).
+/// The first answer of a script of the initramfs (initramfs-tools(7)).
 const PREREQS: &str = "case $1 in prereqs) exit 0 ;; esac\n";
 
 /// Returns the script of the initramfs that reserves these functions for vfio-pci, and the `held`
@@ -209,7 +210,7 @@ fn early(topology: &Topology, functions: &Listed, held: &BTreeSet<Bdf>) -> BootF
     (EARLY, Some(text))
 }
 
-/// What scripts of the initramfs begin with that release held drives: `release DIRECTORY` lets the
+/// The beginning of scripts of the initramfs that release held drives: `release DIRECTORY` lets the
 /// kernel choose a driver for one, if it is held.
 fn releasing() -> String {
     format!(
@@ -220,9 +221,9 @@ fn releasing() -> String {
     )
 }
 
-/// The rest of the script that initramfs-tools runs each second while it does not find the root file
-/// system: after ten, since drives take some to appear, and before mdadm starts an array without a
-/// drive that it lacks, which it does after twenty.
+/// The rest of the script that initramfs-tools runs each second while it does not find the root
+/// file system: after ten, since drives take some to appear, and before mdadm starts an array
+/// without a drive that it lacks, which it does after twenty.
 const MISSES_ROOT: &str = "count=0\n[ ! -e /run/gpuvm-boot ] || read -r count </run/gpuvm-boot\n\
     count=$((count + 1))\necho $count >/run/gpuvm-boot\n[ $count -ge 10 ] || exit 0\n\
     for at in /sys/bus/pci/devices/*; do release \"$at\"; done\n";
@@ -444,15 +445,15 @@ mod tests {
             assert!(done.status.success(), "{done:?}");
         }
 
-        /// What a function is reserved for.
+        /// The purpose for which a function is reserved.
         fn reserved(&self, bdf: Bdf) -> String {
             let at = self.dir.join("sys/bus/pci/devices").join(bdf.to_string());
             std::fs::read_to_string(at.join("driver_override")).unwrap().trim().to_owned()
         }
     }
 
-    /// A host that lists a drive and a NIC, and its initramfs. `root_at`: the number of the device of
-    /// its root file system.
+    /// A host that lists a drive and a NIC, and its initramfs. `root_at`: the number of the device
+    /// of its root file system.
     fn listing_a_drive<'a>(
         dir: &'a std::path::Path,
         host: &Topology,

@@ -13,7 +13,7 @@ use crate::discover::identity::{self, Patience, Present};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::{Binding, DeviceIdentity, Likeness};
 
-/// What became of a function.
+/// The fate of a function.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Done {
     /// It was bound to vfio-pci.
@@ -41,8 +41,8 @@ pub fn bind(
     .collect()
 }
 
-/// Hands a function over to the host's own driver if it is another one than recorded, or if only its
-/// driver reads what proves that it is not.
+/// Hands a function over to the host's own driver if it is another one than recorded, or if only
+/// its driver reads the proof that it is not.
 fn offer(binder: &Binder<'_>, bdf: Bdf, recorded: &DeviceIdentity) -> Result<(), BindError> {
     let Some(present) = identity::read(binder.root, bdf)? else { return Ok(()) };
     let is_offered = match recorded.likeness(&present.identity) {
@@ -56,7 +56,7 @@ fn offer(binder: &Binder<'_>, bdf: Bdf, recorded: &DeviceIdentity) -> Result<(),
     }
     let now = identity::read(binder.root, bdf)?;
     if let Some(module) = now.as_ref().and_then(Present::guid_module) {
-        // Without it the function is not proven, which is said.
+        // Without it the function is not proven, which is reported.
         let _ = binder.kernel.load(module);
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The error of a step on an array.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "array-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum ArrayError {
     /// A command failed.
     #[error("{0}")]
@@ -16,7 +16,7 @@ pub enum ArrayError {
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    /// A file is not what it was when the change was planned.
+    /// A file was changed since the change was planned.
     #[error("{} was changed by someone else in the meantime", path.display())]
     #[strum(to_string = "file-changed")]
     Changed { path: PathBuf },
@@ -27,7 +27,7 @@ pub enum ArrayError {
     #[error("{found}; this was not so when it was planned")]
     #[strum(to_string = "drive-changed")]
     Become { found: String },
-    /// Another array has the name by now.
+    /// Another array has the name now.
     #[error("{device} is now a different array: {seen}")]
     OtherArray {
         device: String,

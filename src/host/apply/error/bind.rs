@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The error of binding a function.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "driver-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum BindError {
     /// Reading the host's files failed.
     #[error(transparent)]

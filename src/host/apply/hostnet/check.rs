@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// address.
 const DISCARD: u16 = 9;
 
-/// What the host's network is to be.
+/// The planned network of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wanted {
@@ -106,7 +106,7 @@ impl Wanted {
         Ok(missing)
     }
 
-    /// Returns what is missing of the default route; none: nothing.
+    /// Returns the missing part of the default route; `None` if it is complete.
     fn gateway(&self, host: &HostNetwork) -> io::Result<Option<String>> {
         let by = self.bridge.as_ref().map_or(String::new(), |bridge| format!(" by {bridge}"));
         let ours = |link: &Option<String>| self.bridge.is_none() || *link == self.bridge;

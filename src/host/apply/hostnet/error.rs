@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The error of a change of the host's network.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "host-network-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum HostNetError {
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
@@ -18,7 +18,7 @@ pub enum HostNetError {
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
     Write(#[from] BindError),
-    /// A file is not what it was when the change was planned.
+    /// A file was changed since the change was planned.
     #[error("{} was changed by someone else in the meantime", path.display())]
     #[strum(to_string = "file-changed")]
     Changed { path: PathBuf },

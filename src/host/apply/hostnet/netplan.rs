@@ -36,7 +36,7 @@ pub struct Made {
     pub nm: Vec<String>,
 }
 
-/// Returns what netplan generates from the host's files and one more, given by name and text, which
+/// Returns netplan's output for the host's files and one more, given by name and text, which
 /// replaces a file of the same name.
 pub fn units(more: Option<(&str, &str)>) -> Result<Made, HostNetError> {
     let failed = |path: &Path| {

@@ -84,7 +84,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Waits until somebody confirms. Errors: nobody confirms in time, or somebody declines.
+/// Waits for the confirmation. Errors: it does not come in time, or is declined.
 pub(super) fn wait(
     bridge: &str,
     within_s: u64,

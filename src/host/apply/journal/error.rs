@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The error of a journal.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "journal-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum JournalError {
     /// The file system failed.
     #[error("journal {}: {source}", path.display())]
@@ -25,7 +25,7 @@ pub enum JournalError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What only that version knows, with its verb.
+        /// The step that only that version knows, with its verb.
         what: String,
     },
 }

@@ -30,9 +30,9 @@ pub struct Orphan {
 pub struct Damaged {
     /// Where it is.
     pub path: PathBuf,
-    /// What the change is, if its first line is readable.
+    /// The description of the change, if its first line is readable.
     pub change: Option<Change>,
-    /// What is wrong.
+    /// The fault.
     pub error: JournalError,
     /// Its file, locked where it could be opened.
     _file: Option<Flock<File>>,
@@ -53,7 +53,7 @@ impl Damaged {
         matches!(self.error, JournalError::Newer { .. })
     }
 
-    /// What ends the change, as a hint.
+    /// The command that ends the change, as a hint.
     pub fn hint(&self) -> &'static str {
         if self.is_newer() {
             "`recover` of the gpuvm that wrote it finishes or undoes the change: install that \
@@ -109,7 +109,7 @@ impl Orphan {
         Ok(orphans)
     }
 
-    /// Opens one; none while a run writes it, or if it is gone by now.
+    /// Opens one; `None` while a run writes it, or if it is gone.
     fn open(path: PathBuf) -> Result<Option<Orphan>, Box<Damaged>> {
         let damaged = |error, file, change| {
             Box::new(Damaged { path: path.clone(), change, error, _file: file })
@@ -155,7 +155,7 @@ impl Orphan {
         &self.journal.path
     }
 
-    /// The journal, to go on writing it.
+    /// The journal, to continue writing it.
     pub fn into_journal(self) -> Journal {
         self.journal
     }
@@ -192,9 +192,9 @@ fn begin(change: Change) -> Story {
     }
 }
 
-/// Reads a journal; none if not even the plan was written. A truncated last line was never
-/// completely on the disk, so what it would have announced has not begun. Errors: the line, from 1,
-/// and what is wrong with it.
+/// Reads a journal; `None` if not even the plan was written. A truncated last line was never
+/// completely on the disk, so the step that it announced has not begun. Errors: the line, from 1,
+/// and its fault.
 pub(super) fn read(text: &str) -> Result<Option<Story>, (usize, Wrong)> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut story: Option<Story> = None;
@@ -229,7 +229,7 @@ pub(super) fn read(text: &str) -> Result<Option<Story>, (usize, Wrong)> {
 }
 
 impl Story {
-    /// Adds a record that is not the first. Errors: what is wrong with it.
+    /// Adds a record that is not the first. Errors: its fault.
     fn add(&mut self, record: Record) -> Result<(), String> {
         let (number, progress) = match record {
             Record::Change(_) => return Ok(()),

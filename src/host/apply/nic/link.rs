@@ -14,7 +14,7 @@ use std::io;
 /// The error of reading or setting a network device.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "link-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LinkError {
     /// There is no such network device.
     #[error("network device {netdev} does not exist")]
@@ -84,7 +84,8 @@ pub fn delete(netdev: &str) -> Result<(), LinkError> {
     }
 }
 
-/// Returns what a PF allows a virtual function now; settings not reported by its driver are none.
+/// Returns the present permissions of a virtual function on its PF; settings not reported by its
+/// driver are `None`.
 pub fn guard(netdev: &str, vf: u32) -> Result<Guard, LinkError> {
     let asked = Asked { netdev, doing: "read its virtual functions".into() };
     let mut message = asked.message();
@@ -104,7 +105,7 @@ pub fn guard(netdev: &str, vf: u32) -> Result<Guard, LinkError> {
     Ok(guard)
 }
 
-/// Sets what a PF allows a virtual function, and reads it back.
+/// Sets the permissions of a virtual function on its PF, and reads them back.
 pub(super) fn set_guard(netdev: &str, vf: u32, wanted: Guard) -> Result<(), LinkError> {
     let trust = wanted.trust.map(|on| VfInfo::Trust(VfInfoTrust::new(vf, on)));
     let spoof = wanted.spoof.map(|on| VfInfo::SpoofCheck(VfInfoSpoofCheck::new(vf, on)));

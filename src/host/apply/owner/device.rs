@@ -27,8 +27,8 @@ nix::ioctl_readwrite_bad!(
 );
 
 /// Opens /dev/vfio/devices/NAME and binds it to an iommufd of our own. The kernel refuses one that
-/// another process has bound; opening it alone keeps nobody out. Binding resets the function, so it
-/// is only for one that nobody has.
+/// another process has bound; opening alone excludes no other process. Binding resets the function,
+/// so it is only for an unused one.
 pub(super) fn open(name: &str) -> Result<File, Errno> {
     let open = |path: &Path| {
         let opened = File::options().read(true).write(true).open(path);

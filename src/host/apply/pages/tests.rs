@@ -185,7 +185,7 @@ fn what_is_not_there_is_told() {
     let gib = MemSize::from_gib(1);
     let absent = PagesStep { page_kib: gib, ..step(2, 4) };
     assert_eq!(told(absent), "node 1 has no pool of 1 GiB pages");
-    // What is to go is gone.
+    // The device to be removed is gone.
     played.on(|pages| pages.undo(&absent)).unwrap();
     played.on(|pages| pages.perform(&PagesStep { node: NodeId(5), ..step(4, 2) })).unwrap();
     let changed = "node 1 has 2 pages of 2 MiB reserved; it had 3 when this was planned";

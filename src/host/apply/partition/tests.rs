@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 struct Fake {
     active: RefCell<BTreeSet<u32>>,
     calls: RefCell<Vec<String>>,
-    /// What calls return, by number: a code, and whether the change is made anyway.
+    /// The results of calls, by number: a code, and whether the change is made anyway.
     codes: Vec<(usize, i32, bool)>,
     /// The call from which it is unreachable.
     away_from: Cell<Option<usize>>,
@@ -220,8 +220,7 @@ fn what_is_not_free_is_refused_before_anything_is_begun() {
 #[test]
 fn in_use_is_success_where_the_list_says_active() {
     for code in [-7, -17] {
-        // Active although it was not before: somebody activated it in between, or the answer was
-        // lost.
+        // Active although it was not before: it was activated in between, or the answer was lost.
         let place = Place::new(&[]);
         let end = place.activate(&Fake { codes: vec![(1, code, true)], ..Fake::default() });
         end.result.unwrap();

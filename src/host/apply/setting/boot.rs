@@ -14,7 +14,7 @@ const PROC: &str = "proc/sys/";
 /// Values by path below the root.
 pub type Values = BTreeMap<String, String>;
 
-/// What our files set at boot.
+/// The values that our files set at boot.
 pub fn values(root: &FsRoot) -> Result<Values, FsError> {
     let mut all = Values::new();
     for line in root.read(SYSCTL)?.unwrap_or_default().lines() {

@@ -25,19 +25,19 @@ pub enum CheckStep {
     /// write to either.
     #[serde(rename = "compare-disk")]
     Compare(Comparison),
-    /// Refuses a disk that is not what it was when a guest was made with it: its guest has written
-    /// on it. Judged by its bytes alone.
+    /// Refuses a disk that has changed since a guest was made with it: its guest has written to it.
+    /// Judged by its bytes alone.
     #[serde(rename = "check-as-made")]
     AsMade {
         /// The domain that uses it.
         domain: String,
         /// The file.
         path: PathBuf,
-        /// What it was.
+        /// Its recorded state.
         made: MadeAs,
     },
-    /// Refuses a file that was copied if it was written since the change was planned, or somebody
-    /// has it open: a guest that ran between two copies has them of different times.
+    /// Refuses a file that was copied if it was written since the change was planned, or is open: a
+    /// guest that ran between two copies has them of different times.
     #[serde(rename = "check-source")]
     Source {
         /// The file.

@@ -46,8 +46,7 @@ pub enum DeviceStep {
     Reset {
         /// The function.
         bdf: Bdf,
-        /// Whether its guest is gone, so that a function that somebody else uses by now is left
-        /// alone.
+        /// Whether its guest is gone, so that a function that others use now is left alone.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
     },
@@ -109,7 +108,7 @@ impl Noun for DeviceStep {
 
     fn undo(&self, hypervisor: &dyn Hypervisor, _: &Proof<'_>) -> Result<(), StepError> {
         match self {
-            // Not by force: processes that have it open by now appeared since.
+            // Not by force: processes that have it open now appeared since.
             DeviceStep::Bind { bdf, was, .. } | DeviceStep::Release { bdf, was, .. } => {
                 match bind::on_this_machine(hypervisor, false, |binder| binder.set(*bdf, was)) {
                     // A function that is gone needs no undo.

@@ -65,7 +65,7 @@ pub enum DomainStep {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restarts: bool,
     },
-    /// Stops the vCPUs of a running domain, or lets those of a paused one go on.
+    /// Stops the vCPUs of a running domain, or resumes those of a paused one.
     #[serde(rename = "pause-domain")]
     Pause {
         /// Its name.

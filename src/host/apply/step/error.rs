@@ -22,7 +22,7 @@ use std::path::PathBuf;
 /// The error of a step or of its undo.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "step-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum StepError {
     /// The hypervisor failed.
     #[error("{0}")]
@@ -36,10 +36,10 @@ pub enum StepError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Bind(#[source] BindError),
-    /// What was to be taken, reset or released is in use by now, so it is left as it is.
+    /// The device to be taken, reset or released is in use now, so it is left as it is.
     #[error("{what} is in use by {by}")]
     InUse {
-        /// What it is: the address of a function.
+        /// The address of the function.
         what: String,
         by: String,
     },
@@ -54,12 +54,12 @@ pub enum StepError {
         path: PathBuf,
         by: String,
     },
-    /// It is unknown whether what was to be taken, reset or released is in use, so it is left as it
-    /// is.
+    /// It is unknown whether the device to be taken, reset or released is in use, so it is left as
+    /// it is.
     #[error("unknown whether {what} is in use: {why}")]
     #[strum(to_string = "use-unknown")]
     Untold {
-        /// What it is: the address of a function.
+        /// The address of the function.
         what: String,
         why: String,
     },
@@ -142,7 +142,7 @@ pub enum StepError {
     /// The guest has written on a disk that only the new definition has, so that stays.
     #[error("domain `{name}` keeps disk {}, on which it has written since", path.display())]
     WrittenSince { name: String, path: PathBuf },
-    /// Another domain has the name by now.
+    /// Another domain has the name now.
     #[error("domain `{name}` is now a different one: its UUID is {theirs}, not {uuid}")]
     OtherDomain {
         name: String,
@@ -151,7 +151,7 @@ pub enum StepError {
         /// The UUID of the existing domain.
         theirs: String,
     },
-    /// Something of the name exists, but it is not what the step made.
+    /// An object of the name exists, but it is not the step's product.
     #[error("{what} is not the one that was made: {why}")]
     #[strum(to_string = "not-made-here")]
     NotOurs { what: String, why: String },
@@ -172,7 +172,7 @@ pub enum StepError {
     /// A guest runs that this run has not started.
     #[error("domain `{name}` is running, and was not started by this change")]
     StartedSince { name: String },
-    /// A guest runs, and nobody has confirmed that it may be ended.
+    /// A guest runs, and ending it was not confirmed.
     #[error("domain `{name}` is running, and ending it was not confirmed")]
     NotConfirmed { name: String },
     /// A step was not tried, because one that may need it could not be undone.
@@ -181,7 +181,7 @@ pub enum StepError {
     /// A network's definition has changed since the plan.
     #[error("the definition of network `{name}` was changed by someone else in the meantime")]
     NetworkEdited { name: String },
-    /// A network is not what was planned.
+    /// A network differs from the plan.
     #[error("network `{name}` is not what was planned: {seen}")]
     OtherNetwork { name: String, seen: String },
     /// A volume is not as expected.
@@ -234,8 +234,8 @@ impl From<PartitionError> for StepError {
 }
 
 impl StepError {
-    /// Whether what was to be released or removed belongs to somebody else by now, or is not known
-    /// to be ours: it stays, and nothing is left to do.
+    /// Whether the object to be released or removed belongs to others now, or is not known to be
+    /// ours: it stays, and nothing is left to do.
     pub fn is_handed_over(&self) -> bool {
         use StepError::{Array, Edited, InUse, NotOurs, OtherDomain, Partition, WrittenSince};
         matches!(
@@ -246,7 +246,7 @@ impl StepError {
                 | Edited { .. }
                 | WrittenSince { .. }
                 | Array(ArrayError::Unproven { .. } | ArrayError::InitramfsOlder { .. })
-                // Others have it, or some of its GPUs, by now.
+                // Others have it, or some of its GPUs, now.
                 | Partition(PartitionError::Reassigned { .. } | PartitionError::Refused(_))
         )
     }
@@ -275,8 +275,8 @@ impl StepError {
         step.noun().is_needed_by_guest() || matches!(self, StepError::Hypervisor(_))
     }
 
-    /// Whether a step that releases a guest's resource is no longer needed: somebody else has that
-    /// by now, or bound it differently, or it is gone.
+    /// Whether a step that releases a guest's resource is no longer needed: others have it now, or
+    /// bound it differently, or it is gone.
     pub fn lets_be(&self, step: &Step) -> bool {
         let others = matches!(
             self,

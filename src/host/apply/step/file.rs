@@ -268,7 +268,7 @@ fn delete_bundle(step: &BundleStep, proof: &Proof<'_>) -> Result<(), StepError> 
     Ok(())
 }
 
-/// Removes an image that was made, unless it is in use as a disk by now.
+/// Removes an image that was made, unless it is in use as a disk now.
 fn delete_disk(
     path: &Path,
     hypervisor: &dyn Hypervisor,
@@ -287,7 +287,7 @@ fn delete_disk(
     Ok(())
 }
 
-/// Restores a file's previous text, unless somebody has written another since.
+/// Restores a file's previous text, unless others have written to it since.
 fn written<E: Into<StepError>>(
     path: &Path,
     text: Option<&str>,

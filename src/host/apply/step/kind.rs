@@ -56,7 +56,7 @@ impl Error for Known {
 }
 
 impl Kinds {
-    /// Reads a step without a name, which tells the names that documents have.
+    /// Reads a step without a name, for the list of names in documents.
     fn of<T: DeserializeOwned + Into<Step>>() -> Kinds {
         let unnamed = MapDeserializer::new([("step", "")].into_iter());
         let names = T::deserialize(unnamed).err().map_or(&[][..], |Known(names)| names);

@@ -45,7 +45,7 @@ pub enum LiveStep {
     AttachDevice {
         /// The domain's name.
         name: String,
-        /// What tells it from the guest's other devices.
+        /// Its identity among the guest's devices.
         device: Plugged,
         /// The device.
         xml: String,
@@ -55,7 +55,7 @@ pub enum LiveStep {
     DetachDevice {
         /// The domain's name.
         name: String,
-        /// What tells it from the guest's other devices.
+        /// Its identity among the guest's devices.
         device: Plugged,
         /// Time limit in seconds.
         wait_s: u64,

@@ -1,4 +1,4 @@
-//! What the steps of every noun have in common.
+//! The interface shared by the steps of every noun.
 
 use super::StepError;
 use crate::apply::Observer;
@@ -12,13 +12,13 @@ use std::fmt;
 /// A step of one noun. Methods without a comment are explained where [`Step`](super::Step) has
 /// them.
 pub(in crate::apply) trait Noun: fmt::Display {
-    /// Refuses a step whose product already exists, before it is recorded: what a journal records
-    /// as begun is ours.
+    /// Refuses a step whose product already exists, before it is recorded: products of steps that a
+    /// journal records as begun are ours.
     fn expects(&self, _hypervisor: &dyn Hypervisor) -> Result<(), StepError> {
         Ok(())
     }
 
-    /// Why it must not remove its subject; none: nobody needs it, or the step removes nothing.
+    /// Why it must not remove its subject; `None` if that is unused, or the step removes nothing.
     /// `later`: an interrupted run planned it, so the file may have been recreated since.
     fn stays(
         &self,
@@ -35,7 +35,7 @@ pub(in crate::apply) trait Noun: fmt::Display {
         ours: &mut Ours<'_>,
     ) -> Result<(), StepError>;
 
-    /// The identity of what it has made, as far as visible.
+    /// The identity of its product, as far as visible.
     fn made(&self, _hypervisor: &dyn Hypervisor) -> Option<Identity> {
         None
     }
@@ -63,7 +63,7 @@ pub(in crate::apply) trait Noun: fmt::Display {
         false
     }
 
-    /// Beside what is final.
+    /// Besides the steps that are final.
     fn takes_away(&self) -> bool {
         false
     }
@@ -73,7 +73,7 @@ pub(in crate::apply) trait Noun: fmt::Display {
         false
     }
 
-    /// Beside what is of the host.
+    /// Besides the steps on the host.
     fn is_of_machine(&self) -> bool {
         false
     }
@@ -82,8 +82,8 @@ pub(in crate::apply) trait Noun: fmt::Display {
         false
     }
 
-    /// Whether the steps before it must not be undone if it could not be: a guest that may run
-    /// uses what they made.
+    /// Whether the steps before it must not be undone if it could not be: a guest that may run uses
+    /// their products.
     fn is_needed_by_guest(&self) -> bool {
         false
     }

@@ -25,8 +25,8 @@ pub enum PartitionChange {
 }
 
 impl PartitionChange {
-    /// The step that reverts it; none: its guest is off, and its next start activates what it needs
-    /// then.
+    /// The step that reverts it; `None` if its guest is off: its next start activates the partition
+    /// that it needs then.
     pub(super) fn reversed(&self) -> Option<PartitionChange> {
         match self {
             PartitionChange::Activate(step) => Some(PartitionChange::Deactivate(step.clone())),

@@ -1,6 +1,6 @@
-//! Snapshots of domains that are off: made, reverted to, deleted. Which one it is, is told by its
-//! name and the time of its making; one that is to be deleted again by the mark of the step that
-//! made it, too.
+//! Snapshots of domains that are off: made, reverted to, deleted. A snapshot is identified by its
+//! name and creation time; one that is to be deleted again also by the mark of the step that made
+//! it.
 
 use super::StepError;
 use super::noun::{Noun, Ours};
@@ -116,8 +116,8 @@ impl Noun for SnapshotStep {
                 }
                 let name = &of.name;
                 hypervisor.revert_snapshot(name, &of.snapshot)?;
-                // libvirt goes back to the definition of that time, with devices that others may
-                // have by now.
+                // libvirt restores the definition of that time, with devices that others may have
+                // now.
                 if hypervisor.xml(name, XmlOf::Inactive)? != *xml {
                     hypervisor.define(xml)?;
                 }
@@ -173,7 +173,7 @@ impl fmt::Display for SnapshotStep {
     }
 }
 
-/// What gpuvm says of a snapshot that it makes.
+/// The description of gpuvm's own snapshots.
 const MAKER: &str = "gpuvm";
 
 /// The description of the snapshot that a step makes.
@@ -181,7 +181,7 @@ fn description(mark: &Mark) -> String {
     mark.token().map_or_else(|| MAKER.to_owned(), |token| format!("{MAKER} {token}"))
 }
 
-/// Whether gpuvm made a snapshot, or somebody else one of its name.
+/// Whether gpuvm made a snapshot, not another tool one of its name.
 pub fn is_by_gpuvm(snapshot: &Snapshot) -> bool {
     let maker = snapshot.description.as_deref().and_then(|text| text.split(' ').next());
     maker == Some(MAKER)
@@ -197,7 +197,7 @@ fn named(
     Ok(all.into_iter().find(|known| known.name == snapshot))
 }
 
-/// The error of a snapshot that is another one by now, or gone.
+/// The error of a snapshot that was replaced or is gone.
 fn other(domain: &str, snapshot: &str, is_there: bool) -> StepError {
     let what = format!("snapshot `{snapshot}` of domain `{domain}`");
     let why = if is_there { "it was recreated since" } else { "it is gone" };
@@ -220,8 +220,8 @@ fn disk_states(xml: &str, hypervisor: &dyn Hypervisor) -> Vec<DiskState> {
     xml.disks().filter_map(path_of).filter_map(|path| DiskState::at(Path::new(&path))).collect()
 }
 
-/// Why a snapshot is another one by now, or gone, if an interrupted run (`later`) planned the step:
-/// it may be done, and its snapshot gone. None: it is there.
+/// Why a snapshot was replaced or is gone, if an interrupted run (`later`) planned the step: it may
+/// be done, and its snapshot gone. `None` if it exists.
 fn gone(
     of: &MadeSnapshot,
     later: bool,

@@ -39,7 +39,7 @@ pub enum VolumeStep {
     Make {
         /// Its pool.
         pool: String,
-        /// What it is to be.
+        /// The planned volume.
         volume: NewVolume,
         /// The volume whose content it gets; none: it is blank.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +118,7 @@ impl VolumeStep {
             return Err(refused(HypervisorErrorKind::Exists, self, message).into());
         }
         if let Some(path) = volume_place(pool, name, hypervisor)? {
-            // Where libvirt cannot make the volume, it deletes what is there.
+            // Where libvirt cannot make the volume, it deletes an existing file.
             disk::absent(&path)?;
         }
         Ok(())
@@ -266,7 +266,7 @@ fn fill(
     })
 }
 
-/// Undefines a pool that was made, unless somebody else has a volume in it by now.
+/// Undefines a pool that was made, unless others have a volume in it now.
 fn forget_pool(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -278,7 +278,7 @@ fn forget_pool(
         return not_ours(format!("pool `{name}`"), "its UUID is another");
     }
     let pools = storage.pools()?;
-    // An inactive pool cannot be listed, and nobody can create volumes in it either.
+    // An inactive pool cannot be listed, and no volumes can be created in it either.
     let is_active = pools.iter().any(|pool| pool.name == name && pool.active);
     if is_active && let Some(volume) = storage.volumes(name)?.first() {
         let (what, by) = (format!("pool `{name}`"), format!("volume `{}`", volume.name));

@@ -183,7 +183,7 @@ fn a_failed_change_that_is_undone_leaves_no_journal() {
     let journal = Some(begin(&fake));
     apply(&create(dir.path()), &fake, &mut Watch::default(), journal).unwrap_err();
     assert_eq!((files(dir.path()), files(&journals)), (1, 0));
-    // The undefine that undoes the define fails, too: the journal stays, and knows what is left.
+    // The undefine that undoes the define fails, too: the journal stays, and names the remains.
     let fake = Fake { fails: vec![1, 2], ..Fake::default() };
     let journal = Some(begin(&fake));
     let error = apply(&create(dir.path()), &fake, &mut Watch::default(), journal).unwrap_err();

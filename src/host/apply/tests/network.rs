@@ -113,7 +113,7 @@ fn make() -> Vec<Step> {
     ])
 }
 
-/// The steps that make it anew with another MTU.
+/// The steps that recreate it with another MTU.
 fn change() -> Vec<Step> {
     steps([
         NetworkStep::Stop { name: n() },

@@ -23,7 +23,7 @@ pub enum Sets {
         runs: &'static [Run],
         /// Fabric Manager's list.
         shared: &'static Shared,
-        /// The default model if the host does not tell.
+        /// The default model if the host does not report it.
         usual: FabricModel,
     },
 }
@@ -236,7 +236,7 @@ mod tests {
                 let times = ids.len() / most;
                 let each = (1..=u32::try_from(most).unwrap()).flat_map(|id| vec![id; times]);
                 assert_eq!(ids, each.collect::<Vec<_>>(), "{} size {size}", board.name);
-                // Sets of 8 stand once per board, and once or twice across boards.
+                // Sets of 8 are listed once per board, and once or twice across boards.
                 let whole = if board.gpus_in_list() == 16 && size == 8 { 2..=3 } else { 1..=1 };
                 assert!(whole.contains(&times), "{} size {size}: {times}", board.name);
             }

@@ -243,7 +243,7 @@ impl<'a> Census<'a> {
         Some(slots)
     }
 
-    /// Returns what is above a GPU, outermost first: package, then each bridge.
+    /// Returns the ancestors of a GPU, outermost first: package, then each bridge.
     fn near(&self, device: &PciDevice) -> Vec<u64> {
         let package = self.package(device).map_or(u64::MAX, u64::from);
         let number = |bdf: Bdf| {
@@ -253,7 +253,7 @@ impl<'a> Census<'a> {
         std::iter::once(package).chain(self.bridges(device).into_iter().map(number)).collect()
     }
 
-    /// Describes what is missing from `count` boards if `gpus` respond.
+    /// Describes the parts missing from `count` boards if `gpus` respond.
     fn missing(&self, gpus: usize, board: &Board, count: usize) -> Vec<String> {
         let mut missing = Vec::new();
         for (kind, dead) in [("GPU", &self.dead_gpus), ("NVSwitch", &self.dead_switches)] {

@@ -55,7 +55,7 @@ pub struct Read {
     pub by: String,
     /// Why NVML did not answer, for the user.
     pub note: Option<String>,
-    /// Why the stored file is not used, with what helps.
+    /// Why the stored file is not used, with the remedy.
     pub unread: Option<String>,
 }
 
@@ -110,12 +110,12 @@ fn stored(root: &FsRoot) -> Result<Vec<Kept>, FsError> {
     Ok(file.map(|file| file.gpus).unwrap_or_default())
 }
 
-/// Refuses a stored file that cannot be read: a newer gpuvm's, or somebody else's.
+/// Refuses a stored file that cannot be read: a newer gpuvm's, or one of others.
 pub fn refuse_foreign(root: &FsRoot) -> Result<(), FsError> {
     stored(root).map(drop)
 }
 
-/// Returns what is said of a stored file that is not used, with what helps.
+/// Returns the message about a stored file that is not used, with its remedy.
 fn unread(root: &FsRoot, why: &str) -> String {
     let shown = root.shown(PATH);
     let file = word(&shown);
@@ -148,7 +148,7 @@ fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsEr
 /// A query in progress.
 pub struct Begun {
     kept: Vec<Kept>,
-    /// Why the stored file is not used, with what helps.
+    /// Why the stored file is not used, with the remedy.
     unread: Option<String>,
     /// GPUs to query from NVML.
     pub unknown: Vec<Bdf>,
@@ -344,7 +344,7 @@ mod tests {
         Bdf::new(0, bus, 0, 0).unwrap()
     }
 
-    /// What was read of a GPU.
+    /// The facts read of a GPU.
     fn gpu(bus: u8, direct: &[(u8, u32)], switched: u32) -> GpuLinks {
         let direct = direct.iter().map(|(bus, links)| (bdf(*bus), *links)).collect();
         GpuLinks { bdf: bdf(bus), direct, switched }

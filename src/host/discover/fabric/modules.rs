@@ -39,7 +39,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is known of a host's module ids.
+/// The known module ids of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Modules {
     /// Module id by address, with its source.
@@ -109,7 +109,7 @@ impl Modules {
     }
 }
 
-/// Returns what helps where an error is about the admin's file; none: it is about another.
+/// Returns the remedy where an error is about the admin's file; `None`: it is about another.
 pub fn hint(error: &FsError) -> Option<String> {
     let (FsError::Malformed { path, .. } | FsError::NotText { path, .. }) = error else {
         return None;

@@ -7,7 +7,7 @@ use gpuvm_core::topology::Topology;
 const PLACES: [&str; 4] = ["etc", "usr/local/bin", "usr/local/sbin", "usr/local/lib/systemd"];
 /// The register, as `setpci` names it.
 const NAMES: [&[u8]; 2] = [b"ECAP_ACS", b"ecap_acs"];
-/// The most directories and files that are looked at, and how deep.
+/// The most directories and files that are examined, and the greatest depth.
 const MOST: usize = 20_000;
 /// See [`MOST`].
 const DEPTH: usize = 8;

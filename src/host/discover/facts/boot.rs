@@ -1,5 +1,6 @@
-//! What decides at boot which driver gets a GPU: files of modprobe, module lists, kernel arguments,
-//! the initramfs; and how arguments and initramfs are changed on this distribution.
+//! The configuration that decides at boot which driver gets a GPU: files of modprobe, module lists,
+//! kernel arguments, the initramfs; and how arguments and initramfs are changed on this
+//! distribution.
 
 use super::{lines, text};
 use crate::discover::isolation::option_files;
@@ -11,10 +12,11 @@ const LISTS: [&str; 2] = ["etc/modules", "etc/initramfs-tools/modules"];
 const LIST_DIRS: [&str; 2] = ["etc/modules-load.d", "etc/dracut.conf.d"];
 /// Where initramfs-tools has the scripts that run before udev.
 pub const SCRIPTS: &str = "etc/initramfs-tools/scripts/init-top";
-/// Our script of the initramfs: `driver_override` keeps a driver that is in it, too, from a function.
+/// Our script of the initramfs: `driver_override` keeps a driver that is in it, too, from a
+/// function.
 pub const EARLY: &str = "etc/initramfs-tools/scripts/init-top/gpuvm-vfio";
-/// Our scripts of the initramfs that release drives which [`EARLY`] holds: where the root file system
-/// is not found, and where nothing else would release them.
+/// Our scripts of the initramfs that release drives which [`EARLY`] holds: where the root file
+/// system is not found, and where nothing else would release them.
 pub const RELEASE: [&str; 2] = [
     "etc/initramfs-tools/scripts/local-block/gpuvm-vfio",
     "etc/initramfs-tools/scripts/init-bottom/gpuvm-vfio",
@@ -22,7 +24,7 @@ pub const RELEASE: [&str; 2] = [
 /// A module that was joined with another one.
 const VIRQFD: &str = "vfio_virqfd";
 
-/// Reads what binds drivers at boot; none where there is nothing to read.
+/// Reads the configuration that binds drivers at boot; `None` if there is nothing to read.
 pub(super) fn drivers(root: &FsRoot, topology: &Topology) -> Result<Option<BootDrivers>, FsError> {
     let mut drivers = BootDrivers::default();
     let mut is_known = arguments(&topology.machine().kernel_arguments, &mut drivers);
@@ -111,8 +113,8 @@ fn option(line: &str, path: &str, drivers: &mut BootDrivers) {
     }
 }
 
-/// Returns the initramfs of a kernel, and what it has an older copy of: a file with ids, our script,
-/// or the directory of scripts, from which one was taken.
+/// Returns the initramfs of a kernel, and the file of which it has an older copy: a file with ids,
+/// our script, or the directory of scripts, from which one was taken.
 fn stale(root: &FsRoot, release: &str, drivers: &BootDrivers) -> Option<(String, String)> {
     let images = [
         format!("boot/initrd.img-{release}"),

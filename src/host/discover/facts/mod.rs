@@ -1,6 +1,6 @@
-//! The facts that `host doctor` looks at beside the topology: power and reset of GPUs, what the
-//! console keeps, what binds drivers at boot, units, kernel settings. What is missing stays unknown;
-//! what cannot be read is unknown, too, with the reason. Judges nothing.
+//! The facts that `host doctor` examines beside the topology: power and reset of GPUs, devices kept
+//! by the console, bindings at boot, units, kernel settings. Missing and unreadable facts stay
+//! unknown, the latter with the reason. Judges nothing.
 
 mod acs;
 pub mod boot;
@@ -53,7 +53,7 @@ pub fn read(root: &FsRoot, topology: &Topology) -> Facts {
     facts
 }
 
-/// Reads of a host only what every guest needs: KVM, libvirt, QEMU, firmware.
+/// Reads only the host's requirements of every guest: KVM, libvirt, QEMU, firmware.
 pub fn read_needs(root: &FsRoot) -> Facts {
     let mut reader = Reader { root, unread: BTreeMap::new() };
     let mut facts = needs(&mut reader);
@@ -74,7 +74,7 @@ fn needs(reader: &mut Reader<'_>) -> Facts {
 /// A host whose unreadable files are remembered.
 struct Reader<'r> {
     root: &'r FsRoot,
-    /// What could not be read, with the reason.
+    /// Facts that could not be read, with the reason.
     unread: BTreeMap<String, String>,
 }
 
@@ -128,7 +128,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', ';']))
 }
 
-/// Reads which IOMMU groups map strictly, and what of the groups cannot be read.
+/// Reads which IOMMU groups map strictly, and the unreadable parts.
 fn groups(reader: &mut Reader<'_>, topology: &Topology, facts: &mut Facts) {
     // The topology has these; here it counts why it has not.
     let known = super::groups_of(topology.parts());

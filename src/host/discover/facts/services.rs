@@ -43,7 +43,7 @@ pub(super) fn running(root: &FsRoot) -> Result<Option<Vec<String>>, FsError> {
     Ok((!pids.is_empty()).then_some(found))
 }
 
-/// Reads what an admin has changed in the units of libvirt's daemons; none where there are no units.
+/// Reads an admin's changes in the units of libvirt's daemons; `None` if there are no units.
 pub(super) fn daemon_units(root: &FsRoot) -> Result<Option<Vec<DaemonUnit>>, FsError> {
     if !UNITS.iter().any(|dir| root.exists(dir)) {
         return Ok(None);
@@ -91,8 +91,8 @@ fn daemon(root: &FsRoot, unit: &str, files: &[String]) -> Result<Option<DaemonUn
             }
         }
     }
-    // libvirt's own units, and an admin's whole copies of them, have a small limit, which its daemon
-    // raises for guests.
+    // libvirt's own units, and an admin's whole copies of them, have a small limit, which its
+    // daemon raises for guests.
     let memlock = memlock.filter(|(_, path)| path.starts_with("etc/") && path.contains(".d/"));
     let without = allowed.and_then(|(list, path)| {
         let missing = NEEDED.iter().filter(|needed| !list.iter().any(|one| one == *needed));
@@ -119,7 +119,8 @@ fn bounded(before: Option<Vec<String>>, value: &str) -> Vec<String> {
     }
 }
 
-/// Reads a limit: `infinity`, bytes, or with a suffix to the base 1024; of `soft:hard` the hard one.
+/// Reads a limit: `infinity`, bytes, or with a suffix to the base 1024; of `soft:hard` the hard
+/// one.
 fn limit(text: &str) -> Option<u64> {
     let text = text.rsplit(':').next()?.trim();
     if text.is_empty() || text == "infinity" {

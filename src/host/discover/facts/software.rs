@@ -1,4 +1,4 @@
-//! What every guest needs of its host: KVM, libvirt's daemon, QEMU, UEFI firmware.
+//! Requirements of every guest on its host: KVM, libvirt's daemon, QEMU, UEFI firmware.
 
 use super::text;
 use crate::fsroot::{FsError, FsRoot};
@@ -55,7 +55,7 @@ pub(super) fn kvm(root: &FsRoot) -> Option<bool> {
     root.exists("dev").then(|| root.exists(KVM))
 }
 
-/// Reads what the processors are; none where their flags are not known.
+/// Reads the kind of processors; `None` if their flags are not known.
 pub(super) fn platform(root: &FsRoot) -> Result<Option<Platform>, FsError> {
     let text = root.read_head("proc/cpuinfo")?.unwrap_or_default();
     let flags = text.lines().find_map(|line| {

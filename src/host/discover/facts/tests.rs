@@ -1,4 +1,4 @@
-//! Facts from files, and what is unknown where these are damaged.
+//! Facts from files, and the facts left unknown where these are damaged.
 
 use super::*;
 use gpuvm_core::topology::facts::AddressRange;

@@ -15,7 +15,7 @@ fn gpu(slot: usize, driver: &str) -> PciDevice {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What the driver reports of a GPU with this UUID.
+/// The driver's report of a GPU with this UUID.
 fn card(slot: usize, uuid: Option<&str>) -> (Bdf, Card) {
     let card = Card { uuid: uuid.map(str::to_owned), is_excluded: false };
     (SLOTS[slot].parse().unwrap(), card)
@@ -31,7 +31,7 @@ fn findings() -> Vec<HealthFinding> {
     judge(Some(&reading), &[])
 }
 
-/// What is known in a boot: entries, cards.
+/// The known health in a boot: entries, cards.
 fn known(boot: &str, entries: &[Remembered], cards: &[(Bdf, Card)]) -> Known {
     Known {
         entries: entries.to_vec(),

@@ -6,7 +6,7 @@ use gpuvm_core::topology::TopologyError;
 /// The error of a text that is not a usable lstopo record.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "lstopo-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages describe the fields.
 pub enum LstopoError {
     /// Longer than any host's.
     #[error("lstopo record of {bytes} bytes; at most {most} are read")]
@@ -38,7 +38,7 @@ pub enum LstopoError {
     /// hwloc refuses it.
     #[error("hwloc does not accept the record: {reason}")]
     Hwloc { reason: String },
-    /// An id above what a host can have.
+    /// An id above a host's limit.
     #[error("{kind} set of {owner} is unbounded or above {max}", max = MAX_ID)]
     Set { kind: &'static str, owner: &'static str },
     /// The objects contradict each other.

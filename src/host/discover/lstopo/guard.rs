@@ -1,5 +1,5 @@
 //! Validates an lstopo XML before hwloc parses it: its form, format version, and the sizes and
-//! depths that hwloc would trust. It does not know what the objects mean.
+//! depths that hwloc would trust. It does not know the meaning of the objects.
 
 use super::LstopoError;
 use gpuvm_core::cpuset::MAX_ID;

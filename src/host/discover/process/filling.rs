@@ -1,5 +1,5 @@
-//! Progress of preallocating a starting guest's memory: what QEMU's command line requests, and what
-//! the process has by now.
+//! Progress of preallocating a starting guest's memory: the size in QEMU's command line, and the
+//! process's present memory.
 
 use super::all;
 use crate::discover::hugetlb;

@@ -70,7 +70,7 @@ impl Agents {
         // It is abandoned on a timeout, and ends with the answer or with the program.
         std::thread::spawn(move || {
             let agent = sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT;
-            // After a timeout nobody receives this.
+            // After a timeout there is no receiver.
             let _ = tell.send(domain.interface_addresses(agent, 0).unwrap_or_default());
         });
         let interfaces = told.recv_timeout(AGENT_WAIT).unwrap_or_default();

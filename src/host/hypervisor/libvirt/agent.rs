@@ -18,7 +18,7 @@ const LIBRARY: &str = "libvirt-qemu.so.0";
 type AgentCommand = unsafe extern "C" fn(virDomainPtr, *const c_char, c_int, c_uint) -> *mut c_char;
 
 unsafe extern "C" {
-    /// Frees what the C library has allocated.
+    /// Frees memory that the C library has allocated.
     fn free(memory: *mut c_void);
 }
 

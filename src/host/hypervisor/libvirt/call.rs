@@ -14,7 +14,7 @@ use virt::error::{Error, ErrorNumber};
 /// The duration from which a read is traced as `INFO`.
 const LONG: Duration = Duration::from_secs(1);
 
-/// What a call does, and whether it should be short.
+/// The kind of a call, and whether it should be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     /// It reads.
@@ -23,11 +23,11 @@ pub(super) enum Call {
     Changes,
     /// It changes and may take as long as it takes: memory is filled, or a disk copied.
     Works,
-    /// It reads, and waits for somebody else, or for much data.
+    /// It reads, and waits for others, or for much data.
     Waits,
 }
 
-/// Why a call failed, without what it was to do.
+/// Why a call failed, without its operation.
 #[derive(Debug)]
 pub(super) enum Failed {
     /// By libvirt.
@@ -153,8 +153,8 @@ pub(super) fn is_unsupported(error: &Error) -> bool {
     }
 }
 
-/// Classifies an error by what the caller can do. libvirt gives a number, but many causes share
-/// one, so its text counts, too.
+/// Classifies an error by the caller's remedy. libvirt gives a number, but many causes share one,
+/// so its text counts, too.
 fn kind(code: Option<ErrorNumber>, message: &str) -> HypervisorErrorKind {
     use ErrorNumber as N;
     use HypervisorErrorKind as K;

@@ -18,8 +18,8 @@ use virt::domain::{Domain, DomainState as State};
 use virt::error::{Error, ErrorNumber};
 use virt::sys;
 
-/// Definitions that are asked for at a time: one less than the questions of one client at which a
-/// daemon writes a warning to its log (`max_client_requests`).
+/// Definitions that are requested at a time: one less than the number of requests of one client at
+/// which a daemon writes a warning to its log (`max_client_requests`).
 const AT_ONCE: usize = 4;
 /// The duration from which a define took longer than libvirt alone needs.
 const LONG_DEFINE: Duration = Duration::from_secs(2);
@@ -110,7 +110,7 @@ impl Domains for Libvirt {
         call(Changes, format_args!("rename domain `{name}` to `{to}`"), || {
             let domain = self.find_to_change(name)?;
             let renamed = domain.rename(to, 0);
-            // What was listed is found by its name.
+            // Listed domains are found by name.
             self.seen.borrow_mut().clear();
             Ok(renamed?)
         })
@@ -167,8 +167,9 @@ impl Libvirt {
     fn list(&self) -> Result<Vec<DomainSummary>, Failed> {
         let list = |flags| self.connection().list_all_domains(flags);
         let all = list(0)?;
-        // Whether a domain is active comes with the list. What more is to be told of active ones is
-        // asked of all at once, and only those that neither run nor are off are asked one by one.
+        // Whether a domain is active comes with the list. Further facts about active ones are
+        // queried for all at once, and only those that neither run nor are off are queried one by
+        // one.
         let named = |flags| -> Result<BTreeSet<String>, Error> {
             Ok(list(flags)?.iter().filter_map(|domain| domain.uuid_string().ok()).collect())
         };
@@ -214,7 +215,7 @@ impl Libvirt {
         };
         let asked: Vec<Option<(Domain, u32)>> = wanted.iter().map(listed).collect();
         let next = AtomicUsize::new(0);
-        // The calling thread takes what these read.
+        // The calling thread takes the values that these read.
         let read = |tell: mpsc::Sender<(usize, Option<String>)>| {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
@@ -287,7 +288,7 @@ fn saved_state(name: &str) -> Kept {
     Kept { what: "a saved state".into(), hint, starts: true }
 }
 
-/// What is read of all active domains at once, by UUID.
+/// Facts about all active domains, read at once, by UUID.
 #[derive(Default)]
 struct Known {
     running: BTreeSet<String>,
@@ -318,7 +319,7 @@ fn summary(domain: &Domain) -> Result<DomainSummary, Error> {
     Ok(DomainSummary { name, uuid, state, persistent })
 }
 
-/// The state of a domain. Only libvirt's own flag tells whether it is active and holds its devices.
+/// The state of a domain. Only libvirt's own flag shows whether it is active and holds its devices.
 fn state(domain: &Domain) -> Result<DomainState, Error> {
     if !domain.is_active()? {
         return Ok(DomainState::ShutOff);

@@ -141,7 +141,7 @@ impl Document {
 pub(super) enum Given {
     /// This long ago.
     Ago(Duration),
-    /// With an infinite lease, whose end does not tell.
+    /// With an infinite lease, whose end gives no age.
     ForEver,
 }
 

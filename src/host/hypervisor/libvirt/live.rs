@@ -17,7 +17,7 @@ use virt::sys;
 /// process this is seen a moment after libvirt reported that the domain does not run.
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// Changes what runs, and not the definition of the next start.
+/// Changes the running domain, and not the definition of the next start.
 const LIVE: u32 = sys::VIR_DOMAIN_AFFECT_LIVE;
 
 /// `VIR_DOMAIN_BLOCK_RESIZE_EXTEND`, which the binding does not have.

@@ -1,4 +1,4 @@
-//! The machine of a connection, and what guests can have on it.
+//! The machine of a connection, and the abilities of guests on it.
 
 use super::super::kvm::{Node, closed};
 use super::super::machine::{self, Identity, Machine, SYSTEM_LOGS, Told, decide};

@@ -7,8 +7,8 @@ use super::call::{Failed, is_unsupported};
 use gpuvm_core::bdf::Bdf;
 use serde::Deserialize;
 
-/// Returns the networks that hand out virtual functions, also those that do not run: their functions
-/// are theirs when they do.
+/// Returns the networks that hand out virtual functions, also those that do not run: their
+/// functions are theirs when they do.
 pub(super) fn vf_pools(libvirt: &Libvirt) -> Result<Vec<VfPool>, Failed> {
     let networks = match libvirt.connection().list_all_networks(0) {
         Err(e) if is_unsupported(&e) => return Ok(Vec::new()),

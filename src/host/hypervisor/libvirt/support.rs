@@ -22,7 +22,7 @@ struct Devices {
     hostdev: Hostdev,
 }
 
-/// What a passed-through device can have.
+/// The options of a passed-through device.
 #[derive(Debug, Default, Deserialize)]
 struct Hostdev {
     #[serde(default, rename = "enum")]
@@ -54,14 +54,14 @@ struct ValueList {
     values: Vec<String>,
 }
 
-/// Why libvirt does not say what guests can have.
+/// Why libvirt does not report the abilities of guests.
 struct Refused {
     why: String,
     /// Whether the caller may not ask.
     is_denied: bool,
 }
 
-/// What libvirt says of the guests that it can run.
+/// libvirt's report of the guests that it can run.
 pub(super) struct Supported {
     pub(super) support: GuestSupport,
     /// Why KVM cannot be used; none: it can, or QEMU is missing.
@@ -82,8 +82,8 @@ fn capabilities(connection: &Connect, virt: &str) -> Result<Capabilities, Refuse
     read.map_err(|error| Refused { why: error.to_string(), is_denied: false })
 }
 
-/// Why guests of a kind cannot have this machine type; none: they can, or nobody may ask. Where
-/// there is no KVM, emulation is asked, which has the same.
+/// Why guests of a kind cannot have this machine type; `None` if they can, or the query is not
+/// permitted. Without KVM, the query is about emulation, which has the same types.
 pub(super) fn refuses_machine(connection: &Connect, machine: &str, virt: &str) -> Option<String> {
     let ask = |virt| connection.domain_capabilities(None, None, Some(machine), Some(virt), 0);
     let error = ask(virt).or_else(|_| ask("qemu")).err()?;
@@ -91,10 +91,11 @@ pub(super) fn refuses_machine(connection: &Connect, machine: &str, virt: &str) -
     is_it.then(|| error.message().trim().replace('\n', "; "))
 }
 
-/// Asks which guests it can run; none: who asks is not told. Emulation works without KVM.
+/// Asks which guests it can run; `None`: the caller has no permission to ask. Emulation works
+/// without KVM.
 pub(super) fn supported(connection: &Connect) -> Option<Supported> {
     let kvm = capabilities(connection, "kvm");
-    // Who may only look is not told.
+    // A read-only connection gets no answer.
     if kvm.as_ref().is_err_and(|refused| refused.is_denied) {
         return None;
     }
@@ -112,7 +113,8 @@ pub(super) fn supported(connection: &Connect) -> Option<Supported> {
     Some(Supported { support, no_kvm: kvm.err().map(|refused| refused.why) })
 }
 
-/// Whether it offers iommufd for functions of the host; none: it does not say what guests can have.
+/// Whether it offers iommufd for functions of the host; `None`: it does not report the abilities of
+/// guests.
 pub(super) fn offers_iommufd(connection: &Connect) -> Option<bool> {
     let ask = |virt| capabilities(connection, virt).ok();
     let found = ask("kvm").or_else(|| ask("qemu"))?;

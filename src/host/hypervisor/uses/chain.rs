@@ -87,7 +87,7 @@ impl Walk {
     }
 }
 
-/// Whether there is certainly no file of this name; one that cannot be looked at may be there.
+/// Whether there is certainly no file of this name; an inaccessible one may exist.
 pub(super) fn is_absent(path: &Path) -> bool {
     let kinds = [ErrorKind::NotFound, ErrorKind::NotADirectory];
     path.metadata().is_err_and(|error| kinds.contains(&error.kind()))

@@ -15,7 +15,8 @@ pub(super) struct Named {
     pub how: How,
     /// Whether it is raw, so that it has no backing file whatever its content.
     pub raw: bool,
-    /// Whether it may lie over others that the definition does not name: its format is one that can.
+    /// Whether it may lie over others that the definition does not name: its format is one that
+    /// can.
     pub layered: bool,
     /// Whether libvirt reports its complete backing chain, as for disks in use.
     pub told: bool,
@@ -52,7 +53,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
                 _ => continue,
             };
             let path = element.attr("path").map(|path| path.into_owned());
-            // What new settings are copied from; other domains' are, too.
+            // The source of new firmware settings; other domains' are, too.
             let template = attr(element, "template").filter(|path| path.starts_with('/'));
             all.extend(template.map(|path| plain(path, How::Boot, false)));
             let found = text.into_iter().chain(source).chain(path);
@@ -73,7 +74,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
             _ => {}
         }
     }
-    // Of what an argument of QEMU names it is not known whether it is written.
+    // Of files named by an argument of QEMU it is not known whether they are written.
     all.extend(arguments::paths(root).into_iter().map(|(path, is_image)| Named {
         raw: !is_image,
         told: false,
@@ -82,7 +83,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
     all
 }
 
-/// What the disks themselves name, each with its number in the definition.
+/// The files that the disks themselves name, each with its number in the definition.
 pub(super) fn disks(xml: &DomainXml) -> Vec<(usize, Named)> {
     let devices = xml.root().children("devices");
     let all = devices.flat_map(|devices| devices.children("disk")).enumerate();
@@ -101,7 +102,7 @@ fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
     let mut open = vec![(disk, How::Disk, format)];
     while let Some((part, how, format)) = open.pop() {
         let (raw, writes) = (format.as_deref() == Some("raw"), how != How::Over && !is_read);
-        // libvirt takes what has no format for raw.
+        // libvirt takes a disk without a format for raw.
         let layered = !raw && format.is_some() && part.child("backingStore").is_none();
         let named = |file: Option<String>, volume| Named {
             file: file.map(PathBuf::from),

@@ -39,8 +39,8 @@ impl Layers {
         Layers(all)
     }
 
-    /// Returns file system and inode of the file that a name without links stands for, in the
-    /// uppermost directory that has it; none: it is on no overlay.
+    /// Returns file system and inode of the file behind a name without links, in the uppermost
+    /// directory that has it; `None`: it is on no overlay.
     pub fn inode(&self, real: &Path) -> Option<(u64, u64)> {
         let over = self.0.iter().filter(|overlay| real.starts_with(&overlay.at));
         let overlay = over.max_by_key(|overlay| overlay.at.components().count())?;
@@ -68,7 +68,7 @@ fn overlay(line: &[u8]) -> Option<Overlay> {
     for (name, value) in options {
         match name {
             b"upperdir" => directories.insert(0, path(value)),
-            // Of several, two colons stand before those that have data only.
+            // Of several, two colons precede those that have data only.
             b"lowerdir" => directories.extend(parts(&bytes_of(value))),
             b"lowerdir+" | b"datadir+" => directories.push(path(value)),
             _ => {}

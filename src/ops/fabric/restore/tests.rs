@@ -51,11 +51,11 @@ fn who_says_that_he_is_a_guest_gets_no_partition_and_who_has_a_gpu_keeps_it() {
     // A guest whose devices are seen, with a user's process that has its UUID beside it.
     qemu(tree, 40, 0, "A", &[0, 1]);
     qemu(tree, 90, 1000, "A", &[]);
-    // A guest of which only the file tells.
+    // A guest known from the file alone.
     qemu(tree, 41, 0, "b", &[]);
     // A user's process has the UUID of a guest that is off.
     qemu(tree, 91, 1000, "c", &[]);
-    // QEMUs that nobody knows, one of which has somebody's UUID.
+    // Unknown QEMUs, one of which has the UUID of a known guest.
     qemu(tree, 92, 1000, "d", &[6]);
     qemu(tree, 93, 1000, "a", &[7]);
     let found = by_processes(&FsRoot::at(tree).unwrap(), &host, &list).unwrap();

@@ -221,7 +221,8 @@ fn only_what_is_gpuvms_to_the_byte_is_removed() {
     assert_eq!(undone(&stage)[2], (FILE, Removal::Changed, None));
     assert_eq!(file(&stage, FILE), Some(edited.clone()));
     assert_eq!((file(&stage, TMPFILES), link_to(&stage, FOUND_AT)), (None, None));
-    // A file that somebody changed is kept when it is rewritten, once however often that happens.
+    // A file that was changed by others is kept when it is rewritten, once however often that
+    // happens.
     for _ in 0..2 {
         put(&stage, FILE, &edited);
         let seen = done(&stage, Manner::Install).unwrap();
@@ -233,8 +234,7 @@ fn only_what_is_gpuvms_to_the_byte_is_removed() {
     assert_eq!((told.written, changes(&stage)), (false, before));
     assert_eq!(undone(&stage)[2].1, Removal::Removed);
     assert_eq!(file(&stage, FILE), Some(edited));
-    // Settings that were changed since lose only the line, and a line for somebody's own file
-    // stays.
+    // Settings that were changed since lose only the line, and a line for a user's own file stays.
     let stage = self::stage();
     put(&stage, "/proc/1/comm", "init\n");
     put(&stage, CONF, "A=1\n");

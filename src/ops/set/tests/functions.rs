@@ -116,7 +116,7 @@ fn an_address_that_is_no_nic_is_refused_with_where_nics_are_shown() {
         assert!(error.whole().contains(said), "{}", error.whole());
         assert_eq!(error.refusal().unwrap().hint, "`gpuvm nic list` shows the NICs");
     }
-    // What changes is told of NICs alone, though the guest has a GPU, too.
+    // Changes are reported of NICs alone, though the guest has a GPU, too.
     let tuned = look(&stage.world, &exactly("0000:e1:00.0").tuning(None, None)).unwrap();
     let changes = tuned.pairs().flat_map(|(_, tuned)| tuned.changes.clone());
     let said: Vec<String> =
@@ -235,7 +235,7 @@ fn with_vfs() -> (Topology, Vec<Bdf>) {
     for device in parts.devices.iter_mut().filter(|device| device.bdf == pf.bdf) {
         device.sriov = Some(Sriov::Pf { total: 8, enabled: 2 });
         device.class = 0x02_0000;
-        // What its functions may do is asked of a network device that is there.
+        // The permissions of its functions are queried from an existing network device.
         let net = serde_json::json!({"netdevs": ["lo"]});
         device.net = Some(serde_json::from_value(net).unwrap());
     }
@@ -257,7 +257,7 @@ fn what_virtual_functions_may_do_is_recorded_and_goes_with_them() {
     let xml = || DomainXml::parse(&stage.fake.definition("a")).unwrap();
     let guarded = xml().guarded().unwrap();
     assert_eq!((guarded[0].bdf, guarded[0].to), (vfs[0], guard));
-    // Another one comes, the first keeps what it may do.
+    // Another one is added, the first keeps its permissions.
     assert!(run(&stage, &named(&vfs, vec![])).unwrap().made);
     assert_eq!(xml().guarded().unwrap(), guarded);
     assert!(stage.fake.definition("a").contains("<tag id='5'/>"));
@@ -265,7 +265,7 @@ fn what_virtual_functions_may_do_is_recorded_and_goes_with_them() {
     assert_eq!(xml().guarded().unwrap(), []);
     undone(&stage);
     assert_eq!(xml().guarded().unwrap(), guarded);
-    // A card without a network device is not told anything.
+    // A card without a network device gets no settings.
     let (mut parts, vfs) = (stage.world.topology().unwrap().parts().clone(), vfs);
     parts.devices.iter_mut().for_each(|device| device.net = None);
     let bare = stage_on(Topology::new(parts).unwrap(), Request::for_gpus(0), (false, 0));

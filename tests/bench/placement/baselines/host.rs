@@ -90,8 +90,8 @@ pub struct Host<'a> {
     held: BTreeSet<Bdf>,
 }
 
-/// What a guest may have of a node's memory: all but one fiftieth, at least 512 MiB and at most
-/// half, which stay with the host: the same for every planner of the shoot-out.
+/// A guest's limit of a node's memory: all but one fiftieth, at least 512 MiB and at most half,
+/// which stay with the host: the same for every planner of the shoot-out.
 fn usable_memory(node: &NumaNode) -> MemSize {
     let least = MemSize::from_kib(512 << 10);
     let all = node.memory_kib;
@@ -252,9 +252,9 @@ impl<'a> Host<'a> {
         Some(some.map(|(node, size)| (node.id, size)).collect())
     }
 
-    /// Guest cells that a fixed size of guest has to be cut into, so that it fits the empty host at
-    /// all: the fewest nodes that have its devices and, in equal parts, its vCPUs and memory. None:
-    /// it never fits.
+    /// Guest cells into which a fixed size of guest must be cut, so that it fits the empty host at
+    /// all: the fewest nodes that have its devices and, in equal parts, its vCPUs and memory.
+    /// `None`: it never fits.
     pub fn cells_for(&self, ask: &Ask) -> Option<usize> {
         let on = |list: &[Device], at: usize| {
             list.iter().filter(|device| device.usable && device.node == Some(at)).count()

@@ -1,10 +1,10 @@
 //! The peers' planners, re-implemented from gpuvm-placement(7), OTHER PLANNERS.
 //!
-//! Each is a model of what its project documents, checked by vectors of the kind that the project
+//! Each is a model of its project's documentation, checked by vectors of the kind that the project
 //! publishes: the facts (host, request, result) are theirs, the words and the code are ours. All
 //! see the host through `host::Host`, so none is offered a device that the host uses or that does
 //! not respond, and all may use the same cores and memory. Where a rule leaves a choice open, the
-//! model chooses what is better for the peer, with a note.
+//! model chooses the better option for the peer, with a note.
 // The bench binary has no test harness, so test functions vanish there and their imports stay.
 #![cfg_attr(test, allow(unused_imports))]
 

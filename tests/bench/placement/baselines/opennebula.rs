@@ -177,7 +177,7 @@ mod tests {
         ("0-1,4-7,8-9,12-15", &[4], &[0], &[0], 2),
         // But not where it does not fit.
         ("0,4-7,8,12-15", &[4], &[0], &[1], 2),
-        // Guest nodes go one after another; what the first took is gone for the second.
+        // Guest nodes go one after another; resources of the first are gone for the second.
         ("0-15", &[8, 8], &[], &[1, 0], 2),
         ("0-15", &[4, 2], &[], &[1, 0], 2),
         // Two guest nodes may share a host node.

@@ -1,4 +1,4 @@
-//! What holds for every baseline on every host: a placement is what was requested, and uses nothing
+//! Rules for every baseline on every host: a placement matches its request, and uses no resource
 //! that is in use.
 
 use super::super::model::{Ask, Place};

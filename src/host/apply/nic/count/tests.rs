@@ -52,7 +52,7 @@ impl Played {
         fs::write(self.pf().join("sriov_numvfs"), format!("{count}\n")).unwrap();
     }
 
-    /// Works with it, and returns what was written.
+    /// Works with it, and returns the values written.
     fn with<T>(&self, work: impl FnOnce(&Functions<'_>, Bdf) -> T) -> (T, Vec<String>) {
         let root = FsRoot::at(self.dir.path()).unwrap();
         let functions =

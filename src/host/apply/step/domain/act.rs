@@ -25,7 +25,7 @@ pub(super) fn undefine(
     Ok(())
 }
 
-/// Changes a definition if it is unchanged since the plan: somebody else's edit is never lost.
+/// Changes a definition if it is unchanged since the plan: edits of others are never lost.
 pub(super) fn redefine(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -38,8 +38,8 @@ pub(super) fn redefine(
     Ok(hypervisor.define(xml)?)
 }
 
-/// Removes the NVRAM, or (`tpm`) the TPM state, of a domain that is undefined. One that is defined
-/// has its state, whoever defined it: the same UUID and document do not tell an admin's restored
+/// Removes the NVRAM, or (`tpm`) the TPM state, of an undefined domain. A defined one keeps its
+/// state, whoever defined it: the same UUID and document do not distinguish an admin's restored
 /// backup from a definition that an interrupted run left.
 pub(super) fn drop_state(
     hypervisor: &dyn Hypervisor,

@@ -33,7 +33,7 @@ pub(super) fn run_again(
     }
 }
 
-/// Stops a domain's vCPUs or lets them go on, unless another has its name by now or it is off.
+/// Pauses or resumes a domain's vCPUs, unless another one has its name now or it is off.
 pub(super) fn pause(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -48,7 +48,7 @@ pub(super) fn pause(
     }
 }
 
-/// Sets back whether a domain starts with the host, unless another has its name by now.
+/// Restores whether a domain starts with the host, unless another one has its name now.
 pub(super) fn autostart(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -124,7 +124,7 @@ pub(super) fn definition(
     firmware::undefine_made(hypervisor, (name, &uuid), proof.made.as_ref())
 }
 
-/// Restores a removed definition unless its name is taken by now.
+/// Restores a removed definition unless its name is taken.
 pub(super) fn define_again(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -136,7 +136,7 @@ pub(super) fn define_again(
     }
 }
 
-/// Gives a domain its name back, unless another one has it by now.
+/// Restores a domain's name, unless another one has it now.
 pub(super) fn rename_back(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -145,14 +145,14 @@ pub(super) fn rename_back(
 ) -> Result<(), StepError> {
     match hypervisor.domain(to)? {
         Some(row) if row.uuid == uuid => {}
-        // It was not renamed yet, or somebody else has done so since.
+        // It was not renamed yet, or others have renamed it back.
         _ => return Ok(()),
     }
     of_uuid(hypervisor, name, uuid)?;
     Ok(hypervisor.rename(to, name)?)
 }
 
-/// Restores the previous definition unless somebody has edited the new one since.
+/// Restores the previous definition unless others have edited the new one since.
 pub(super) fn define_as_before(
     hypervisor: &dyn Hypervisor,
     name: &str,

@@ -1,5 +1,5 @@
-//! NVML's calls about the health of GPUs. Each is optional: drivers and GPUs differ in what they
-//! report.
+//! NVML's calls about the health of GPUs. Each is optional: drivers and GPUs differ in their
+//! reports.
 
 use super::{MOST_LINKS, NO_SUCH_LINK, NVML, Nvml, OfLink};
 use crate::discover::fabric::answer::HealthAnswer;
@@ -201,8 +201,8 @@ impl Gpu<'_> {
         for cause in CAUSES {
             let mut addresses = [0; 128];
             let mut count = addresses.len() as c_uint;
-            // SAFETY: the handle is NVML's, which writes at most as many addresses as it was told
-            // that there is room for, or the needed number.
+            // SAFETY: the handle is NVML's, which writes at most as many addresses as the passed
+            // capacity, or the needed number.
             let code = unsafe { pages(self.handle, cause, &raw mut count, addresses.as_mut_ptr()) };
             if !(self.is_done(code) || code == TOO_SMALL) {
                 return None;

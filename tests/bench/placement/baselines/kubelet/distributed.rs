@@ -13,7 +13,7 @@ struct Spread {
     nodes: Vec<usize>,
     /// Nodes that give the rest, one group after another.
     rest: Vec<usize>,
-    /// Standard deviation of what is left free on the nodes.
+    /// Standard deviation of the free resources left on the nodes.
     balance: f64,
 }
 
@@ -136,7 +136,7 @@ fn remainder(
     best
 }
 
-/// What is left when the nodes give one group after another; none: they have too few.
+/// The rest when the nodes give one group after another; `None`: they have too few.
 fn round_robin(set: &[usize], left: &[usize], wish: Wish) -> Option<Vec<usize>> {
     let mut after = left.to_vec();
     let mut need = wish.need;

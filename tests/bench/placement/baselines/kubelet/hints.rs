@@ -116,9 +116,9 @@ fn best_size(lists: &[Vec<Hint>]) -> u32 {
     lists.iter().map(least).max().unwrap_or(0)
 }
 
-/// Masks that are what some combination of one hint of each provider has in common, by mask. The
-/// number of combinations whose common mask is a superset of S is the product of each provider's
-/// such hints; differences of these numbers tell which masks occur.
+/// Masks that are the intersection of some combination of one hint of each provider, by mask. The
+/// number of combinations whose intersection is a superset of S is the product of each provider's
+/// such hints; differences of these numbers show which masks occur.
 fn reachable(nodes: usize, every: u32, lists: &[Vec<Hint>]) -> Vec<bool> {
     let mut product = vec![1i64; every as usize + 1];
     for hints in lists {

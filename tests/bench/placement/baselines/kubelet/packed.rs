@@ -72,7 +72,7 @@ pub fn take(
 }
 
 impl<'h> Taker<'h> {
-    /// Counts what is there.
+    /// Counts the resources.
     pub fn new(host: &'h Host<'h>, available: &[bool], need: usize) -> Taker<'h> {
         let sizes = [host.nodes.len(), host.packages, host.l3, host.cores.len()];
         let counts = || sizes.map(|size| vec![0; size]);

@@ -1,5 +1,5 @@
-//! Nova's PCI pools: each function one of its own, since Placement knows it by its address, taken in
-//! the order in which they were found (`PciDeviceStats`, gpuvm-placement(7), OTHER PLANNERS).
+//! Nova's PCI pools: each function one of its own, since Placement knows it by its address, taken
+//! in the order in which they were found (`PciDeviceStats`, gpuvm-placement(7), OTHER PLANNERS).
 
 use super::super::super::model::Ask;
 use super::super::host::{Device, Host};
@@ -107,8 +107,8 @@ mod tests {
         }
     }
 
-    /// As Nova 34.0.0 does in each case of `tests/export/nova_cases.py`; before it had pools by address,
-    /// it took the highest ones of a node.
+    /// As Nova 34.0.0 does in each case of `tests/export/nova_cases.py`; before it had pools by
+    /// address, it took the highest ones of a node.
     #[test]
     fn devices_are_taken_as_they_were_found() {
         let list = devices(&[Some(0), Some(0), Some(0), Some(1), Some(1)]);

@@ -14,8 +14,8 @@ fn packed(admission: Admission) -> Kubelet {
 }
 
 /// GPUs, vCPUs; whether each topology manager policy admits it on the empty host
-/// (gpuvm-placement(7), OTHER PLANNERS: restricted admits what is preferred, single-numa-node what
-/// one node has).
+/// (gpuvm-placement(7), OTHER PLANNERS: restricted admits preferred hints, single-numa-node those
+/// within one node).
 #[test]
 fn admission_follows_the_policy() {
     for (gpus, vcpus, restricted, single) in

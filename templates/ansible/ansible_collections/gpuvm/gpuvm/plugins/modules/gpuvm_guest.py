@@ -225,7 +225,7 @@ options:
     type: bool
   no_login:
     description:
-      - Make a guest that nobody can log in to.
+      - Create a guest without any login.
     type: bool
   no_seed:
     description:
