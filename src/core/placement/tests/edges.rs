@@ -226,8 +226,8 @@ fn words_follow_numbers() {
         GpuReason::Unbound { functions: functions.to_vec(), driver: None }.to_string()
     };
     assert!(unbound(&[bdf]).contains("0000:10:00.0 must be"));
-    assert!(unbound(&[bdf, bdf]).contains("have to be"));
-    assert!(unbound(&[bdf]).ends_with("bound to no driver now"));
+    assert!(unbound(&[bdf, bdf]).contains("0000:10:00.0 and 0000:10:00.0 must be"));
+    assert!(unbound(&[bdf]).ends_with("(now: no driver)"));
     let near = |is_known| TreeReason::NearNone { devices: vec![bdf], is_known }.to_string();
     assert!(near(true).contains("no cell is on their node"));
     assert!(near(false).contains("their node is unknown"));
