@@ -70,6 +70,51 @@ fn what_the_host_lacks_is_named_by_every_verb_before_any_change() {
 }
 
 #[test]
+fn capacity_counts_the_guests_that_plan_accepts() {
+    let dir = tempfile::tempdir().unwrap();
+    let without = host(dir.path(), Some(false), "7.3.4");
+    let old = host(dir.path(), Some(true), "6.17.0-5-generic");
+    let new = host(dir.path(), Some(true), "7.3.4");
+    let asked = |host: &str, more: &str| on(host, &format!("capacity --iommufd on {more}"));
+    for (host, more, said) in [
+        (&without, NEW, "the host has no /dev/iommu"),
+        (&new, "", "libvirt 11.3.0"),
+        (&old, &format!("{NEW} --gpus 2"), "devices of this guest could not reach each other"),
+        (&old, &format!("{NEW} --nic 1"), "devices of this guest could not reach each other"),
+    ] {
+        let (code, out, err) = asked(host, more);
+        assert!(code == 1 && err.contains(said), "{more}: {out}{err}");
+        assert!(err.contains("`--iommufd off` passes them through by VFIO groups"), "{err}");
+        let (_, out, _) = asked(host, &format!("{more} --json"));
+        assert!(out.contains("guest-no-iommufd"), "{out}");
+        // The same request is refused by the same words there.
+        if more.contains("--gpus") || !more.contains("--nic") {
+            let gpus = if more.contains("--gpus") { "" } else { "--gpus 1" };
+            let (code, _, planned) = on(host, &format!("plan --iommufd on {more} {gpus}"));
+            let line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+            assert!(code == 1 && line(&planned) == line(&err), "{planned}{err}");
+        }
+    }
+    let sizes = |host: &str, more: &str| {
+        let (code, out, err) = asked(host, &format!("{more} --json"));
+        assert_eq!(code, 0, "{more}: {err}");
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        let sizes = answer["sizes"].as_array().unwrap().iter();
+        let warnings = answer["warnings"].as_array().into_iter().flatten();
+        let warned = warnings.filter(|text| text.to_string().contains("are not counted")).count();
+        (sizes.map(|size| size["gpus"].as_u64().unwrap()).collect::<Vec<_>>(), warned)
+    };
+    assert_eq!(sizes(&new, NEW), (vec![1, 2, 4, 8], 0));
+    assert_eq!(sizes(&old, NEW), (vec![1], 1));
+    assert_eq!(sizes(&old, &format!("{NEW} --gpus 1")), (vec![1], 0));
+    let (_, _, err) = asked(&old, NEW);
+    assert!(err.contains("guests with 2, 4, 8 GPUs are not counted"), "{err}");
+    // This machine's libvirt is asked, and not assumed.
+    let (code, _, err) = run(&mut gpuvm(&["capacity", "--assume", "libvirt=12.9,qemu=11.1"]));
+    assert!(code == 2 && err.contains("--host"), "{err}");
+}
+
+#[test]
 fn the_definition_says_it_once_and_shares_its_huge_pages() {
     let dir = tempfile::tempdir().unwrap();
     let new = host(dir.path(), Some(true), "7.3.4");
