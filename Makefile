@@ -43,7 +43,7 @@ test-nightly:
 	$(MAKE) lint-more
 	GPUVM_LAW=all GPUVM_ARRAYS=all GPUVM_VIEW=all GPUVM_KILLS=all GPUVM_BOND_MODES=all GPUVM_OFFERS=all GPUVM_PACKAGES=all GPUVM_ANSIBLE=all \
 	GPUVM_SLURM=all GPUVM_BOOTS=all GPUVM_TRIXIE=all \
-	GPUVM_TEST_LIMIT_S=3600 \
+	GPUVM_TEST_LIMIT_S=5400 \
 	tests/with-root $(CARGO) test --locked --workspace --no-fail-fast
 
 # Nightly: pages and pictures in a headless Chromium (four sizes, the console, requests, axe-core, html-validate, keyboard);
