@@ -1,22 +1,32 @@
-//! `--iommufd` from outside, on recorded hosts: its output, its messages, and its refusals. No
-//! libvirt of this machine knows the element, so the text is compared.
+//! `--iommufd` from outside, on recorded hosts: its output, its messages, and its refusals. A libvirt
+//! that knows the element judges it (`tests/trixie/run`); an older one judges the rest.
 
-use crate::support::{gpuvm, project, run};
+use crate::support::{gpuvm, host_tree, project, run, skip};
+use crate::xml::tools::{as_host, has};
 use gpuvm::discover::source::load;
+use gpuvm::domain::{DomainXml, differences};
 use gpuvm::topology::file::to_json;
 use gpuvm::topology::{Iommufd, Topology};
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
 /// A libvirt and a QEMU that have it.
 const NEW: &str = "--assume libvirt=12.9,qemu=11.1";
 
 /// An HGX H100 with this kernel, which has /dev/iommu, has none, or does not say.
 fn host(dir: &Path, node: Option<bool>, kernel: &str) -> String {
-    let mut parts = load(&project().join("topologies/dgx-h100.json")).unwrap().parts().clone();
+    host_of("dgx-h100", dir, node, kernel)
+}
+
+/// Another recorded host.
+fn host_of(name: &str, dir: &Path, node: Option<bool>, kernel: &str) -> String {
+    let mut parts =
+        load(&project().join(format!("topologies/{name}.json"))).unwrap().parts().clone();
     parts.machine.iommufd = node.map(|node| Iommufd { node, unsafe_interrupts: None });
     parts.machine.kernel_release = Some(kernel.to_owned());
-    let path = dir.join(format!("{node:?}-{kernel}.json"));
+    let path = dir.join(format!("{name}-{node:?}-{kernel}.json"));
     std::fs::write(&path, to_json(&Topology::new(parts).unwrap())).unwrap();
     path.to_str().unwrap().to_owned()
 }
@@ -70,6 +80,51 @@ fn what_the_host_lacks_is_named_by_every_verb_before_any_change() {
 }
 
 #[test]
+fn capacity_counts_the_guests_that_plan_accepts() {
+    let dir = tempfile::tempdir().unwrap();
+    let without = host(dir.path(), Some(false), "7.3.4");
+    let old = host(dir.path(), Some(true), "6.17.0-5-generic");
+    let new = host(dir.path(), Some(true), "7.3.4");
+    let asked = |host: &str, more: &str| on(host, &format!("capacity --iommufd on {more}"));
+    for (host, more, said) in [
+        (&without, NEW, "the host has no /dev/iommu"),
+        (&new, "", "libvirt 11.3.0"),
+        (&old, &format!("{NEW} --gpus 2"), "devices of this guest could not reach each other"),
+        (&old, &format!("{NEW} --nic 1"), "devices of this guest could not reach each other"),
+    ] {
+        let (code, out, err) = asked(host, more);
+        assert!(code == 1 && err.contains(said), "{more}: {out}{err}");
+        assert!(err.contains("`--iommufd off` passes them through by VFIO groups"), "{err}");
+        let (_, out, _) = asked(host, &format!("{more} --json"));
+        assert!(out.contains("guest-no-iommufd"), "{out}");
+        // The same request is refused by the same words there.
+        if more.contains("--gpus") || !more.contains("--nic") {
+            let gpus = if more.contains("--gpus") { "" } else { "--gpus 1" };
+            let (code, _, planned) = on(host, &format!("plan --iommufd on {more} {gpus}"));
+            let line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+            assert!(code == 1 && line(&planned) == line(&err), "{planned}{err}");
+        }
+    }
+    let sizes = |host: &str, more: &str| {
+        let (code, out, err) = asked(host, &format!("{more} --json"));
+        assert_eq!(code, 0, "{more}: {err}");
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        let sizes = answer["sizes"].as_array().unwrap().iter();
+        let warnings = answer["warnings"].as_array().into_iter().flatten();
+        let warned = warnings.filter(|text| text.to_string().contains("are not counted")).count();
+        (sizes.map(|size| size["gpus"].as_u64().unwrap()).collect::<Vec<_>>(), warned)
+    };
+    assert_eq!(sizes(&new, NEW), (vec![1, 2, 4, 8], 0));
+    assert_eq!(sizes(&old, NEW), (vec![1], 1));
+    assert_eq!(sizes(&old, &format!("{NEW} --gpus 1")), (vec![1], 0));
+    let (_, _, err) = asked(&old, NEW);
+    assert!(err.contains("guests with 2, 4, 8 GPUs are not counted"), "{err}");
+    // This machine's libvirt is asked, and not assumed.
+    let (code, _, err) = run(&mut gpuvm(&["capacity", "--assume", "libvirt=12.9,qemu=11.1"]));
+    assert!(code == 2 && err.contains("--host"), "{err}");
+}
+
+#[test]
 fn the_definition_says_it_once_and_shares_its_huge_pages() {
     let dir = tempfile::tempdir().unwrap();
     let new = host(dir.path(), Some(true), "7.3.4");
@@ -89,6 +144,7 @@ fn the_definition_says_it_once_and_shares_its_huge_pages() {
     for (pages, is_shared) in [("2M", true), ("off", false)] {
         let xml = made(&format!("--iommufd on --huge-pages {pages}"));
         assert_eq!(xml.contains(shared), is_shared, "{xml}");
+        assert_eq!(xml.matches("<memoryBacking>").count(), 1, "{xml}");
         let xml = made(&format!("--iommufd off --huge-pages {pages}"));
         assert!(!xml.contains(shared), "{xml}");
     }
@@ -184,4 +240,103 @@ fn a_definition_is_converted_by_tune_and_judged_by_check() {
     let (_, out, err) =
         on(&missing, &format!("check {} {NEW}", dir.path().join("on.xml").display()));
     assert!(out.contains("iommufd-missing") && out.contains("--iommufd off`"), "{out}{err}");
+}
+
+/// libvirt's schema of domains.
+const SCHEMA: &str = "/usr/share/libvirt/schemas/domain.rng";
+
+/// Whether the libvirt of this machine knows the element.
+fn is_known() -> bool {
+    let common = Path::new(SCHEMA).with_file_name("domaincommon.rng");
+    std::fs::read_to_string(common).is_ok_and(|text| text.contains("name=\"iommufd\""))
+}
+
+/// Guests by iommufd of one and of all GPUs of a host, with each kind of pages, in files by name;
+/// without the element where this machine's libvirt does not know it.
+fn guests(name: &str, dir: &Path) -> Vec<String> {
+    let host = host_of(name, dir, Some(true), "7.3.4");
+    let all = load(Path::new(&host)).unwrap().gpus().count();
+    let mut names = Vec::new();
+    for gpus in std::collections::BTreeSet::from([1, all]) {
+        for pages in ["auto", "2M", "1G"] {
+            let guest = format!("{name}-{gpus}-{pages}");
+            let line = format!("export --name {guest} --gpus {gpus} --iommufd on {NEW} --quiet");
+            let (code, mut xml, err) = on(&host, &format!("{line} --huge-pages {pages}"));
+            assert_eq!(code, 0, "{guest}: {err}");
+            if !is_known() {
+                xml = xml.replace("  <iommufd enabled='yes'/>\n", "");
+            }
+            std::fs::write(dir.join(format!("{guest}.xml")), xml).unwrap();
+            names.push(guest);
+        }
+    }
+    names
+}
+
+#[test]
+fn guests_by_iommufd_are_valid_by_libvirts_schema() {
+    if !has("xmllint") {
+        return;
+    }
+    if !Path::new(SCHEMA).exists() {
+        return skip("libvirt's schemas are not installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket", "h100-guest"];
+    let names: Vec<String> = hosts.iter().flat_map(|host| guests(host, dir.path())).collect();
+    let mut lint = Command::new("xmllint");
+    lint.args(["--noout", "--relaxng", SCHEMA]).current_dir(dir.path());
+    let (code, _, err) = run(lint.args(names.iter().map(|name| format!("{name}.xml"))));
+    assert_eq!(code, 0, "{err}");
+    let bad = dir.path().join("bad.xml");
+    std::fs::write(&bad, "<domain type='kvm'><name>a</name><iommufd enabled='maybe'/></domain>")
+        .unwrap();
+    let mut lint = Command::new("xmllint");
+    let (code, ..) = run(lint.args(["--noout", "--relaxng", SCHEMA]).arg(bad));
+    assert_ne!(code, 0, "the schema takes everything");
+}
+
+/// libvirt keeps what was planned, and gives QEMU one iommufd for all functions.
+#[test]
+fn libvirt_defines_guests_by_iommufd_as_planned() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("needs root");
+    }
+    if !has("virsh") || !has("qemu-system-x86_64") {
+        return;
+    }
+    let builder = std::fs::Permissions::from_mode(0o755);
+    let dir = tempfile::Builder::new().permissions(builder).tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("embedded/etc")).unwrap();
+    let names = guests("dgx-h100", dir.path());
+    let native = |name: &&String| !name.ends_with("-1G");
+    let mut commands = Vec::new();
+    for name in &names {
+        commands.push(format!("define --validate {name}.xml"));
+        commands.push(format!("dumpxml --inactive {name}"));
+    }
+    commands.extend(
+        names.iter().filter(native).map(|name| format!("domxml-to-native qemu-argv {name}.xml")),
+    );
+    let said = as_host(&host_tree("dgx-h100"), dir.path(), &commands);
+    let (defined, arguments) = said.split_at(2 * names.len());
+    for (name, said) in names.iter().zip(defined.chunks(2)) {
+        let [defined, dumped] = said else { panic!("{name}: {said:?}") };
+        assert!(!defined.contains("error:"), "{name}: {defined}");
+        let start = dumped.find("<domain").unwrap_or_else(|| panic!("{name}: {dumped}"));
+        let dumped = DomainXml::parse(&dumped[start..]).unwrap();
+        let written = std::fs::read_to_string(dir.path().join(format!("{name}.xml"))).unwrap();
+        let written = DomainXml::parse(&written).unwrap();
+        assert_eq!(differences(&written, &dumped), [], "{name}");
+    }
+    for (name, said) in names.iter().filter(native).zip(arguments) {
+        let functions = if name.contains("-1-") { 1 } else { 8 };
+        let (by_iommufd, objects) = if is_known() { (functions, 1) } else { (0, 0) };
+        let count = |text: &str| said.matches(text).count();
+        assert!(count("\"vfio-pci\"") >= functions, "{name}: {said}");
+        assert_eq!(count("\"qom-type\":\"iommufd\""), objects, "{name}: {said}");
+        assert!(count("\"iommufd\":\"iommufd0\"") >= by_iommufd, "{name}: {said}");
+        let is_shared = name.ends_with("-2M");
+        assert_eq!(said.contains("\"share\":true"), is_shared, "{name}: {said}");
+    }
 }

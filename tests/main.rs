@@ -47,6 +47,7 @@ mod schemas;
 mod screen;
 mod slurm;
 mod traps;
+mod trixie;
 mod tune;
 mod verbose;
 mod view;

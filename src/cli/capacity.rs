@@ -11,6 +11,7 @@ use crate::words::count;
 use gpuvm_core::view::{Page, Subject};
 use gpuvm_ops::capacity::{CapacityRequest, Fits, capacity};
 use gpuvm_ops::capture;
+use gpuvm_ops::taken::Taken;
 
 /// Runs the verb.
 pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -23,7 +24,7 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let wanted = CapacityRequest {
         like: request(&gpus, &args.shape)?,
         sizes: args.gpus.into_iter().collect(),
-        taken: (&args.taken).into(),
+        taken: Taken { assume: args.assume, ..Taken::from(&args.taken) },
     };
     let mut fits = capacity(cx, &wanted)?;
     room::of_capacity(&mut fits, &wanted.like, &wanted.taken, cx);

@@ -92,7 +92,12 @@ impl Way<'_> {
     pub fn unreached(&self, functions: &[Bdf]) -> Option<(Defect, Version)> {
         let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
         let is_peer = |kind| matches!(kind, DeviceKind::Gpu | DeviceKind::Nic);
-        if functions.filter(|device| is_peer(device.kind())).count() < 2 {
+        self.among(functions.filter(|device| is_peer(device.kind())).count())
+    }
+
+    /// The same of this many GPUs and NICs.
+    fn among(&self, peers: usize) -> Option<(Defect, Version)> {
+        if peers < 2 {
             return None;
         }
         let release = self.topology.machine().kernel_release.as_deref().unwrap_or_default();
@@ -105,15 +110,24 @@ impl Way<'_> {
 
     /// The same as something that is missing.
     pub fn unreached_lack(&self, functions: &[Bdf]) -> Option<Lack> {
-        let (defect, version) = self.unreached(functions)?;
-        let name = defect.of.name();
-        let what = format!("devices of this guest could not reach each other: {name} is {version}");
-        let remedy = match defect.good_from() {
-            Some(good) => format!("with {name} {good} or later they do"),
-            None => defect.remedy(),
-        };
-        Some(Lack { what, remedy })
+        self.unreached(functions).map(apart)
     }
+
+    /// What guests with this many GPUs and NICs are missing.
+    pub fn lack_among(&self, peers: usize) -> Option<Lack> {
+        self.among(peers).map(apart)
+    }
+}
+
+/// A version with a defect by which devices do not reach each other.
+fn apart((defect, version): (Defect, Version)) -> Lack {
+    let name = defect.of.name();
+    let what = format!("devices of this guest could not reach each other: {name} is {version}");
+    let remedy = match defect.good_from() {
+        Some(good) => format!("with {name} {good} or later they do"),
+        None => defect.remedy(),
+    };
+    Lack { what, remedy }
 }
 
 /// The hint that leads back to groups: the command for the domain of this name.

@@ -1,12 +1,13 @@
 //! `capacity`: the guests that still fit on a host. Changes nothing.
 
 use crate::error::Result;
-use crate::guest::needs_template;
-use crate::placement::{Capacity, Occupancy, capacity as counted, check_model};
+use crate::guest::{BY_GROUPS, needs_template, refuse_lacks, way};
+use crate::placement::{Capacity, Occupancy, capacity as counted, check_model, offered};
 use crate::request::Request;
 use crate::taken::{Taken, taken_for_new};
 use crate::topology::Topology;
 use crate::world::World;
+use gpuvm_core::iommufd::Lack;
 use gpuvm_core::metrics::{HostNumbers, host};
 use std::time::SystemTime;
 
@@ -59,9 +60,45 @@ pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
         check_model(&topology, model)?;
     }
     let held = taken_for_new(world, &wanted.taken, &topology, wanted.sizes != [0])?;
-    let mut capacity = counted(&topology, &held, &wanted.like, &wanted.sizes);
+    let (sizes, left_out) = joined(world, wanted, &topology)?;
+    let mut capacity = counted(&topology, &held, &wanted.like, &sizes);
+    capacity.warnings.extend(left_out);
     capacity.warnings.extend(needs_template(&topology));
     let no_gpus = topology.without("GPU");
     let is_empty = held.domains.is_empty();
     Ok(Fits { capacity, is_empty, no_gpus, topology, held })
+}
+
+/// Returns the sizes to count (none: all that the board offers), and which others there are whose
+/// devices could not reach each other by iommufd. Refuses iommufd as `plan` does.
+fn joined(
+    world: &World,
+    wanted: &CapacityRequest,
+    topology: &Topology,
+) -> Result<(Vec<u32>, Option<String>)> {
+    let CapacityRequest { like, sizes, taken } = wanted;
+    if !like.is_by_iommufd() {
+        return Ok((sizes.clone(), None));
+    }
+    let way = way(world, topology, world.stack(topology, taken.assume))?;
+    let gpus: Vec<_> = topology.gpus().map(|gpu| gpu.bdf).collect();
+    let mut lacks = way.lacks(true, &gpus);
+    let others = like.extras.nics.number() + like.extras.vfs.number();
+    let apart = |gpus: u32| way.lack_among(gpus as usize + others);
+    // What is missing for any guest comes alone, unless one size was named: that is what `plan` says.
+    if sizes.is_empty() && !lacks.is_empty() {
+        refuse_lacks(&lacks)?;
+    }
+    let asked = if sizes.is_empty() { offered(topology) } else { sizes.iter().copied().collect() };
+    let (out, fit): (Vec<u32>, Vec<u32>) = asked.into_iter().partition(|&n| apart(n).is_some());
+    let first = out.first().and_then(|&gpus| apart(gpus));
+    if fit.is_empty() || !sizes.is_empty() {
+        lacks.extend(first);
+        return refuse_lacks(&lacks).map(|()| (sizes.clone(), None));
+    }
+    let out = out.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let left_out = first.map(|Lack { what, remedy }| {
+        format!("guests with {out} GPUs are not counted: {what}; {remedy}, and {BY_GROUPS}")
+    });
+    Ok((fit, left_out))
 }

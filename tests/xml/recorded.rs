@@ -1,7 +1,7 @@
 //! Guests of the hosts that others recorded: without findings of our checker, valid by libvirt's
 //! schema, and accepted by its QEMU driver as if this machine were that host.
 
-use super::tools::{as_host, guests_of, has, invalid};
+use super::tools::{as_host, guests_of, has, invalid, passes_functions};
 use crate::support::shared::{Recorded, each_shared_host};
 use crate::support::skip;
 use gpuvm::check::check;
@@ -72,11 +72,12 @@ const AT_ONCE: usize = 4;
 /// Writes the guests of a host into a directory; the commands by which libvirt is asked about them.
 fn commands(host: &Recorded<'_>, dir: &Path) -> Vec<String> {
     let mut commands = Vec::new();
-    for (name, (_, _, xml)) in guests_of(&plain(host.name), host.topology) {
+    for (name, (_, place, xml)) in guests_of(&plain(host.name), host.topology) {
         fs::write(dir.join(format!("{name}.xml")), xml.text()).unwrap();
         commands.push(format!("define --validate {name}.xml"));
         // No 1 GiB pages can be mounted on every machine, and libvirt looks for a mount.
-        if !name.ends_with("huge-1g") {
+        let can_pass = place.devices.is_empty() || passes_functions(host.path);
+        if can_pass && !name.ends_with("huge-1g") {
             commands.push(format!("domxml-to-native qemu-argv {name}.xml"));
         }
     }

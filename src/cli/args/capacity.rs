@@ -1,10 +1,11 @@
 //! The arguments of `capacity`.
 
 use super::guest::{ShapeArgs, TakenArgs};
-use super::heading::{BEHAVIOUR, DEVICES};
+use super::heading::{BEHAVIOUR, DEVICES, PLACEMENT};
 use super::view::ViewArgs;
 use super::wish::number;
 use clap::{Args, ValueHint};
+use gpuvm_core::versions::Stack;
 use std::path::PathBuf;
 
 /// Arguments of `capacity`.
@@ -27,6 +28,13 @@ pub struct CapacityArgs {
     /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
+    /// libvirt and QEMU of the recorded host
+    ///
+    /// Requires --host. Such as libvirt=12.9,qemu=11.1: they decide whether functions can be passed
+    /// through by iommufd. Default: those of the record; a record without them is taken to have
+    /// those of Debian 13.
+    #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
+    pub assume: Option<Stack>,
     /// Write Prometheus metrics to FILE
     ///
     /// Instead of the table; `-`: to standard output. What fits, who holds which GPU, NVLink

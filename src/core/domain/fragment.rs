@@ -157,7 +157,10 @@ impl Fragment {
         let both = |a: &Fragment, b: &Fragment| {
             a.name == b.name
                 && matches!((&a.pick, &b.pick), (Pick::First, Pick::First))
-                && matches!(a.name, "devices" | "cpu" | "os" | "features" | "metadata")
+                && matches!(
+                    a.name,
+                    "devices" | "cpu" | "os" | "features" | "metadata" | "memoryBacking"
+                )
         };
         // Two edits may both need a namespace; declared twice it would not be well-formed.
         let again = |name: &str| other.attributes.iter().any(|(other, _)| *other == name);

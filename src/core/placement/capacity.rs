@@ -203,7 +203,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
 
 /// Numbers of GPUs that guests of a host have: the sizes of its partitions, otherwise powers of two
 /// and all GPUs.
-fn offered(topology: &Topology) -> BTreeSet<u32> {
+pub fn offered(topology: &Topology) -> BTreeSet<u32> {
     let there = u32::try_from(topology.gpus().count()).unwrap_or(u32::MAX);
     let sizes = topology.partitions().iter().map(|partition| partition.gpus.len());
     let mut sizes: BTreeSet<u32> = sizes.filter_map(|size| u32::try_from(size).ok()).collect();

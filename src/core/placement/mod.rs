@@ -55,7 +55,7 @@ pub use again::model_of;
 pub use budget::memory_node;
 pub use caches::{caches_of, has_own_pcpus, needs_remapping, shows_caches, with_caches};
 pub use candidates::Kind as ExtraKind;
-pub use capacity::{Blocked, Capacity, OfModel, RoomOffer, Size, capacity};
+pub use capacity::{Blocked, Capacity, OfModel, RoomOffer, Size, capacity, offered};
 pub use devices::check_model;
 pub use free::{FABRIC_MANAGERS, device_states, idle_cores};
 pub use freeing::{Advice, Away, Place};

@@ -42,6 +42,7 @@ const PLACES: &[(&str, &Rule)] = &[
     ("devices/disk", &DISK),
     ("devices/interface", &NIC),
     ("devices/hostdev", &HOSTDEV),
+    ("iommufd", &HOSTDEV),
     // Ports are added with devices and remain after them.
     ("devices/controller/driver", &DEVICE),
     ("devices/memballoon", &DEVICE),

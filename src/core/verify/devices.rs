@@ -16,6 +16,11 @@ const NOT_OPEN: Rule = Rule::error(
     "hostdev-not-open",
     "a passed function that the guest's process does not have open",
 );
+/// The other way locks memory otherwise, and its devices may not reach each other.
+const WAY: Rule = Rule::warning(
+    "hostdev-way",
+    "functions that the guest's process has by VFIO groups instead of iommufd, or the reverse",
+);
 /// Fewer queues than the definition has.
 const QUEUES: Rule =
     Rule::warning("net-queues-missing", "fewer open network queues than the running XML has");
@@ -26,7 +31,7 @@ const CACHE: Rule =
     Rule::error("disk-cache", "a disk that is opened with another cache than the running XML has");
 
 /// Rules of this module.
-pub const RULES: &[Rule] = &[DRIVER, NOT_OPEN, QUEUES, VHOST, CACHE];
+pub const RULES: &[Rule] = &[DRIVER, NOT_OPEN, WAY, QUEUES, VHOST, CACHE];
 
 /// Compares devices with the running XML.
 pub fn compare(live: &Guest<'_>, process: &Process, topology: &Topology, report: &mut Report) {
@@ -64,6 +69,35 @@ fn drivers(live: &Guest<'_>, topology: &Topology, report: &mut Report) {
     }
 }
 
+/// The device by which a process has functions by iommufd.
+const IOMMU: &str = "/dev/iommu";
+
+/// Compares how the process has functions with how they are passed. Returns whether that is equal.
+fn way(live: &Guest<'_>, opened: &Opened, at: &str, report: &mut Report) -> bool {
+    // An argument of QEMU chooses for itself.
+    if live.passed.is_empty() || live.passed.iter().any(|passed| passed.by_argument) {
+        return true;
+    }
+    let is_asked = live.passed.iter().any(|passed| passed.iommufd);
+    // Only where a function is open: one that is not has another rule.
+    let is_so = opened.files.contains_key(IOMMU);
+    if is_asked == is_so || !is_so && opened.vfio.is_empty() {
+        return true;
+    }
+    let name = |is_iommufd| if is_iommufd { "by iommufd" } else { "by VFIO groups" };
+    let found = if is_so { "/dev/iommu open" } else { "VFIO groups alone" };
+    let hint = format!("`gpuvm restart {}` passes them as its definition says", word(&live.name));
+    let wrong = Wrong {
+        what: "functions are passed".into(),
+        expected: name(is_asked).into(),
+        found: found.into(),
+        at: at.to_owned(),
+        hint: &hint,
+    };
+    report.differs(&WAY, Between::Reality, wrong);
+    false
+}
+
 /// Compares open VFIO groups and, of functions by iommufd, open devices with the passed-through
 /// functions.
 fn open_functions(
@@ -73,6 +107,7 @@ fn open_functions(
     at: &str,
     report: &mut Report,
 ) {
+    let is_right = way(live, opened, at, report);
     // Without numbers of the host's record, no file identifies the devices.
     let numbered = |bdf| topology.device(bdf).is_some_and(|device| device.vfio.is_some());
     let alone = opened.vfio.iter().filter(|name| name.starts_with("devices/")).count();
@@ -94,8 +129,11 @@ fn open_functions(
             (_, Some([group, _])) => ("IOMMU groups open for", group.clone()),
             (_, None) => continue,
         };
-        let names = groups.iter().flatten().chain(&node);
-        if { names }.any(|name| opened.vfio.contains(name)) {
+        // Where the process has another way, or an argument chooses it, either is its own.
+        let is_any = !is_right || passed.by_argument;
+        let groups = groups.iter().flatten().filter(|_| is_any || !passed.iommufd);
+        let nodes = node.iter().filter(|_| is_any || passed.iommufd);
+        if { groups }.chain(nodes).any(|name| opened.vfio.contains(name)) {
             continue;
         }
         let hint = format!("`gpuvm restart {}`; its log says why QEMU let go", word(&live.name));

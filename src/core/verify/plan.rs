@@ -7,7 +7,7 @@ use crate::check::guest::Guest;
 use crate::domain::DomainXml;
 use crate::finding::Rule;
 use crate::memsize::MemSize;
-use crate::request::{CellWish, GpuWish, HugePages, PageSize, PinPolicy, Request};
+use crate::request::{CellWish, GpuWish, HugePages, IommufdWish, PageSize, PinPolicy, Request};
 use crate::shell::word;
 use crate::topology::{DeviceKind, Topology};
 
@@ -23,9 +23,12 @@ const PINS: Rule = Rule::warning("plan-pins", "vCPUs pinned otherwise than was r
 const CELLS: Rule = Rule::warning("plan-cells", "other cells or threads than requested");
 /// `--gpus`, `--gpu`, `--nic`, `--vf`, `--nvme`.
 const DEVICES: Rule = Rule::warning("plan-devices", "other passed devices than requested");
+/// `--iommufd`.
+const IOMMUFD: Rule =
+    Rule::warning("plan-iommufd", "functions passed in another way than was requested");
 
 /// Rules of this module.
-pub const RULES: &[Rule] = &[VCPUS, MEMORY, PAGES, PINS, CELLS, DEVICES];
+pub const RULES: &[Rule] = &[VCPUS, MEMORY, PAGES, PINS, CELLS, DEVICES, IOMMUFD];
 
 /// Compares a definition with its recorded request; without a record nothing is reported.
 pub fn compare(
@@ -38,6 +41,7 @@ pub fn compare(
     let mut plan = Plan { report, name: definition.name() };
     plan.shape(&record.request, defined);
     plan.pins(&record.request, defined);
+    plan.iommufd(record.request.iommufd, defined);
     if let Some(topology) = topology.filter(|topology| !topology.devices().is_empty()) {
         plan.devices(&record.request, defined, topology);
     }
@@ -120,6 +124,21 @@ impl Plan<'_> {
         };
         let what = "vCPUs with a pcpu of their own";
         self.tell(&PINS, what, expected.to_string(), found.to_string(), "/domain/cputune");
+    }
+
+    /// Compares the way of functions. That of an argument of QEMU is not libvirt's.
+    fn iommufd(&mut self, asked: IommufdWish, defined: &Guest<'_>) {
+        let is_asked = match asked {
+            IommufdWish::Auto => return,
+            IommufdWish::On => true,
+            IommufdWish::Off => false,
+        };
+        let mut passed = defined.passed.iter().filter(|passed| !passed.by_argument);
+        let Some(other) = passed.find(|passed| passed.iommufd != is_asked) else { return };
+        let name = |is_iommufd| if is_iommufd { "by iommufd" } else { "by its VFIO group" };
+        let what = format!("{} is passed", other.bdf.value);
+        let (expected, found) = (name(is_asked).to_owned(), name(other.iommufd).to_owned());
+        self.tell(&IOMMUFD, &what, expected, found, "/domain/iommufd");
     }
 
     fn devices(&mut self, request: &Request, defined: &Guest<'_>, topology: &Topology) {

@@ -289,6 +289,15 @@ fn memory_on_other_nodes_or_pages_is_found() {
     ]);
 }
 
+/// What is remembered of a request, and the end of a domain.
+fn remembered(request: &crate::request::Request) -> String {
+    let text = serde_json::to_string(request).unwrap();
+    format!(
+        "<metadata><g:guest xmlns:g='{}'><g:request>{text}</g:request></g:guest></metadata></domain>",
+        crate::domain::guest::NAMESPACE
+    )
+}
+
 /// Passes the guest's functions through by iommufd, whose devices have these numbers.
 fn by_iommufd(case: &mut Case, numbers: &[u32]) {
     for text in [&mut case.definition, &mut case.live] {
@@ -303,6 +312,67 @@ fn by_iommufd(case: &mut Case, numbers: &[u32]) {
         let device = case.parts.devices.iter_mut().find(|device| device.bdf == *bdf).unwrap();
         device.vfio = Some(VfioDevice { number, node: true });
     }
+    case.opened().files.insert("/dev/iommu".into(), false);
+}
+
+#[test]
+fn functions_that_are_open_in_another_way_than_the_xml_says_are_found() {
+    let groups = |case: &mut Case| {
+        by_iommufd(case, &[7, 8]);
+        case.opened().files.remove("/dev/iommu");
+    };
+    for (found, change) in [
+        ("expected by iommufd, found VFIO groups alone", groups as fn(&mut Case)),
+        ("expected by VFIO groups, found /dev/iommu open", |case| {
+            by_iommufd(case, &[7, 8]);
+            case.opened().vfio = ["devices/vfio7".into(), "devices/vfio8".into()].into();
+            for text in [&mut case.definition, &mut case.live] {
+                *text = text.replace("<iommufd enabled='yes'/>", "");
+            }
+        }),
+    ] {
+        let mut case = good();
+        change(&mut case);
+        let message = format!("functions are passed: {found}");
+        assert_eq!(case.found(true), [("hostdev-way", message)]);
+    }
+    // One of each, and the group of the one that goes by itself.
+    let mut case = good();
+    by_iommufd(&mut case, &[7, 8]);
+    let group = case.opened().vfio.pop_first().unwrap();
+    case.opened().vfio = [group, "devices/vfio8".into()].into();
+    let found = case.found(true);
+    assert!(found.len() == 1 && found[0].0 == "hostdev-not-open", "{found:?}");
+}
+
+#[test]
+fn a_definition_that_passes_functions_in_another_way_than_was_requested_is_found() {
+    use crate::request::{IommufdWish, Request};
+    for (asked, is_by_iommufd, message) in [
+        (IommufdWish::Auto, true, None),
+        (IommufdWish::On, true, None),
+        (IommufdWish::Off, false, None),
+        (IommufdWish::On, false, Some("expected by iommufd, found by its VFIO group")),
+        (IommufdWish::Off, true, Some("expected by its VFIO group, found by iommufd")),
+    ] {
+        let mut case = good();
+        if is_by_iommufd {
+            by_iommufd(&mut case, &[]);
+        }
+        let request = Request { iommufd: asked, ..Request::for_gpus(2) };
+        case.definition = case.definition.replace("</domain>", &remembered(&request));
+        let found = case.found(false);
+        let found = found.iter().find(|(rule, _)| *rule == "plan-iommufd");
+        let wanted = message.map(|text| format!("0000:34:00.0 is passed: {text}"));
+        assert_eq!(found.map(|(_, text)| text.clone()), wanted, "{asked:?}");
+    }
+    // What runs is compared with the definition.
+    let mut case = good();
+    by_iommufd(&mut case, &[]);
+    case.opened().files.remove("/dev/iommu");
+    case.live = case.live.replace("<iommufd enabled='yes'/>", "");
+    let rules: Vec<&str> = case.found(true).into_iter().map(|(rule, _)| rule).collect();
+    assert_eq!(rules, ["pending-hostdev"]);
 }
 
 /// Makes Fabric Manager control the NVSwitches, and gives the guest this driver.
@@ -459,13 +529,6 @@ fn a_definition_is_compared_with_what_was_asked_for() {
         ..crate::request::Request::for_gpus(4)
     };
     let mut case = good();
-    let remembered = |request: &crate::request::Request| {
-        let text = serde_json::to_string(request).unwrap();
-        format!(
-            "<metadata><g:guest xmlns:g='{}'><g:request>{text}</g:request></g:guest></metadata></domain>",
-            crate::domain::guest::NAMESPACE
-        )
-    };
     case.definition = case.definition.replace("</domain>", &remembered(&request));
     let rules: Vec<&str> = case.found(false).into_iter().map(|(rule, _)| rule).collect();
     let wanted = ["vcpus", "memory", "pages", "cells", "cells", "pins", "devices"]

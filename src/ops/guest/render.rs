@@ -11,7 +11,7 @@ use crate::input::{self, DOMAIN_BYTES};
 use crate::planned::Planned;
 use crate::request::Request;
 use crate::topology::{KnownDevice, Topology};
-use crate::world::World;
+use crate::world::{RecordedStack, World};
 use gpuvm_core::iommufd::{Lack, Way};
 use gpuvm_core::versions::{Stack, Versions};
 use std::path::Path;
@@ -43,6 +43,9 @@ pub enum RenderError {
 }
 
 impl Coded for RenderError {}
+
+/// The hint where functions cannot be passed through by iommufd.
+pub(crate) const BY_GROUPS: &str = "`--iommufd off` passes them through by VFIO groups";
 
 /// The template for x86 hosts if the admin names none.
 const X86: &str = include_str!("../../../templates/gpu-guest.xml");
@@ -166,6 +169,19 @@ pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     if !request.is_by_iommufd() {
         return Ok(());
     }
+    let way = way(world, topology, *stack)?;
+    let mut lacks = way.lacks(true, &placement.devices);
+    lacks.extend(way.unreached_lack(&placement.devices));
+    refuse_lacks(&lacks)
+}
+
+/// The host and the hypervisor by which functions are passed through. `stack`: those of a recorded
+/// host.
+pub(crate) fn way<'t>(
+    world: &World,
+    topology: &'t Topology,
+    stack: Option<RecordedStack>,
+) -> Result<Way<'t>> {
     let (versions, offered) = match stack {
         Some(of) => (of.stack.versions(), of.stack.abilities.iommufd),
         None => match world.hypervisor_to_look()? {
@@ -173,15 +189,17 @@ pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
             None => (Versions::default(), None),
         },
     };
-    let way = Way { topology, versions, offered };
-    let mut lacks = way.lacks(true, &placement.devices);
-    lacks.extend(way.unreached_lack(&placement.devices));
+    Ok(Way { topology, versions, offered })
+}
+
+/// Refuses functions by iommufd where something is missing for them.
+pub(crate) fn refuse_lacks(lacks: &[Lack]) -> Result<()> {
     if lacks.is_empty() {
         return Ok(());
     }
     let words = |part: fn(&Lack) -> &str| lacks.iter().map(part).collect::<Vec<_>>().join("; ");
     let (why, remedy) = (words(|lack| &lack.what), words(|lack| &lack.remedy));
-    let hint = format!("{remedy}; `--iommufd off` passes them through by VFIO groups");
+    let hint = format!("{remedy}; {BY_GROUPS}");
     Err(RenderError::NoIommufd { why }.hint(hint))
 }
 
