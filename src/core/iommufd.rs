@@ -3,7 +3,7 @@
 
 use crate::bdf::Bdf;
 use crate::shell::word;
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, PciDevice, Topology};
 use crate::versions::{
     Defect, KERNEL_PEERS, LIBVIRT_IOMMUFD, LIBVIRT_IOMMUFD_DEVICES, QEMU_PEERS, Version, Versions,
 };
@@ -91,8 +91,12 @@ impl Way<'_> {
     /// that has it; none: they do, or there are not two.
     pub fn unreached(&self, functions: &[Bdf]) -> Option<(Defect, Version)> {
         let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
-        let is_peer = |kind| matches!(kind, DeviceKind::Gpu | DeviceKind::Nic);
-        if functions.filter(|device| is_peer(device.kind())).count() < 2 {
+        // GPUs with coherent memory reach each other by NVLink, and NICs by the processor's memory.
+        let is_peer = |device: &&PciDevice| {
+            matches!(device.kind(), DeviceKind::Gpu | DeviceKind::Nic)
+                && self.topology.coherent_model(device).is_none()
+        };
+        if functions.filter(is_peer).count() < 2 {
             return None;
         }
         let release = self.topology.machine().kernel_release.as_deref().unwrap_or_default();

@@ -72,6 +72,10 @@ pub struct HostdevSeat {
     pub kept: Option<&'static str>,
     /// What it is as a NIC, where its card sets that up; none: it is passed as any function.
     pub nic: Option<VfNic>,
+    /// Empty cells of the guest that it is a generic initiator of; none: it is a function without
+    /// coherent memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cells: Option<Range<u32>>,
     /// Its address in the guest.
     pub address: PciAddress,
 }

@@ -181,7 +181,13 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     }
     out.sort();
     out.dedup();
-    if out.is_empty() {
+    if devices.gpus.iter().any(|gpu| topology.is_of_rack(*gpu)) {
+        // The host's own other GPUs are in the same partition.
+        match out[..] {
+            [] => reasons.say(Topic::Isolation, IsolationReason::Rack),
+            _ => reasons.compromise(Topic::Isolation, IsolationReason::Rack),
+        }
+    } else if out.is_empty() {
         reasons.say(Topic::Isolation, IsolationReason::NoLinkOut);
     } else {
         reasons.compromise(Topic::Isolation, IsolationReason::LinksOut { to: out });

@@ -347,12 +347,14 @@ pub enum GpuReason {
         /// Lines.
         lines: Vec<String>,
     },
-    /// Functions that are not bound to vfio-pci.
+    /// Functions that are not bound to the driver that passes them through.
     Unbound {
         /// Functions.
         functions: Vec<Bdf>,
         /// Their driver.
         driver: Option<String>,
+        /// The driver that passes them through.
+        to: &'static str,
     },
     /// Functions without an IOMMU group.
     NoGroup {
@@ -457,13 +459,13 @@ impl GpuReason {
             }
             GpuReason::Display { gpu, aside } => write!(f, "{gpu} {}", aside.costs()),
             GpuReason::Never { lines } => write!(f, "never placed: {}", lines.join("; ")),
-            GpuReason::Unbound { functions, driver } => {
+            GpuReason::Unbound { functions, driver, to } => {
                 let have = if functions.len() == 1 { "has" } else { "have" };
                 let driver = driver.as_deref().unwrap_or("no driver");
                 let functions = list(functions);
                 write!(
                     f,
-                    "{functions} {have} to be bound to vfio-pci before start: bound to {driver} now"
+                    "{functions} {have} to be bound to {to} before start: bound to {driver} now"
                 )
             }
             GpuReason::NoGroup { functions } => {

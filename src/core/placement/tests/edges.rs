@@ -208,7 +208,8 @@ fn words_follow_numbers() {
     assert!(floats(false, &[0, 1]).contains("emulator and I/O threads"));
     assert!(floats(false, &[0, 1]).contains("on nodes 0 and 1:"));
     let unbound = |functions: &[Bdf]| {
-        GpuReason::Unbound { functions: functions.to_vec(), driver: None }.to_string()
+        GpuReason::Unbound { functions: functions.to_vec(), driver: None, to: "vfio-pci" }
+            .to_string()
     };
     assert!(unbound(&[bdf]).contains("0000:10:00.0 has to be"));
     assert!(unbound(&[bdf, bdf]).contains("have to be"));
