@@ -145,7 +145,7 @@ fn memory_of_gpus_is_for_no_guest() {
     let host = dir.path();
     let (code, out, _) = on(host, &["host", "show"]);
     assert_eq!(code, 0);
-    for part in ["memory of GPU 0008:01:00.0: nodes 2-9 (186.0 GiB)", "32 of them of GPUs"] {
+    for part in ["memory of GPU 0008:01:00.0: nodes 2-9 (186 GiB)", "32 of them of GPUs"] {
         assert!(out.contains(part), "{part} is missing in {out}");
     }
     let (code, _, err) =
@@ -173,4 +173,6 @@ fn lists_say_why_no_guest_gets_these_gpus() {
     let capacity: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(capacity["largest"], Value::Null);
     assert!(capacity["never_placed"][0].as_str().unwrap().contains("12.7"), "{capacity}");
+    let (code, out, _) = on(host.path(), &["host", "doctor"]);
+    assert!(code == 3 && out.contains("(coherent-gpu)"), "{out}");
 }
