@@ -26,6 +26,7 @@ mod examples;
 mod export;
 mod fabric;
 mod fleet;
+mod grace;
 mod hosts;
 mod imports;
 mod iommufd;

@@ -3,7 +3,7 @@
 
 use crate::bdf::Bdf;
 use crate::shell::word;
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, PciDevice, Topology};
 use crate::versions::{
     Defect, KERNEL_PEERS, LIBVIRT_IOMMUFD, LIBVIRT_IOMMUFD_DEVICES, QEMU_PEERS, Version, Versions,
 };
@@ -91,8 +91,12 @@ impl Way<'_> {
     /// version that has it; none: they do, or there are not two.
     pub fn unreached(&self, functions: &[Bdf]) -> Option<(Defect, Version)> {
         let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
-        let is_peer = |kind| matches!(kind, DeviceKind::Gpu | DeviceKind::Nic);
-        self.among(functions.filter(|device| is_peer(device.kind())).count())
+        // GPUs with coherent memory reach each other by NVLink, and NICs by the processor's memory.
+        let is_peer = |device: &&PciDevice| {
+            matches!(device.kind(), DeviceKind::Gpu | DeviceKind::Nic)
+                && self.topology.coherent_model(device).is_none()
+        };
+        self.among(functions.filter(is_peer).count())
     }
 
     /// The same of this many GPUs and NICs.

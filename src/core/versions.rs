@@ -65,6 +65,10 @@ pub struct Abilities {
     /// the kernel have it, too; none: not known, as in records of before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommufd: Option<bool>,
+    /// Whether a guest's SMMUv3 can be nested in the host's, as GPUs with coherent memory need;
+    /// false also in records of before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accelerates_smmu: bool,
 }
 
 /// libvirt and QEMU of a host, as a record has them, or as they are assumed.
@@ -100,6 +104,7 @@ impl Stack {
                 _ => None,
             },
             iommufd: Some(libvirt >= LIBVIRT_IOMMUFD),
+            accelerates_smmu: libvirt >= LIBVIRT_SMMU && qemu >= QEMU_SMMU,
         };
         Stack { libvirt, qemu, abilities }
     }
@@ -144,6 +149,11 @@ impl FromStr for Stack {
 pub const LIBVIRT_IOMMUFD_DEVICES: Version = Version(12, 1, 0);
 /// The first libvirt that knows `<iommufd enabled='yes'/>` of a domain.
 pub const LIBVIRT_IOMMUFD: Version = Version(12, 2, 0);
+
+/// The first libvirt that knows `accel` of `<iommu model='smmuv3'>`.
+pub const LIBVIRT_SMMU: Version = Version(12, 7, 0);
+/// The first QEMU whose arm-smmuv3 can be nested in the host's.
+pub const QEMU_SMMU: Version = Version(11, 0, 0);
 
 /// The oldest libvirt of which it is measured that its schema has `dma_translation`.
 const DMA_TRANSLATION: Version = Version(11, 3, 0);

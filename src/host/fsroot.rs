@@ -204,14 +204,21 @@ impl FsRoot {
 
     /// Whether the first 32 KiB of a file, text or not, contain these bytes; false if unreadable.
     pub fn has_bytes(&self, path: &str, bytes: &[u8]) -> bool {
-        let Ok(fd) = self.open(path, OFlag::O_RDONLY) else { return false };
+        let all = self.bytes(path).unwrap_or_default();
+        all.windows(bytes.len()).any(|window| window == bytes)
+    }
+
+    /// Reads the first 32 KiB of a file, text or not; none if it is missing or unreadable.
+    pub fn bytes(&self, path: &str) -> Option<Vec<u8>> {
+        let fd = self.open(path, OFlag::O_RDONLY).ok()?;
         self.reads(path);
         let mut all = vec![0; 8 * PAGE];
         let mut length = 0;
         while let Ok(more @ 1..) = nix::unistd::read(&fd, &mut all[length..]) {
             length += more;
         }
-        all[..length].windows(bytes.len()).any(|window| window == bytes)
+        all.truncate(length);
+        Some(all)
     }
 
     /// Names in a directory, sorted; empty where it is missing.

@@ -173,7 +173,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     let (topology, asked) = (&host.topology, bind.sorted());
     let on_vfio = |bdf: &Bdf| {
         let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
-        driver.is_some_and(is_vfio)
+        driver.is_some_and(|driver| topology.passes_by(*bdf, driver))
     };
     doctor::before(world, topology, &host.held, &asked, &[])?;
     let uses = host.uses(&holders::with_groups(topology, &asked))?;
@@ -187,7 +187,8 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     for &bdf in take.functions.iter().filter(|bdf| !on_vfio(bdf)) {
         let Some(was) = bound_to(topology, bdf)? else { continue };
-        steps.push(DeviceStep::Bind { bdf, to: Binding::vfio(), was, force: bind.force }.into());
+        let to = Binding::to(topology.passing_driver(bdf));
+        steps.push(DeviceStep::Bind { bdf, to, was, force: bind.force }.into());
     }
     if let Some(program) = &bind.at_boot {
         let mut wanted = boot::identities(&host.root)?;

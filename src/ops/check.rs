@@ -45,7 +45,7 @@ pub struct Checked {
 /// Checks a domain; changes nothing.
 pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     let (domain, running) = read(&wanted.source, world)?;
-    let topology = world.topology()?;
+    let topology = world.judged_by(world.topology()?, wanted.taken.assume);
     let mut not_checked = Vec::new();
     let others = others(&wanted.taken, world, &mut not_checked)?;
     let others = if world.is_recorded() {

@@ -131,11 +131,9 @@ fn claim_these(
     let mut claim = Claim::default();
     for &bdf in ours {
         let Some(was) = now(root.as_ref(), topology, bdf)? else { continue };
-        if !was.driver.as_deref().is_some_and(is_vfio) {
-            claim.steps.push(
-                DeviceStep::Bind { bdf, to: Binding::vfio(), was: was.clone(), force: false }
-                    .into(),
-            );
+        if !was.driver.as_deref().is_some_and(|driver| topology.passes_by(bdf, driver)) {
+            let to = Binding::to(topology.passing_driver(bdf));
+            claim.steps.push(DeviceStep::Bind { bdf, to, was: was.clone(), force: false }.into());
             claim.bound.push(Bound { bdf, was });
         }
     }

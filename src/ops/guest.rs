@@ -21,7 +21,7 @@ use crate::hypervisor::{
 use crate::lookup::find;
 use crate::placement::{Occupancy, Placement, nearest, plan};
 use crate::planned::Planned;
-use crate::request::{Extras, PinPolicy, Request};
+use crate::request::{Extras, IommufdWish, PinPolicy, Request};
 use crate::shell::{domain, taken_for, word};
 use crate::storage::{StorageRequest, refuse_unfit};
 use crate::taken::{Taken, taken_for_new};
@@ -65,6 +65,7 @@ pub fn resolve_on(
     disks: Option<&StorageRequest>,
     topology: Topology,
 ) -> Result<Planned> {
+    let topology = world.judged(topology, wanted.taken.assume);
     let mut request = wanted.request.clone();
     refuse_same_mac(&wanted.networks, &request.extras)?;
     let planned = wanted.place.as_ref();
@@ -101,6 +102,9 @@ pub fn resolve_on(
     if request.pins == PinPolicy::Auto {
         request.pins = placement.pins();
     }
+    if placement.initiators.is_some() {
+        request.iommufd = IommufdWish::On;
+    }
     let placement = run_by(wanted.virt, placement);
     if let Some(planned) = planned {
         // The request is remembered, not the place that it led to.
@@ -109,6 +113,7 @@ pub fn resolve_on(
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     let stack = world.stack(&topology, wanted.taken.assume);
     let planned = Planned { topology, request, placement, name, occupancy, stack };
+    render::refuse_emulated(wanted.virt, &planned)?;
     render::refuse_iommufd(world, &planned)?;
     render::refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     Ok(planned)

@@ -20,8 +20,8 @@ use crate::moved;
 use crate::placement::{Exclusion, Held, Occupancy};
 use crate::remote;
 use crate::reporter::Reporter;
-use crate::topology::Topology;
-use gpuvm_core::versions::Stack;
+use crate::topology::{OldStack, Topology};
+use gpuvm_core::versions::{Stack, Versions};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -144,8 +144,43 @@ impl World {
         }
     }
 
-    /// The host: the recorded one of `--host`, or that of the connection.
+    /// The host: the recorded one of `--host`, or that of the connection, as its libvirt and QEMU
+    /// can use it.
     pub fn topology(&self) -> Result<Topology> {
+        Ok(self.judged(self.read_topology()?, None))
+    }
+
+    /// A host with what libvirt and QEMU lack for its GPUs with coherent memory: those that are
+    /// `named` for a recorded host, or its own.
+    pub fn judged(&self, topology: Topology, named: Option<Stack>) -> Topology {
+        if !topology.has_coherent_gpus() {
+            return topology;
+        }
+        let (versions, can) = match self.stack(&topology, named) {
+            Some(of) => (of.stack.versions(), of.stack.abilities.accelerates_smmu),
+            None => match self.hypervisor() {
+                Ok(hypervisor) => {
+                    let can = hypervisor.storage().abilities().accelerates_smmu;
+                    (hypervisor.versions(), can)
+                }
+                Err(_) => return topology,
+            },
+        };
+        let Versions { libvirt, qemu } = versions;
+        topology.with_old_stack((!can).then_some(OldStack { libvirt, qemu }))
+    }
+
+    /// The same for a guest that is there: of a recorded host only versions that are known count.
+    pub fn judged_by(&self, topology: Topology, named: Option<Stack>) -> Topology {
+        let known = named.or(topology.machine().stack);
+        if self.is_recorded() && known.is_none() {
+            return topology.with_old_stack(None);
+        }
+        self.judged(topology, named)
+    }
+
+    /// Reads the host.
+    fn read_topology(&self) -> Result<Topology> {
         if let Some(known) = &self.known {
             return Ok(known.clone());
         }

@@ -2,6 +2,7 @@
 //! facilities.
 
 pub mod daemon;
+pub mod grace;
 pub mod known;
 pub mod lawful;
 pub mod machine;

@@ -2,7 +2,9 @@
 
 use crate::cli::names::{model, plain, wrapped};
 use crate::memsize::MemSize;
-use crate::topology::{DeviceKind, FabricModel, Isolated, SetAside, Topology, Trust, Weakness};
+use crate::topology::{
+    DeviceKind, FabricModel, Isolated, NVGRACE, PciDevice, SetAside, Topology, Trust, Weakness,
+};
 use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -25,6 +27,7 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
         ("Memory", memory(topology)),
         ("Devices", devices(topology)),
         ("NVLink", nvlink(topology)),
+        ("C2C", coherent(topology)),
         ("IOMMU", iommu(topology)),
         ("Guests", trust(topology)),
         ("Kernel", kernel(topology)),
@@ -72,7 +75,12 @@ fn layout(topology: &Topology) -> String {
     if dies.len() > packages(topology) {
         parts.push(words::count(dies.len(), "die"));
     }
-    parts.push(words::count(topology.nodes().len(), "NUMA node"));
+    let of_gpus = topology.gpu_memory_nodes().len();
+    let nodes = words::count(topology.nodes().len(), "NUMA node");
+    parts.push(match of_gpus {
+        0 => nodes,
+        of_gpus => format!("{nodes}, {of_gpus} of them of GPUs"),
+    });
     parts.push(words::count(cores.len(), "core"));
     let threads: BTreeSet<usize> = cores.iter().map(|core| core.pcpus.len()).collect();
     let pcpus = words::count(topology.pcpus().len(), "pcpu");
@@ -95,7 +103,7 @@ fn layout(topology: &Topology) -> String {
 
 /// Memory and pools of huge pages.
 fn memory(topology: &Topology) -> String {
-    let total: MemSize = topology.nodes().iter().map(|node| node.memory_kib).sum();
+    let total: MemSize = topology.nodes().iter().map(|node| topology.usable(node).memory_kib).sum();
     let mut pools: BTreeMap<MemSize, (u64, u64)> = BTreeMap::new();
     for pool in topology.nodes().iter().flat_map(|node| &node.huge_pages) {
         let (free, all) = pools.entry(pool.page_kib).or_default();
@@ -141,6 +149,26 @@ fn devices(topology: &Topology) -> String {
         }
     }
     parts.join(", ")
+}
+
+/// What the host has for GPUs with coherent memory; empty where it has no such GPU.
+fn coherent(topology: &Topology) -> String {
+    let coherent = |gpu: &&PciDevice| topology.coherent_model(gpu).is_some();
+    let Some(gpu) = topology.of_kind(DeviceKind::Gpu).find(coherent) else { return String::new() };
+    let host = topology.machine().coherent.unwrap_or_default();
+    let mut parts = vec!["memory of GPUs is coherent with the CPU's".to_owned()];
+    parts.push(match host.nvgrace {
+        Some(true) => format!("driver {NVGRACE} is there"),
+        Some(false) => format!("driver {NVGRACE} is missing"),
+        None => format!("driver {NVGRACE}: unknown"),
+    });
+    parts.extend(host.smmuv3.map(|units| words::count(units as usize, "SMMUv3")));
+    parts.extend(host.page_kib.map(|page| format!("normal pages of {page}")));
+    let text = parts.join(", ");
+    match topology.unsupported(gpu) {
+        Some(why) => format!("{text}; passthrough is {why}"),
+        None => text,
+    }
 }
 
 /// The fabric in a line; empty where there is none.

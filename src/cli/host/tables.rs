@@ -67,7 +67,7 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
     }
     let mut rows = vec![head];
     let mut bare = NodeSet::new();
-    for node in topology.nodes() {
+    for node in topology.nodes().iter().filter(|node| !topology.is_gpu_memory(node)) {
         let id = node.os_index;
         let counts = kinds.iter().map(|(kind, _)| devices.get(&(id, *kind)).copied().unwrap_or(0));
         let counts: Vec<usize> = counts.collect();
@@ -99,6 +99,24 @@ pub fn nodes(topology: &Topology, width: usize) -> String {
     if !bare.is_empty() {
         let nodes = words::count(bare.len(), "node");
         text.push_str(&format!("  {nodes} with neither pcpus nor memory: {bare}\n"));
+    }
+    text + &gpu_memory(topology, width)
+}
+
+/// Says which nodes are those of GPUs' memory, a line for each GPU; empty where there are none.
+fn gpu_memory(topology: &Topology, width: usize) -> String {
+    let mut text = String::new();
+    let mut known: BTreeMap<Option<Bdf>, (NodeSet, MemSize)> = BTreeMap::new();
+    for node in topology.nodes().iter().filter(|node| topology.is_gpu_memory(node)) {
+        let (nodes, memory) = known.entry(node.gpu).or_default();
+        nodes.insert(node.os_index);
+        *memory = *memory + node.memory_kib;
+    }
+    for (gpu, (nodes, memory)) in known {
+        let whose = gpu.map_or("GPUs".to_owned(), |gpu| format!("GPU {}", short(gpu)));
+        let there = if memory.is_zero() { "empty".to_owned() } else { memory.to_string() };
+        let line = format!("{nodes} ({there}), for no guest");
+        text += &wrapped(&format!("  memory of {whose}: nodes "), &line, width);
     }
     text
 }

@@ -3,6 +3,7 @@
 //! domain, a host and the occupancy by other domains, and returns findings. It changes nothing and
 //! does not know facts of the machine, such as the format of an image or whether a path exists.
 
+mod coherent;
 pub mod cpu;
 mod disks;
 mod elements;
@@ -59,6 +60,7 @@ pub const RULES: &[&[Rule]] = &[
     nics::RULES,
     versions::RULES,
     iommufd::RULES,
+    coherent::RULES,
 ];
 
 /// Every rule, one by one.
@@ -118,6 +120,7 @@ pub fn judge(
     others::check(&guest, topology, others, &mut report);
     versions::check(&guest, topology, versions, &mut report);
     iommufd::check(&guest, topology, versions, &mut report);
+    coherent::check(&guest, topology, &mut report);
     let notes = report.notes();
     (report.finish(), notes)
 }

@@ -3,6 +3,7 @@
 //! nothing and changes nothing. The rules of one domain are those of [`crate::check`].
 
 mod boot;
+mod coherent;
 mod device;
 mod fix;
 mod guests;
@@ -48,6 +49,7 @@ const RULES: &[&Rule] = &[
     &iommu::ACS_OFF,
     &device::CONSOLE,
     &boot::HOLDERS,
+    &coherent::COHERENT,
     &device::D3COLD,
     &UNHEALTHY,
     &device::RESET,
@@ -243,6 +245,7 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     needs::judge(case, &mut report);
     iommu::judge(case, &mut report);
     boot::judge(case, &mut report);
+    coherent::judge(case, &mut report);
     device::judge(case, &mut report);
     memory::judge(case, &mut report);
     speed::judge(case, &mut report);

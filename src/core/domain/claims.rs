@@ -156,6 +156,8 @@ pub struct Claims<'t> {
     pub memory: At<'t, MemSize>,
     /// Guest NUMA cells, in document order.
     pub cells: Vec<Cell<'t>>,
+    /// Cells without vCPUs and memory, in document order: those of GPUs with coherent memory.
+    pub empty_cells: Vec<At<'t, u32>>,
     /// How memory is bound: the whole guest's first, then those of cells.
     pub bindings: Vec<Binding<'t>>,
     /// Memory modules.
@@ -198,6 +200,7 @@ impl<'t> Claims<'t> {
             let device = Spot::of(bdf.spot.element());
             Passed { bdf, device, at: None, by_argument: true, iommufd: false }
         }));
+        let (cells, empty_cells) = cells(root, &mut reader);
         Claims {
             name: root.child("name").map(|name| name.text().trim().to_owned()).unwrap_or_default(),
             plugged: plugged(root, vcpus.value),
@@ -208,7 +211,8 @@ impl<'t> Claims<'t> {
             iothread_pins,
             iothreads: iothreads(root, &mut reader),
             memory: memory.unwrap_or(none),
-            cells: cells(root, &mut reader),
+            cells,
+            empty_cells,
             bindings: bindings(root, &mut reader),
             modules: modules(devices, &mut reader),
             huge_pages: huge_pages(root, &mut reader),
@@ -299,10 +303,11 @@ fn iothreads<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> BTreeMap<u32, Sp
     threads
 }
 
-fn cells<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Cell<'t>> {
+/// Reads guest NUMA cells: those with vCPUs or memory, and the ids of those without.
+fn cells<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> (Vec<Cell<'t>>, Vec<At<'t, u32>>) {
     let numa = root.child("cpu").and_then(|cpu| cpu.child("numa"));
     let elements = numa.into_iter().flat_map(|numa| numa.children("cell"));
-    let mut cells = Vec::new();
+    let (mut cells, mut empty) = (Vec::new(), Vec::new());
     for (position, element) in elements.enumerate() {
         let id = match element.attr("id") {
             None => u32::try_from(position).ok(),
@@ -312,10 +317,15 @@ fn cells<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Cell<'t>> {
         let size = reader.required(element, "memory", |text| memory(text, unit.as_deref()));
         let vcpus = reader.attribute(element, "cpus", set);
         if let (Some(id), Some(memory)) = (id, size) {
-            cells.push(Cell { id, vcpus, memory });
+            let has_vcpus = element.attr("cpus").is_some();
+            if memory.value.is_zero() && !has_vcpus {
+                empty.push(At { value: id, spot: Spot::of(element) });
+            } else {
+                cells.push(Cell { id, vcpus, memory });
+            }
         }
     }
-    cells
+    (cells, empty)
 }
 
 /// Reads `<numatune>`: the binding of the whole guest, then those of cells. `placement='auto'`

@@ -13,7 +13,7 @@ use super::shape::{backing, cpu, cputune, metadata, numatune};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
-use crate::placement::{GuestCell, GuestTopology};
+use crate::placement::{GuestCell, GuestTopology, Initiators};
 use crate::request::PageSize;
 use crate::topology::PartitionId;
 use serde::Serialize;
@@ -123,6 +123,9 @@ pub enum DomainEdit {
         topoext: bool,
         /// Guest NUMA cells; empty: the guest has no NUMA.
         cells: Vec<GuestCell>,
+        /// Empty cells for the memory of GPUs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        initiators: Option<Initiators>,
     },
     /// Gives addresses to devices that the document has already.
     SetAddresses {
@@ -238,8 +241,8 @@ impl DomainEdit {
                 domain.child(cputune(vcpus, emulator, iothreads))
             }
             DomainEdit::SetNumatune { cells } => domain.child(numatune(cells)),
-            DomainEdit::SetCpu { model, topology, topoext, cells } => {
-                domain.child(cpu(*model, *topology, *topoext, cells))
+            DomainEdit::SetCpu { model, topology, topoext, cells, initiators } => {
+                domain.child(cpu(*model, *topology, *topoext, cells, initiators.as_ref()))
             }
             DomainEdit::SetOverrides { overrides } => super::overrides::fragment(domain, overrides),
             DomainEdit::SetFirmwareWindow { mib } => super::window::fragment(domain, *mib),

@@ -125,7 +125,7 @@ fn domain_edits(
     let fill = passes || placement.huge_pages.is_some();
     let mut edits = vec![DomainEdit::SetType { virt: guest.virt }];
     // While its devices have their places in the document.
-    match guest.record.request.iommufd {
+    match way(guest, placement) {
         IommufdWish::Auto => {}
         said @ (IommufdWish::On | IommufdWish::Off) => {
             let setting = Setting::iommufd(current, said == IommufdWish::On);
@@ -171,6 +171,7 @@ fn domain_edits(
             && (placement.topology.threads > 1 || placement.cache.is_some())
             && topology.machine().cpu_vendor.as_deref().is_some_and(is_amd),
         cells: if is_numa { placement.cells.clone() } else { Vec::new() },
+        initiators: placement.initiators.clone(),
     });
     if let Some(machine) = guest.record.request.machine.clone() {
         edits.push(DomainEdit::Set { setting: Setting::Machine { machine } });
@@ -191,10 +192,18 @@ fn domain_edits(
     edits
 }
 
+/// How a guest's functions are passed through: GPUs with coherent memory only by iommufd.
+fn way(guest: &Guest, placement: &Placement) -> IommufdWish {
+    match guest.record.request.iommufd {
+        IommufdWish::Auto if placement.initiators.is_some() => IommufdWish::On,
+        said => said,
+    }
+}
+
 /// The edit that has a guest by iommufd share its memory in files. On every QEMU, since a
 /// definition outlives the QEMU that it was made for, and shared huge pages cost nothing.
 fn shared_memory(current: &DomainXml, guest: &Guest, placement: &Placement) -> Option<DomainEdit> {
-    let is_by_iommufd = match guest.record.request.iommufd {
+    let is_by_iommufd = match way(guest, placement) {
         IommufdWish::Auto => current.is_by_iommufd(),
         said => said == IommufdWish::On,
     };

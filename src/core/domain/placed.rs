@@ -73,6 +73,10 @@ pub struct HostdevSeat {
     /// Its settings as a NIC, if its card configures them; none: it is passed through like any
     /// function.
     pub nic: Option<VfNic>,
+    /// Empty cells of the guest that it is a generic initiator of; none: it is a function without
+    /// coherent memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cells: Option<Range<u32>>,
     /// Its address in the guest.
     pub address: PciAddress,
 }

@@ -44,12 +44,14 @@ pub(super) fn device_edits(
     };
     let hostdevs = hostdevs(Some(guest), placement, topology, &seated);
     let overrides = properties(&mut seats, &hostdevs, guest.abilities.port_speed_dgts);
+    let smmus = seats.smmus(&seated);
     let mut edits = vec![DomainEdit::SetAddresses { addresses }];
     edits.push(seats.controllers_edit());
     edits.push(DomainEdit::SetDisks { disks });
     edits.push(DomainEdit::SetInterfaces { nics, dropped: dropped_nics });
     edits.push(DomainEdit::SetHostdevs { hostdevs });
     edits.push(DomainEdit::SetOverrides { overrides });
+    edits.extend(smmus.map(|buses| DomainEdit::Set { setting: Setting::Smmus { buses } }));
     edits.extend(balloon);
     Ok(edits)
 }
@@ -183,10 +185,15 @@ pub fn unseat_edits(
 
 /// Whether a function is bound by us before a guest starts, and not by libvirt at each start: the
 /// GPUs and NVSwitches of an NVLink board. Unbinding their driver can hang, and other guests' links
-/// depend on them (gpuvm-hardware(7), BINDING AND RESET).
+/// depend on them (gpuvm-hardware(7), BINDING AND RESET). And GPUs with coherent memory, whose own
+/// driver of VFIO libvirt would take away at each stop.
 pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
+    let is_coherent = || {
+        let device = topology.device(bdf);
+        device.is_some_and(|device| topology.coherent_model(device).is_some())
+    };
     match kind(topology, bdf) {
-        DeviceKind::Gpu => topology.fabric().board.is_some(),
+        DeviceKind::Gpu => topology.fabric().board.is_some() || is_coherent(),
         kind => kind == DeviceKind::NvSwitch,
     }
 }
@@ -214,7 +221,8 @@ fn hostdevs(
         let alias = format!("ua-{word}{number}");
         *number += 1;
         let (managed, kept) = (!is_bound_by_us(topology, bdf), None);
-        hostdevs.push(HostdevSeat { bdf, alias, managed, kept, nic, address });
+        let cells = placement.initiators.as_ref().and_then(|all| all.cells_of(bdf));
+        hostdevs.push(HostdevSeat { bdf, alias, managed, kept, nic, cells, address });
     }
     hostdevs
 }

@@ -466,6 +466,14 @@ impl<'a> Seats<'a> {
         Some(seated)
     }
 
+    /// Returns the expander buses above GPUs with coherent memory, which have an SMMUv3 each; none: the
+    /// guest has no such GPU.
+    pub fn smmus(&self, seated: &BTreeMap<Bdf, PciAddress>) -> Option<Vec<u8>> {
+        let gpus = self.placement.initiators.as_ref()?.gpus.iter();
+        let ports = gpus.filter_map(|own| Some(seated.get(&own.gpu)?.bus));
+        Some(ports.filter_map(|port| self.buses.expander_above(port)).collect())
+    }
+
     /// Removes expander buses that had functions which are gone, and have nothing else.
     fn drop_left(&mut self, gone: &[Bdf]) {
         let goes = |device: Element<'_>| {

@@ -208,6 +208,12 @@ pub enum Setting {
     /// 11.0.1 give devices by iommufd the file's pages, which are not the guest's where its memory
     /// is private.
     SharedMemory,
+    /// An SMMUv3 that is nested in the host's, by iommufd, for each of these expander buses, and no
+    /// other.
+    Smmus {
+        /// Indexes of the expander buses.
+        buses: Vec<u8>,
+    },
     /// A memory balloon of virtio; libvirt chooses its address.
     Balloon,
     /// The window for 64-bit BARs goes, so that QEMU's default holds.
@@ -328,6 +334,7 @@ impl Setting {
             Setting::SharedMemory => {
                 domain.child(backing(Fragment::new("access").attr("mode", "shared")))
             }
+            Setting::Smmus { buses } => domain.child(smmus(buses)),
             Setting::Balloon => {
                 let balloon = Fragment::new("memballoon").attr("model", "virtio");
                 domain.child(Fragment::new("devices").child(balloon))
@@ -397,9 +404,9 @@ impl Setting {
                 .child(shape::cpu_topology(*topology))
                 .children(topoext.then(shape::require_topoext)),
             Setting::Cells { cells } if cells.is_empty() => {
-                cpu.child(shape::numa(cells)).drop_empty()
+                cpu.child(shape::numa(cells, None)).drop_empty()
             }
-            Setting::Cells { cells } => cpu.child(shape::numa(cells)),
+            Setting::Cells { cells } => cpu.child(shape::numa(cells, None)),
             Setting::HostCpu => cpu
                 .attr("mode", "host-passthrough")
                 .want("check", Want::Default("none".into()))
@@ -473,6 +480,24 @@ fn iommufd(domain: Fragment, on: bool, devices: [(&'static str, &Vec<usize>); 2]
     let driver = || Fragment::new("driver").if_there().want("iommufd", Want::Absent).drop_empty();
     let devices = devices.map(|device| device.child(driver()));
     domain.child(way).child(Fragment::new("devices").if_there().children(devices))
+}
+
+/// Whether an IOMMU is an SMMUv3.
+fn is_smmu(iommu: Element<'_>) -> bool {
+    iommu.attr("model").is_some_and(|model| model == "smmuv3")
+}
+
+/// Wants an SMMUv3 for each of these expander buses: what QEMU's nested one needs of `ats`, `ril` and
+/// `oas` for Grace (KubeVirt's enhancement 199). Without a bus libvirt drops all of it.
+fn smmus(buses: &[u8]) -> Fragment {
+    let bus = |iommu: Element<'_>| Some(iommu.child("driver")?.attr("pciBus")?.into());
+    let smmus = buses.iter().map(|index| {
+        let driver = Fragment::new("driver").attr("pciBus", index).attr("accel", "on");
+        let driver = driver.attr("ats", "on").attr("ril", "off").attr("ssidsize", 20);
+        let iommu = Fragment::new("iommu").key(bus, index).attr("model", "smmuv3");
+        iommu.child(driver.attr("oas", 48))
+    });
+    Fragment::new("devices").children(smmus).only_where("iommu", is_smmu)
 }
 
 /// The I/O APIC in QEMU, which libvirt wants beside an IOMMU that remaps interrupts.

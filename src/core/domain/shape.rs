@@ -8,8 +8,8 @@ use super::pci::PciAddress;
 use super::placed::{DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::wish::{NicModel, vlan};
 use crate::bdf::Bdf;
-use crate::cpuset::{CpuSet, NodeSet, PcpuId};
-use crate::placement::{GuestCell, GuestTopology};
+use crate::cpuset::{CpuSet, NodeId, NodeSet, PcpuId};
+use crate::placement::{GuestCell, GuestTopology, Initiators};
 use crate::request::{PageSize, Request};
 use crate::topology::{KnownDevice, PartitionId};
 use crate::versions::Stack;
@@ -132,6 +132,7 @@ impl HostdevSeat {
             let kept = Fragment::new(name).key(hostdev_bdf, bdf).if_there();
             let nic = self.nic.as_ref();
             return kept
+                .children(self.initiator())
                 .children(nic.map(|nic| Fragment::new("mac").attr("address", &nic.mac)))
                 .children(nic.and_then(|nic| nic.vlan).map(vlan))
                 .child(alias)
@@ -158,7 +159,15 @@ impl HostdevSeat {
             .child(Fragment::new("source").child(source))
             .child(alias)
             .child(Fragment::new("rom").attr("bar", "off"))
+            .children(self.initiator())
             .child(self.address.fragment())
+    }
+
+    /// Names the empty cells of its memory.
+    fn initiator(&self) -> Option<Fragment> {
+        let cells = self.cells.clone()?;
+        let nodeset: NodeSet = cells.map(NodeId).collect();
+        Some(Fragment::new("acpi").attr("nodeset", nodeset))
     }
 }
 
@@ -371,6 +380,7 @@ pub(super) fn cpu(
     topology: GuestTopology,
     topoext: bool,
     cells: &[GuestCell],
+    initiators: Option<&Initiators>,
 ) -> Fragment {
     let topology = cpu_topology(topology);
     let cpu = Fragment::new("cpu");
@@ -395,7 +405,7 @@ pub(super) fn cpu(
         CpuModel::HostPassthrough { maxphysaddr: true, limit } => passed_bits(limit),
         _ => Fragment::gone("maxphysaddr"),
     });
-    cpu.children(topoext.then(require_topoext)).child(numa(cells))
+    cpu.children(topoext.then(require_topoext)).child(numa(cells, initiators))
 }
 
 /// Returns the wanted state of `<maxphysaddr>` with the host's bits, or fewer where the IOMMU has
@@ -428,24 +438,36 @@ pub(super) fn require_topoext() -> Fragment {
     feature.attr("policy", "require").attr("name", "topoext")
 }
 
-/// Returns the wanted state of `<numa>`; removed without cells.
-pub(super) fn numa(cells: &[GuestCell]) -> Fragment {
-    let cell = |(id, cell): (usize, &GuestCell)| {
-        let distances = cell.distances.iter().enumerate().map(|(other, distance)| {
-            Fragment::new("sibling")
-                .key(|sibling| Some(sibling.attr("id")?.into()), other)
-                .attr("id", other)
-                .attr("value", distance)
+/// Returns the wanted state of `<numa>`; removed without cells. The empty cells of GPUs' memory follow
+/// those with vCPUs.
+pub(super) fn numa(cells: &[GuestCell], initiators: Option<&Initiators>) -> Fragment {
+    let id_of: KeyOf = |one| Some(one.attr("id")?.into());
+    let cell = |id: usize, distances: Vec<(usize, u32)>| {
+        let distances = distances.into_iter().map(|(other, distance)| {
+            let sibling = Fragment::new("sibling").key(id_of, other);
+            sibling.attr("id", other).attr("value", distance)
         });
-        let cpus: CpuSet = cell.vcpus.clone().map(PcpuId).collect();
-        Fragment::new("cell")
-            .key(|cell| Some(cell.attr("id")?.into()), id)
-            .attr("id", id)
-            .attr("cpus", cpus)
-            .attr("memory", cell.memory_kib.kib())
-            .attr("unit", "KiB")
-            .child(Fragment::new("distances").children(distances).only("sibling").drop_empty())
+        let distances = Fragment::new("distances").children(distances).only("sibling");
+        (Fragment::new("cell").key(id_of, id).attr("id", id), distances.drop_empty())
     };
-    let cells = cells.iter().enumerate().map(cell);
-    Fragment::new("numa").children(cells).only("cell").drop_empty()
+    let with_vcpus = cells.iter().enumerate().map(|(id, own)| {
+        let distances = match initiators {
+            Some(initiators) => initiators.distances_from(id).collect(),
+            None => own.distances.iter().copied().enumerate().collect(),
+        };
+        let (element, distances) = cell(id, distances);
+        let cpus: CpuSet = own.vcpus.clone().map(PcpuId).collect();
+        let element = element.attr("cpus", cpus).attr("memory", own.memory_kib.kib());
+        element.attr("unit", "KiB").child(distances)
+    });
+    let empty = initiators.into_iter().flat_map(|initiators| {
+        let ids = initiators.gpus.iter().flat_map(|gpu| gpu.cells.clone());
+        ids.map(|id| {
+            let id = id as usize;
+            let (element, distances) = cell(id, initiators.distances_from(id).collect());
+            let element = element.want("cpus", Want::Absent).attr("memory", 0);
+            element.attr("unit", "KiB").child(distances)
+        })
+    });
+    Fragment::new("numa").children(with_vcpus).children(empty).only("cell").drop_empty()
 }

@@ -346,19 +346,20 @@ fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
         }
     }
     let all = devices.all();
-    let mut unbound: BTreeMap<(&str, bool), Vec<Bdf>> = BTreeMap::new();
+    let mut unbound: BTreeMap<(&str, bool, &'static str), Vec<Bdf>> = BTreeMap::new();
     for device in all.iter().filter_map(|&bdf| topology.device(bdf)) {
+        let to = topology.passing_driver(device.bdf);
         match device.driver.as_deref() {
-            Some("vfio-pci") => {}
+            Some(driver) if driver.replace('_', "-") == to => {}
             driver => {
-                let key = (driver.unwrap_or("no driver"), driver.is_some());
+                let key = (driver.unwrap_or("no driver"), driver.is_some(), to);
                 unbound.entry(key).or_default().push(device.bdf);
             }
         }
     }
-    for ((driver, is_bound), functions) in unbound {
+    for ((driver, is_bound, to), functions) in unbound {
         let driver = is_bound.then(|| driver.to_owned());
-        reasons.say(Topic::Drivers, GpuReason::Unbound { functions, driver });
+        reasons.say(Topic::Drivers, GpuReason::Unbound { functions, driver, to });
     }
     let off: Vec<Bdf> =
         all.iter().copied().filter(|&bdf| topology.iommu_group(bdf).is_none()).collect();

@@ -182,7 +182,13 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     out.sort();
     out.dedup();
     let unread = topology.links_unread(&devices.gpus);
-    if out.is_empty() && !unread.is_empty() {
+    if devices.gpus.iter().any(|gpu| topology.is_of_rack(*gpu)) {
+        // The host's own other GPUs are in the same partition.
+        match out[..] {
+            [] => reasons.say(Topic::Isolation, IsolationReason::Rack),
+            _ => reasons.compromise(Topic::Isolation, IsolationReason::Rack),
+        }
+    } else if out.is_empty() && !unread.is_empty() {
         reasons.compromise(Topic::Isolation, IsolationReason::LinksUnread { to: unread });
     } else if out.is_empty() {
         reasons.say(Topic::Isolation, IsolationReason::NoLinkOut);

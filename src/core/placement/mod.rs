@@ -13,6 +13,7 @@ mod candidates;
 mod capacity;
 mod chosen;
 mod cliques;
+mod coherent;
 mod compare;
 mod cover;
 mod cpus;
@@ -68,8 +69,8 @@ pub use result::Placement;
 pub use short::plan;
 pub use taken::floats;
 pub use types::{
-    DeviceState, GuestCache, GuestCell, GuestPcie, GuestTopology, NodePages, PcieGroup, PcieLink,
-    PlanError,
+    DeviceState, GuestCache, GuestCell, GuestPcie, GuestTopology, InitiatorCells, Initiators,
+    NodePages, PcieGroup, PcieLink, PlanError,
 };
 pub use window::{fits_no_guest, is_amd, window, window_reason};
 

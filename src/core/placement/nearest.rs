@@ -240,7 +240,8 @@ impl Search<'_> {
 
     /// Less memory, in GiB, or in pages of 2 MiB if less than 1 GiB is requested.
     fn memory(&self, request: &Request) -> Steps {
-        let there: MemSize = self.topology.nodes().iter().map(|node| node.memory_kib).sum();
+        let there: MemSize =
+            self.topology.nodes().iter().map(|node| self.topology.usable(node).memory_kib).sum();
         let asked = request.memory_kib.map_or(there, |memory| memory.min(there)).kib();
         let gib = MemSize::from_gib(1).kib();
         let unit = if asked > gib { gib } else { 2048 };

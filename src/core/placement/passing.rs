@@ -7,7 +7,15 @@ use crate::topology::Topology;
 
 /// Describes the way of a guest with functions and the reason. A host without iommufd leaves no
 /// choice, so its default is not reported.
-pub(super) fn explain(topology: &Topology, request: &Request, reasons: &mut Reasons) {
+pub(super) fn explain(
+    topology: &Topology,
+    request: &Request,
+    is_coherent: bool,
+    reasons: &mut Reasons,
+) {
+    if is_coherent {
+        return reasons.say(Topic::Iommufd, PassReason::Coherent);
+    }
     let is_asked = request.iommufd != IommufdWish::Auto;
     let has_choice = topology.machine().iommufd.is_some_and(|iommufd| iommufd.node);
     if request.is_by_iommufd() {

@@ -97,12 +97,18 @@ fn beside_gpu(topology: &Topology, devices: &[Bdf]) -> Vec<Bdf> {
 /// Divides the groups of cells by host bridge, the bridge of a cell's first device first; if these
 /// would be too many, the groups stay.
 fn by_bridge(topology: &Topology, cells: Vec<PcieGroup>) -> Vec<PcieGroup> {
+    // A GPU with coherent memory has an SMMUv3 of its own, which serves all of an expander bus.
+    let is_alone = |bdf: Bdf| {
+        let device = topology.device(bdf);
+        device.is_some_and(|device| topology.coherent_model(device).is_some())
+    };
     let mut divided: Vec<(Option<Cow<'_, str>>, PcieGroup)> = Vec::new();
     for PcieGroup { cell, devices } in &cells {
         for &bdf in devices {
             let bridge = topology.host_bridge(bdf);
             let same = |(of, group): &&mut (Option<Cow<'_, str>>, PcieGroup)| {
-                *of == bridge && group.cell == *cell
+                let is_shared = !is_alone(bdf) && !group.devices.iter().any(|&one| is_alone(one));
+                *of == bridge && group.cell == *cell && is_shared
             };
             match divided.iter_mut().find(same) {
                 Some((_, group)) => group.devices.push(bdf),

@@ -11,7 +11,7 @@ use super::result::Placement;
 use super::shortage::Shortage;
 use super::taken::Taken;
 use super::types::PlanError;
-use super::{cliques, cpus, devices, extras, limits, pages, passing, pcie, score};
+use super::{cliques, coherent, cpus, devices, extras, limits, pages, passing, pcie, score};
 use crate::occupancy::Occupancy;
 use crate::request::{Allow, PinPolicy, Profile, Request};
 use crate::topology::Topology;
@@ -54,6 +54,7 @@ fn place_on(
     extras.check()?;
     let judges = score::Judges { budget: &budget, extras: &extras };
     let chosen = devices::choose(topology, &homes, &taken, &judges, request, &mut reasons)?;
+    coherent::check(topology, &homes, request, &chosen.gpus)?;
     let (homes, taken, budget, gpus) = (&homes, &taken, &budget, &chosen.gpus[..]);
     let mut solution = Solution::default();
     budget
@@ -78,18 +79,14 @@ fn place_on(
     let (solution, gpus) = (&solution, gpus.len());
     let memory = Memory { topology, budget, solution, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons);
-    if let (Some(warning), 1..) = (&topology.fabric().links_unread, gpus) {
-        reasons.compromise(Topic::Gpus, GpuReason::LinksUnread { warning: warning.clone() });
-    }
-    if let Some(warning) = topology.memory_warning() {
-        reasons.compromise(Topic::Memory, MemoryReason::OffNodes { warning });
-    }
+    warn(topology, gpus, &mut reasons);
     let node_pages = pages::taken_from(topology, taken, request, solution);
     pages::explain(topology, request, &node_pages, &mut reasons);
     let devices = chosen.all();
+    let initiators = coherent::initiators(topology, &chosen.gpus, &cpus, &mut reasons);
     let mut guest_pcie = pcie::tree(topology, homes, &devices, &cpus, &mut reasons);
     if !devices.is_empty() {
-        passing::explain(topology, request, &mut reasons);
+        passing::explain(topology, request, initiators.is_some(), &mut reasons);
     }
     if request.p2p_clique {
         guest_pcie.cliques = cliques::cliques(topology, &chosen.gpus, &mut reasons)?;
@@ -109,10 +106,21 @@ fn place_on(
         topology: shown.map_or(cpus.topology, |(shape, _)| shape),
         cache: shown.map(|(_, cache)| cache),
         cells,
+        initiators,
         huge_pages: request.huge_pages.asked(),
         node_pages,
         guest_pcie,
         reasons: reasons.0,
     };
     limits::within(placement, topology, request)
+}
+
+/// Says what of the host could not be read.
+fn warn(topology: &Topology, gpus: usize, reasons: &mut Reasons) {
+    if let (Some(warning), 1..) = (&topology.fabric().links_unread, gpus) {
+        reasons.compromise(Topic::Gpus, GpuReason::LinksUnread { warning: warning.clone() });
+    }
+    if let Some(warning) = topology.memory_warning() {
+        reasons.compromise(Topic::Memory, MemoryReason::OffNodes { warning });
+    }
 }

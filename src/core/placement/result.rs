@@ -1,7 +1,7 @@
 //! The placement of a guest: the answer of [`plan`](super::plan).
 
 use super::reason::{Because, IsolationReason, Reason, Topic};
-use super::types::{GuestCache, GuestCell, GuestPcie, GuestTopology, NodePages};
+use super::types::{GuestCache, GuestCell, GuestPcie, GuestTopology, Initiators, NodePages};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::memsize::MemSize;
@@ -36,6 +36,9 @@ pub struct Placement {
     pub address_limit: Option<u8>,
     /// Guest NUMA cells, by id; at least one.
     pub cells: Vec<GuestCell>,
+    /// Its empty cells for the memory of GPUs; none: no GPU's memory is coherent with the CPU's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initiators: Option<Initiators>,
     /// Page size that backs the memory; none: normal pages.
     pub huge_pages: Option<PageSize>,
     /// Its pages from the pools of huge pages, by node.

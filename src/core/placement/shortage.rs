@@ -192,7 +192,8 @@ impl Shortage<'_> {
                     kept.unwrap_or_default(),
                     count(cells, "cell")
                 );
-                let nodes = self.topology.nodes().iter().map(|node| node.memory_kib);
+                let nodes = self.topology.nodes().iter();
+                let nodes = nodes.map(|node| self.topology.usable(node).memory_kib);
                 let most = nodes.filter(|memory| !memory.is_zero()).min().unwrap_or_default();
                 let hint = format!("--reserve-memory of less than {most}, the memory of a node");
                 return PlanError::Impossible { what, hint };

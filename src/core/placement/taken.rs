@@ -373,5 +373,6 @@ fn nodes_of(topology: &Topology, nodes: &crate::cpuset::NodeSet) -> Vec<usize> {
 pub(super) fn ordinary(topology: &Topology) -> impl Fn(&NumaNode) -> bool {
     let usual = |node: &NumaNode| !node.memory_kib.is_zero() && !node.pcpus.is_empty();
     let some = topology.nodes().iter().any(usual);
-    move |node| if some { usual(node) } else { !node.memory_kib.is_zero() }
+    let other = |node: &NumaNode| !node.memory_kib.is_zero() && !topology.is_gpu_memory(node);
+    move |node| if some { usual(node) } else { other(node) }
 }

@@ -51,6 +51,41 @@ pub struct GuestCell {
     pub distances: Vec<u32>,
 }
 
+/// The empty cells of a GPU with coherent memory, of which it is a generic initiator: its driver puts
+/// the memory of its MIG instances there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct InitiatorCells {
+    /// The GPU.
+    pub gpu: Bdf,
+    /// Ids of the cells.
+    pub cells: std::ops::Range<u32>,
+}
+
+/// The empty cells of a guest's GPUs with coherent memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Initiators {
+    /// By GPU, in guest order; the first cell follows the last one with vCPUs.
+    pub gpus: Vec<InitiatorCells>,
+    /// Distance from each cell of the guest to each, those with vCPUs first; null: unknown.
+    pub distances: Vec<Vec<Option<u32>>>,
+}
+
+impl Initiators {
+    /// The cells of a GPU; none: it is another function.
+    pub fn cells_of(&self, gpu: Bdf) -> Option<std::ops::Range<u32>> {
+        let own = self.gpus.iter().find(|own| own.gpu == gpu)?;
+        Some(own.cells.clone())
+    }
+
+    /// The known distances from a cell, each with the id of the other.
+    pub fn distances_from(&self, cell: usize) -> impl Iterator<Item = (usize, u32)> {
+        let row = self.distances.get(cell).into_iter().flatten().enumerate();
+        row.filter_map(|(to, distance)| Some((to, (*distance)?)))
+    }
+}
+
 /// A guest's CPU topology: the product is the number of vCPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

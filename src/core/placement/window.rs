@@ -23,6 +23,8 @@ const STATIC_BYTES: u64 = 32 << 30;
 const MOST_BITS: u8 = 46;
 /// The largest window that can be set for OVMF, in MiB.
 const MOST_MIB: u64 = 0x0100_0000;
+/// The window of QEMU's `virt` on Arm, which cannot be made smaller (hw/arm/virt.c).
+const ARM_BYTES: u64 = 512 << 30;
 /// The window that a guest's devices need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
@@ -63,17 +65,29 @@ pub fn fits_no_guest(device: Bdf, topology: &Topology) -> Option<WindowTooLarge>
 
 /// Returns the bytes that the ports of a guest's devices need.
 fn cost(devices: &[Bdf], topology: &Topology) -> Option<u64> {
-    let mut sum = 0_u64;
-    let known = || devices.iter().filter_map(|bdf| known_bars(topology, *bdf));
-    for bars in known() {
-        let large = bars.iter().filter(|bar| bar.index < 6 && bar.is_64bit && !bar.io);
-        let sizes = large.map(|bar| bar.bytes.max(MEBIBYTE));
+    let (mut sum, mut is_known) = (0_u64, false);
+    for &bdf in devices {
+        let (bars, memory) = (known_bars(topology, bdf), coherent_bar(topology, bdf));
+        if bars.is_none() && memory.is_none() {
+            continue;
+        }
+        is_known = true;
+        let large = bars.unwrap_or_default().iter();
+        let large = large.filter(|bar| bar.index < 6 && bar.is_64bit && !bar.io);
+        let sizes = large.map(|bar| bar.bytes).chain(memory).map(|bytes| bytes.max(MEBIBYTE));
         let Some(largest) = sizes.clone().max() else { continue };
         let length = sizes.fold(0, u64::saturating_add);
         let cost = length.checked_next_multiple_of(largest).unwrap_or(u64::MAX);
         sum = sum.saturating_add(cost);
     }
-    known().next().map(|_| sum)
+    is_known.then_some(sum)
+}
+
+/// The BAR by which the host's driver shows the coherent memory of a GPU, which the function itself
+/// does not have.
+fn coherent_bar(topology: &Topology, bdf: Bdf) -> Option<u64> {
+    let model = topology.coherent_model(topology.device(bdf)?)?;
+    Some(model.bar_gib << 30)
 }
 
 /// The BARs of a device, if they are known.
@@ -100,7 +114,8 @@ fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, WindowTooLarg
         start.is_some_and(|start| start.saturating_add(*bytes) <= limit)
             && (!told || *bytes / MEBIBYTE <= MOST_MIB)
     };
-    let windows = [power(sum.saturating_add(SLACK_BYTES)), power(sum)];
+    let least = if machine.architecture.as_deref() == Some("aarch64") { ARM_BYTES } else { 0 };
+    let windows = [power(sum.saturating_add(SLACK_BYTES)), power(sum)].map(|all| all.max(least));
     let bytes = windows.into_iter().find(fits).ok_or_else(|| {
         let (window_gib, memory_gib) = (windows[1] >> 30, memory >> 30);
         WindowTooLarge { window_gib, memory_gib, bits: bits.unwrap_or(64) }
@@ -130,7 +145,9 @@ pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reaso
         Err(error) => (TreeReason::TooLarge(error), true),
         Ok(None) => (TreeReason::NoBars, false),
         Ok(Some(window)) => {
-            let is_unknown = |bdf: &&Bdf| known_bars(topology, **bdf).is_none();
+            let is_unknown = |bdf: &&Bdf| {
+                known_bars(topology, **bdf).is_none() && coherent_bar(topology, **bdf).is_none()
+            };
             let unknown: Vec<Bdf> = placement.devices.iter().filter(is_unknown).copied().collect();
             let is_short = !unknown.is_empty();
             let why = TreeReason::Window {

@@ -21,7 +21,12 @@ pub struct Binding {
 impl Binding {
     /// Bound to vfio-pci and reserved for it.
     pub fn vfio() -> Binding {
-        Binding { driver: Some(VFIO.into()), driver_override: Some(VFIO.into()) }
+        Binding::to(VFIO)
+    }
+
+    /// Bound to this driver and reserved for it.
+    pub fn to(driver: &str) -> Binding {
+        Binding { driver: Some(driver.into()), driver_override: Some(driver.into()) }
     }
 
     /// Returns the driver as text.

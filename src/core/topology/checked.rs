@@ -83,6 +83,11 @@ pub(super) fn check_devices(
             return Err(dangling("virtual function", device.bdf, "physical function", pf));
         }
     }
+    for node in &parts.nodes {
+        if let Some(gpu) = node.gpu.filter(|gpu| !devices.contains_key(gpu)) {
+            return Err(dangling("node", node.os_index, "PCI function", gpu));
+        }
+    }
     index("partition", parts.fabric.partitions.iter().map(|p| p.id))?;
     for partition in &parts.fabric.partitions {
         for bdf in partition.gpus.iter().chain(&partition.nvswitch_pool) {

@@ -1,6 +1,7 @@
 //! Processors and memory of a host.
 
 use super::pages::HugePagePool;
+use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,10 @@ pub struct NumaNode {
     /// Pools of huge pages, by page size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub huge_pages: Vec<HugePagePool>,
+    /// The GPU that is a generic initiator of the node and whose memory it may have; none: it is the
+    /// machine's own, or unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Bdf>,
 }
 
 /// A core with its online SMT threads.

@@ -8,6 +8,7 @@
 mod accelerator;
 pub mod binding;
 mod checked;
+pub mod coherent;
 pub mod cpu;
 pub mod drive;
 pub mod fabric;
@@ -28,6 +29,7 @@ mod trust;
 pub mod vendor;
 
 pub use binding::{Binding, VFIO, is_vfio, leaves_group};
+pub use coherent::{CoherentHost, CoherentLack, CoherentModel, NODES_PER_GPU, NVGRACE, OldStack};
 pub use cpu::{Core, CoreKind, L3, NumaNode, Speed};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
 pub use fabric::{Fabric, FabricModel, NoPartition, NvLink, Partition, PartitionId};
@@ -103,6 +105,14 @@ pub struct Machine {
     /// The kernel's support of iommufd. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommufd: Option<Iommufd>,
+    /// What the kernel has for GPUs whose memory is coherent with the CPU's. None: there are no such
+    /// GPUs, or it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coherent: Option<CoherentHost>,
+    /// libvirt and QEMU that cannot pass such GPUs through; not recorded. None: they can, or are
+    /// unknown.
+    #[serde(skip)]
+    pub old_stack: Option<OldStack>,
     /// Memory of the machine that no node reports, if it is much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_nodes_kib: Option<MemSize>,

@@ -2,7 +2,7 @@
 //! Chooses nothing and does not know the occupancy.
 
 use super::vendor::{DISPLAY, THREE_D, VENDOR_AMD, VENDOR_ATI, VENDOR_INTEL, VENDOR_NVIDIA, VGA};
-use super::{DeviceKind, PciDevice, Sriov, Topology};
+use super::{CoherentLack, DeviceKind, PciDevice, Sriov, Topology};
 use crate::bdf::Bdf;
 use std::borrow::Cow;
 use std::fmt;
@@ -132,12 +132,8 @@ fn is_share(topology: &Topology, gpu: &PciDevice) -> Option<SetAside> {
 /// Why passthrough of a function is not supported yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsupported {
-    /// Its memory is coherent with the CPU's over NVLink-C2C: Grace with Hopper or Blackwell;
-    /// `rack`: with NVLinks over the switches of a rack.
-    Grace {
-        /// Whether its NVLinks leave the host.
-        rack: bool,
-    },
+    /// Its memory is coherent with the CPU's, and something is missing for that.
+    Coherent(CoherentLack),
     /// GB10 (DGX Spark), which has no memory of its own.
     Gb10,
     /// A function of any kind whose PCI domain has more than 16 bits.
@@ -147,19 +143,8 @@ pub enum Unsupported {
     VgpuSlot(Bdf),
 }
 
-/// GPUs with memory that is coherent with Grace's: the table of the kernel's
-/// drivers/vfio/pci/nvgrace-gpu/main.c (GH200 0x2342, 0x2345, 0x2348, GB200 0x2941, GB300 0x31c2),
-/// and the ids in KubeVirt's enhancement 199 (0x3041, 0x307f).
-const HOPPER_GRACE: &[u16] = &[0x2342, 0x2345, 0x2348];
-/// As [`HOPPER_GRACE`], for racks.
-const BLACKWELL_GRACE: &[u16] = &[0x2941, 0x31c2, 0x3041, 0x307f];
 /// The GPU of GB10: the PCI ID list.
 const GB10: u16 = 0x2e12;
-
-/// Features missing for GPUs whose memory is coherent with Grace's, a sentence each.
-const FOR_GRACE: &str = "not supported yet: passthrough needs the host driver nvgrace-gpu-vfio-pci \
-    in place of vfio-pci; it needs ACPI generic initiators, eight NUMA nodes of the guest for each \
-    GPU's memory; it needs a nested SMMUv3 over iommufd that the guest sees";
 
 /// Writes the missing features, a sentence each, to follow the names of GPUs.
 impl fmt::Display for Unsupported {
@@ -171,12 +156,7 @@ impl fmt::Display for Unsupported {
                     "not supported: a virtual function of {card}, for which no vGPU type is known"
                 );
             }
-            Unsupported::Grace { rack } => {
-                f.write_str(FOR_GRACE)?;
-                let rack_only =
-                    "; the NVLinks run over the rack's switches, which no host partitions";
-                if *rack { rack_only } else { "" }
-            }
+            Unsupported::Coherent(lack) => return lack.fmt(f),
             // https://docs.nvidia.com/dgx/dgx-spark/support.html, "Passthrough virtualization
             // support".
             Unsupported::Gb10 => {
@@ -245,16 +225,15 @@ impl Topology {
         if self.is_x86() {
             return None;
         }
-        match device.device {
-            GB10 => Some(Unsupported::Gb10),
-            id if HOPPER_GRACE.contains(&id) => Some(Unsupported::Grace { rack: false }),
-            id if BLACKWELL_GRACE.contains(&id) => Some(Unsupported::Grace { rack: true }),
-            _ => None,
+        if device.device == GB10 {
+            return Some(Unsupported::Gb10);
         }
+        let model = self.coherent_model(device)?;
+        self.coherent_lack(device, model).map(Unsupported::Coherent)
     }
 
     /// Whether the host is known to be x86.
-    fn is_x86(&self) -> bool {
+    pub(super) fn is_x86(&self) -> bool {
         let machine = self.machine();
         match machine.architecture.as_deref() {
             Some(name) => matches!(name, "x86_64" | "i686"),
@@ -409,11 +388,9 @@ mod tests {
     }
 
     #[test]
-    fn coherent_gpus_are_not_supported_beside_an_arm_processor() {
+    fn gpus_of_arm_processors_are_not_all_supported() {
         for (id, why) in [
-            (0x2342, Some(Unsupported::Grace { rack: false })),
-            (0x2941, Some(Unsupported::Grace { rack: true })),
-            (0x31c2, Some(Unsupported::Grace { rack: true })),
+            (0x3041, Some(Unsupported::Coherent(CoherentLack::Id(0x3041)))),
             (GB10, Some(Unsupported::Gb10)),
             (0x2330, None),
         ] {

@@ -10,6 +10,7 @@ fn host() -> Parts {
         memory_kib: MemSize::from_gib(1),
         distances: vec![10, 21],
         huge_pages: Vec::new(),
+        gpu: None,
     };
     let core = |core_id: u32, node: u32, pcpus: &str| Core {
         package: node,

@@ -390,6 +390,7 @@ fn is_so(claims: &Claims<'_>, work: &Work<'_>, cells: &[GuestCell]) -> bool {
 fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::MemoryNodes;
     let there = work.xml.root().find("cpu/numa").map_or(0, |numa| numa.children("cell").count());
+    let there = there.saturating_sub(work.guest.claims.empty_cells.len());
     let cells: Vec<NodeSet> = match (&work.given.items.memory_nodes, work.placement) {
         (Item::Keep, _) | (Item::On, None) => return Ok(()),
         (Item::Off, _) => Vec::new(),

@@ -98,6 +98,9 @@ impl<'a> Work<'a> {
         if self.guest.plugs_memory {
             return Some("memory can be plugged into it");
         }
+        if !self.guest.claims.empty_cells.is_empty() {
+            return Some("it has cells for the memory of GPUs");
+        }
         let mut pages = self.guest.claims.huge_pages.iter().flat_map(|pages| &pages.value);
         let by_cell = pages.any(|page| page.cells.is_some());
         let planned = match self.given.items.cells {

@@ -184,7 +184,7 @@ fn nodes(
         .map(|((_, id, object), distances)| {
             let (memory_kib, huge_pages) = memory(object);
             let pcpus = own.remove(id).unwrap_or_default();
-            NumaNode { os_index: *id, pcpus, memory_kib, distances, huge_pages }
+            NumaNode { os_index: *id, pcpus, memory_kib, distances, huge_pages, gpu: None }
         })
         .collect();
     Ok((nodes, node_of))
@@ -280,6 +280,7 @@ fn homeless(
                 memory_kib: MemSize::default(),
                 distances: Vec::new(),
                 huge_pages: Vec::new(),
+                gpu: None,
             }),
         }
     }

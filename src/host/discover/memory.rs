@@ -75,7 +75,7 @@ fn node(root: &FsRoot, dir: &Dir<'_>, os_index: NodeId) -> Result<NumaNode, FsEr
         None => MemSize::default(),
     };
     let huge_pages = pools(root, &dir.path_of("hugepages"))?;
-    Ok(NumaNode { os_index, pcpus, memory_kib, distances, huge_pages })
+    Ok(NumaNode { os_index, pcpus, memory_kib, distances, huge_pages, gpu: None })
 }
 
 /// Makes the one node of a host whose kernel shows none.
@@ -86,6 +86,7 @@ fn only_node(root: &FsRoot, online: &CpuSet) -> Result<NumaNode, FsError> {
         memory_kib: machine_memory(root)?,
         distances: Vec::new(),
         huge_pages: pools(root, "sys/kernel/mm/hugepages")?,
+        gpu: None,
     })
 }
 

@@ -9,6 +9,7 @@ pub mod arrays;
 pub mod binding;
 mod capability;
 pub mod cards;
+mod coherent;
 mod cpu;
 #[cfg(feature = "hwloc")]
 pub mod crosscheck;
@@ -101,6 +102,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.isolated = pcpus.isolated;
     parts.core_kinds = cpu::kinds(root, &pcpus.online)?;
     pci::devices(root, &mut parts)?;
+    coherent::fill(root, &mut parts)?;
     parts.machine.trust = trust::trust(root).unwrap_or_else(|error| {
         // If it cannot be read, no guest is trusted, and the rest continues.
         parts.notes.push(format!("{error}; so guests are treated as strangers"));

@@ -162,6 +162,18 @@ pub(super) fn refuse_machine(
     }
 }
 
+/// Refuses GPUs with coherent memory for a guest without KVM: QEMU nests no SMMUv3 there.
+pub(super) fn refuse_emulated(virt: VirtType, planned: &Planned) -> Result<()> {
+    let Some(own) = planned.placement.initiators.as_ref().and_then(|all| all.gpus.first()) else {
+        return Ok(());
+    };
+    if virt == VirtType::Kvm {
+        return Ok(());
+    }
+    let why = format!("{} needs an SMMUv3 that is nested in the host's, and so KVM", own.gpu);
+    Err(RenderError::NoIommufd { why }.hint("leave --virt-type out"))
+}
+
 /// Refuses functions passed through by iommufd that the host could not pass through so, and those
 /// that could not reach each other then.
 pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {

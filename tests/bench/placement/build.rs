@@ -108,6 +108,7 @@ impl HostSpec {
             memory_kib: MemSize::from_gib(node.memory_gib),
             distances: (0u32..).zip(&self.nodes).map(|(other, to)| distance(to, other)).collect(),
             huge_pages: Vec::new(),
+            gpu: None,
         });
     }
 

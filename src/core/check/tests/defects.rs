@@ -497,10 +497,11 @@ pub const DEFECTS: &[Defect] = &[
         |s| {
             s.host.machine.architecture = Some("aarch64".into());
             let gpu = s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x34).unwrap();
-            gpu.device = 0x2941;
+            gpu.device = 0x3041;
         },
         &[],
-    ),
+    )
+    .also(&["gi-missing"]),
     setting(
         "hostdev-barred",
         FIRST,

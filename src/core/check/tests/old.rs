@@ -14,6 +14,68 @@ const BY_GROUP: (&str, &str) = (
      bus='0x35' slot='0' function='0'/></source></hostdev><memballoon model='none'/>",
 );
 
+/// SMMUv3s: nested without a bus, the second without one, two of one bus, of a bus that is not there,
+/// nested, and with settings that QEMU or libvirt does not take.
+const NO_BUS: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver accel='on'/></iommu>\
+     <memballoon model='none'/>",
+);
+const ONE_BUS: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver pciBus='0'/></iommu>\
+     <iommu model='smmuv3'><driver cmdqv='off'/></iommu>\
+     <memballoon model='none'/>",
+);
+const SAME_BUS: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver pciBus='0'/></iommu>\
+     <iommu model='smmuv3'><driver pciBus='0'/></iommu>\
+     <memballoon model='none'/>",
+);
+const NO_CONTROLLER: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver pciBus='99'/></iommu>\
+     <memballoon model='none'/>",
+);
+const NESTED: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver pciBus='0' accel='on'/></iommu>\
+     <memballoon model='none'/>",
+);
+const OAS: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver pciBus='0' oas='45'/></iommu>\
+     <memballoon model='none'/>",
+);
+const SSIDSIZE: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver pciBus='0' ssidsize='21'/></iommu>\
+     <memballoon model='none'/>",
+);
+const SPELLING: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver pciBus='0' ssidSize='20'/></iommu>\
+     <memballoon model='none'/>",
+);
+/// A window that QEMU's `virt` does not take.
+const WINDOW: (&str, &str) = (
+    "<controller type='pci' index='0' model='pcie-root'/>",
+    "<controller type='pci' index='0' model='pcie-root'>\
+     <pcihole64 unit='KiB'>1000</pcihole64></controller>",
+);
+/// A guest of Arm.
+const ARM: (&str, &str) = ("arch='x86_64'", "arch='aarch64'");
+
+/// The place of the first SMMUv3's settings.
+const SMMU: &str = "/domain/devices/iommu/driver";
+
+/// Has Arm processors, and a GPU with coherent memory.
+fn coherent(s: &mut super::setting::Setting, id: u16) {
+    s.host.machine.architecture = Some("aarch64".into());
+    s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x34).unwrap().device = id;
+}
+
 /// The defects.
 pub const OLD: &[Defect] = &[
     setting(
@@ -143,5 +205,31 @@ pub const OLD: &[Defect] = &[
                  nodeset='0'/>",
             ),
         ],
+    ),
+    setting("smmu-without-bus", SMMU, |_| {}, &[NO_BUS, IOMMUFD]),
+    setting("smmu-without-bus", "/domain/devices/iommu[2]/driver", |_| {}, &[ONE_BUS]),
+    setting("smmu-bus-twice", "/domain/devices/iommu[2]/driver/@pciBus", |_| {}, &[SAME_BUS]),
+    setting("smmu-bus-kind", "/domain/devices/iommu/driver/@pciBus", |_| {}, &[NO_CONTROLLER]),
+    setting("smmu-needs-iommufd", "/domain/devices/hostdev[1]", |_| {}, &[NESTED]),
+    setting("smmu-value", SMMU, |_| {}, &[OAS]),
+    setting("smmu-value", SMMU, |_| {}, &[SSIDSIZE]),
+    setting("smmu-value", SMMU, |_| {}, &[SPELLING]),
+    setting(
+        "gi-nodeset",
+        "/domain/devices/hostdev[1]/acpi/@nodeset",
+        |_| {},
+        &[(
+            "<address type='pci' domain='0x0000' bus='0x04' slot='0x00' function='0x0'/>",
+            "<acpi nodeset='7'/><address type='pci' domain='0x0000' bus='0x04' slot='0x00' \
+             function='0x0'/>",
+        )],
+    ),
+    setting("gi-missing", "/domain/devices/hostdev[1]", |s| coherent(s, 0x2941), &[]),
+    setting("arm-window", "/domain/devices/controller[1]/pcihole64", |_| {}, &[ARM, WINDOW]),
+    setting(
+        "memory-on-gpu-node",
+        "/domain/numatune/memory/@nodeset",
+        |s| s.host.nodes[0].gpu = Some(s.host.devices[0].bdf),
+        &[],
     ),
 ];

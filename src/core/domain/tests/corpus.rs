@@ -129,6 +129,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
                 topology,
                 topoext: true,
                 cells: vec![],
+                initiators: None,
             });
     let disk = (text, address.clone()).prop_map(|(path, address)| DomainEdit::SetDisks {
         disks: vec![DiskSeat {

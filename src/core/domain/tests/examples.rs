@@ -226,6 +226,7 @@ fn cpu_examples() -> Vec<(DomainEdit, &'static str)> {
                 topology,
                 topoext: true,
                 cells: vec![cell(0..1, "0"), cell(1..2, "1")],
+                initiators: None,
             },
             r#"
 -  <cpu mode="custom" match='exact'>
@@ -251,7 +252,13 @@ fn cpu_examples() -> Vec<(DomainEdit, &'static str)> {
 +    </numa>"#,
         ),
         (
-            DomainEdit::SetCpu { model: CpuModel::Kept, topology, topoext: false, cells: vec![] },
+            DomainEdit::SetCpu {
+                model: CpuModel::Kept,
+                topology,
+                topoext: false,
+                cells: vec![],
+                initiators: None,
+            },
             r"
 +    <topology sockets='1' cores='1' threads='2'/>",
         ),
@@ -320,7 +327,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         ),
         (
             DomainEdit::SetHostdevs {
-                hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, kept: None, nic: None, address: at(7) }],
+                hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, kept: None, nic: None, cells: None, address: at(7) }],
             },
             r"
 -    <hostdev mode='subsystem' type='pci'>

@@ -37,6 +37,7 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
                     managed: true,
                     kept: None,
                     nic: Some(VfNic { mac: "52:54:00:00:00:03".into(), vlan: Some(5) }),
+                    cells: None,
                     address: at(7),
                 }],
             },

@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 33;
+pub const VARIANTS: usize = 34;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -49,6 +49,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Machine { .. } => 30,
         Setting::Iommufd { .. } => 31,
         Setting::SharedMemory => 32,
+        Setting::Smmus { .. } => 33,
     }
 }
 
@@ -286,6 +287,16 @@ fn device_examples() -> Vec<(Setting, &'static str)> {
 +  </features>
 +    <iommu model='intel'>
 +      <driver intremap='on' caching_mode='on' eim='on' dma_translation='off'/>
++    </iommu>",
+        ),
+        (
+            Setting::Smmus { buses: vec![1, 3] },
+            r"
++    <iommu model='smmuv3'>
++      <driver pciBus='1' accel='on' ats='on' ril='off' ssidsize='20' oas='48'/>
++    </iommu>
++    <iommu model='smmuv3'>
++      <driver pciBus='3' accel='on' ats='on' ril='off' ssidsize='20' oas='48'/>
 +    </iommu>",
         ),
         (Setting::NoPciHole, ""),

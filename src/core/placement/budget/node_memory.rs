@@ -128,6 +128,7 @@ pub(super) fn table(
     let known = topology.nodes().iter().any(|node| !node.huge_pages.is_empty());
     let usual = ordinary(topology);
     let room = |(at, node): (usize, &NumaNode)| {
+        let node = &*topology.usable(node);
         let idle = match counting.per_gpu {
             PerGpu::WithoutPools => MemSize::default(),
             _ => idle(topology, taken, at, page),

@@ -347,12 +347,14 @@ pub enum GpuReason {
         /// Lines.
         lines: Vec<String>,
     },
-    /// Functions that are not bound to vfio-pci.
+    /// Functions that are not bound to the driver that passes them through.
     Unbound {
         /// Functions.
         functions: Vec<Bdf>,
         /// Their driver.
         driver: Option<String>,
+        /// The driver that passes them through.
+        to: &'static str,
     },
     /// Functions without an IOMMU group.
     NoGroup {
@@ -454,10 +456,10 @@ impl GpuReason {
             }
             GpuReason::Display { gpu, aside } => write!(f, "{gpu} {}", aside.costs()),
             GpuReason::Never { lines } => write!(f, "never placed: {}", lines.join("; ")),
-            GpuReason::Unbound { functions, driver } => {
+            GpuReason::Unbound { functions, driver, to } => {
                 let driver = driver.as_deref().unwrap_or("no driver");
                 let functions = list(functions);
-                write!(f, "{functions} must be bound to vfio-pci before start (now: {driver})")
+                write!(f, "{functions} must be bound to {to} before start (now: {driver})")
             }
             GpuReason::NoGroup { functions } => {
                 let functions = list(functions);

@@ -52,6 +52,8 @@ pub enum IsolationReason {
         /// Domain names.
         domains: Vec<String>,
     },
+    /// The NVLinks of the guest's GPUs lead over the switches of a rack.
+    Rack,
     /// No direct NVLink leads out of the set.
     NoLinkOut,
     /// Direct NVLinks lead out of the set.
@@ -161,6 +163,10 @@ impl fmt::Display for IsolationReason {
                 "not isolated on NVLink: {} holds NVSwitches that these GPUs have links to, and \
                  stock QEMU filters no access to an NVSwitch",
                 domains(names.iter().map(String::as_str))
+            ),
+            IsolationReason::Rack => f.write_str(
+                "NVLinks lead over the rack's switches to all GPUs of its NVLink partition: only the \
+                 rack's manager (NMX) separates them, and no host does",
             ),
             IsolationReason::NoLinkOut => f.write_str("no NVLink leads out of the set"),
             IsolationReason::LinksOut { to } => write!(

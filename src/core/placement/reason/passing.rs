@@ -12,6 +12,8 @@ pub enum PassReason {
         /// Whether the guest's memory is in huge pages, which are shared then.
         has_huge_pages: bool,
     },
+    /// By iommufd, with an SMMUv3 in the guest, for GPUs with coherent memory.
+    Coherent,
     /// By their groups.
     Groups {
         /// Whether they were requested; otherwise they are the default.
@@ -33,6 +35,11 @@ impl fmt::Display for PassReason {
                 }
                 Ok(())
             }
+            PassReason::Coherent => f.write_str(
+                "functions are passed through by iommufd, each GPU behind an SMMUv3 of the guest that \
+                 is nested in the host's, as memory coherent with the CPU's needs; libvirt does not \
+                 bind these GPUs, since it would take nvgrace-gpu-vfio-pci away when the guest stops",
+            ),
             PassReason::Groups { is_asked: true } => {
                 f.write_str("functions are passed through by VFIO groups, as requested")
             }

@@ -1,6 +1,7 @@
 //! Reasons for the guest's PCIe tree and MMIO window, as data and as text.
 
 use crate::bdf::Bdf;
+use crate::placement::InitiatorCells;
 use crate::placement::explain::{count, list};
 use std::fmt;
 
@@ -70,6 +71,13 @@ pub enum TreeReason {
         /// Physical address bits of the host.
         bits: u8,
     },
+    /// Empty cells for the memory of GPUs.
+    Initiators {
+        /// By GPU.
+        cells: Vec<InitiatorCells>,
+        /// Whether all distances are known.
+        is_known: bool,
+    },
     /// APIC ids beyond 8 bits.
     Remaps,
     /// There is no built-in template for the host's architecture.
@@ -105,6 +113,19 @@ fn bus(
         Some(cell) => write!(f, "cell {cell}"),
         None => f.write_str("no cell: cells are bound to no node"),
     }
+}
+
+/// Says which cells are for the memory of which GPU.
+fn initiators(f: &mut fmt::Formatter<'_>, cells: &[InitiatorCells], is_known: bool) -> fmt::Result {
+    let of = |InitiatorCells { gpu, cells }: &InitiatorCells| {
+        format!("{gpu}: cells {}-{}", cells.start, cells.end.saturating_sub(1))
+    };
+    let each: Vec<String> = cells.iter().map(of).collect();
+    write!(f, "empty cells for the memory of GPUs: {}", each.join("; "))?;
+    if !is_known {
+        f.write_str("; some distances are unknown on this host and left out")?;
+    }
+    Ok(())
 }
 
 impl fmt::Display for TreeReason {
@@ -160,6 +181,7 @@ impl fmt::Display for TreeReason {
                 }
                 Ok(())
             }
+            TreeReason::Initiators { cells, is_known } => initiators(f, cells, *is_known),
             TreeReason::Remaps => f.write_str(
                 "with APIC ids above 254 the guest has an Intel IOMMU that only remaps interrupts \
                  (eim), also on AMD hosts",

@@ -223,7 +223,8 @@ fn words_follow_numbers() {
     assert!(floats(false, &[0, 1]).contains("emulator and I/O threads"));
     assert!(floats(false, &[0, 1]).contains("on nodes 0 and 1:"));
     let unbound = |functions: &[Bdf]| {
-        GpuReason::Unbound { functions: functions.to_vec(), driver: None }.to_string()
+        GpuReason::Unbound { functions: functions.to_vec(), driver: None, to: "vfio-pci" }
+            .to_string()
     };
     assert!(unbound(&[bdf]).contains("0000:10:00.0 must be"));
     assert!(unbound(&[bdf, bdf]).contains("0000:10:00.0 and 0000:10:00.0 must be"));

@@ -98,6 +98,7 @@ impl HostSpec {
                 memory_kib: MemSize::from_kib(spec.memory_mib << 10),
                 distances: (0..self.nodes.len()).map(|to| if to == at { 10 } else { 21 }).collect(),
                 huge_pages: self.pages.map(pool).into_iter().collect(),
+                gpu: None,
             });
         }
         for (at, node) in self.gpus.iter().enumerate() {

@@ -28,7 +28,37 @@ pub(super) fn ask(connection: &Connect) -> Abilities {
         none if none == Abilities::default() => ask_for(connection, VirtType::Kvm),
         some => some,
     };
-    Abilities { iommufd: offers_iommufd(connection), ..disks }
+    let accelerates_smmu = is_arm(connection) && accelerates_smmu(connection);
+    Abilities { iommufd: offers_iommufd(connection), accelerates_smmu, ..disks }
+}
+
+/// Whether the host is one of Arm, by libvirt.
+fn is_arm(connection: &Connect) -> bool {
+    connection.node_info().is_ok_and(|node| node.model == "aarch64")
+}
+
+/// Probes a nested SMMUv3. Without validation libvirt drops attributes that it does not know, so
+/// what counts is that its QEMU would get this one.
+fn accelerates_smmu(connection: &Connect) -> bool {
+    let can = |virt: VirtType| {
+        let probe = smmu_probe(virt);
+        let line = connection.domain_xml_to_native("qemu-argv", &probe, 0);
+        line.is_ok_and(|line| line.contains("\"accel\":true"))
+    };
+    can(VirtType::Kvm) || can(VirtType::Qemu)
+}
+
+/// Makes a guest with a nested SMMUv3.
+fn smmu_probe(virt: VirtType) -> String {
+    format!(
+        "<domain type='{}'><name>gpuvm-probe</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+         <os><type arch='aarch64' machine='virt'>hvm</type></os><devices>\
+         <controller type='pci' index='0' model='pcie-root'/>\
+         <controller type='pci' index='1' model='pcie-expander-bus'><target busNr='32'/>\
+         </controller><iommu model='smmuv3'><driver pciBus='1' accel='on'/></iommu></devices>\
+         </domain>",
+        virt.as_str()
+    )
 }
 
 /// Probes the features for guests of a kind.

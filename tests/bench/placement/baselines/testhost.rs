@@ -71,6 +71,7 @@ fn numa(number: u32) -> NumaNode {
         memory_kib: MemSize::from_gib(64),
         distances: Vec::new(),
         huge_pages: Vec::new(),
+        gpu: None,
     }
 }
 

@@ -1,0 +1,195 @@
+//! Rules on guests of Arm with SMMUv3s and with GPUs whose memory is coherent with the CPU's. libvirt
+//! 12.9 defines each of these domains, and drops what is at fault or lets QEMU fail at the start.
+
+use super::guest::Guest;
+use super::report::Report;
+use crate::cpuset::NodeSet;
+use crate::domain::Element;
+use crate::domain::read::{Spot, memory};
+use crate::finding::Rule;
+use crate::topology::{NODES_PER_GPU, Topology};
+use std::collections::BTreeSet;
+
+/// It becomes the machine's IOMMU, without `accel`.
+const NO_BUS: Rule = Rule::error(
+    "smmu-without-bus",
+    "a nested or second SMMUv3 without `pciBus`, which libvirt drops",
+);
+/// "An iommu is already attached to this bus".
+const BUS_TWICE: Rule = Rule::error("smmu-bus-twice", "two SMMUv3s of one bus");
+/// "should be attached to .. pcie.0 or a pxb-pcie".
+const BUS_KIND: Rule =
+    Rule::error("smmu-bus-kind", "an SMMUv3 of a bus that is neither the root nor an expander bus");
+const GROUPS: Rule =
+    Rule::error("smmu-needs-iommufd", "a nested SMMUv3 over functions that are not by iommufd");
+/// QEMU 11.1 takes `oas` 44 or 48 and `ssidsize` 0 to 20; libvirt drops what it does not know.
+const VALUE: Rule =
+    Rule::error("smmu-value", "a setting of an SMMUv3 that QEMU or libvirt does not take");
+const NODESET: Rule = Rule::error(
+    "gi-nodeset",
+    "a nodeset of a passed function with cells that are absent, not empty, or another's",
+);
+/// The guest's driver finds no memory, and CUDA does not start.
+const NO_NODESET: Rule =
+    Rule::error("gi-missing", "a GPU with coherent memory without eight empty cells");
+/// "highmem-mmio-size is not a power of 2".
+const WINDOW: Rule =
+    Rule::error("arm-window", "a 64-bit PCI window of an Arm guest that QEMU does not take");
+/// NVIDIA's driver gives it to programs of the GPU.
+const GPU_NODE: Rule =
+    Rule::error("memory-on-gpu-node", "guest memory on a node whose memory is a GPU's");
+
+/// Rules of this module.
+pub const RULES: &[Rule] =
+    &[NO_BUS, BUS_TWICE, BUS_KIND, GROUPS, VALUE, NODESET, NO_NODESET, WINDOW, GPU_NODE];
+
+/// Settings of an SMMUv3 in libvirt 12.9.
+const SETTINGS: [&str; 7] = ["pciBus", "accel", "ats", "ril", "ssidsize", "oas", "cmdqv"];
+/// The smallest window of QEMU's `virt`, in KiB.
+const LEAST_WINDOW: u64 = 512 << 20;
+
+/// Checks a domain.
+pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let devices: Vec<Element<'t>> =
+        guest.spot.element().child("devices").into_iter().flat_map(Element::elements).collect();
+    smmus(guest, &devices, report);
+    initiators(guest, &devices, topology, report);
+    if !guest.is_x86 {
+        window(&devices, report);
+    }
+    for binding in &guest.bindings {
+        let of_gpus = binding.nodes.and(&topology.gpu_memory_nodes());
+        if !of_gpus.is_empty() {
+            let message = format!("memory is bound to node {of_gpus}, whose memory is a GPU's");
+            let hint = "bind it to nodes with CPUs: `gpuvm host show` lists them";
+            report.add(&GPU_NODE, binding.nodes.spot, message, hint);
+        }
+    }
+}
+
+/// Checks SMMUv3s.
+fn smmus<'t>(guest: &Guest<'t>, devices: &[Element<'t>], report: &mut Report<'t>) {
+    let is_smmu = |device: &&Element<'t>| {
+        device.name() == "iommu" && device.attr("model").as_deref() == Some("smmuv3")
+    };
+    let smmus: Vec<Element<'t>> = devices.iter().filter(is_smmu).copied().collect();
+    let mut buses = BTreeSet::new();
+    for smmu in &smmus {
+        let Some(driver) = smmu.child("driver") else {
+            if smmus.len() > 1 {
+                without_bus(*smmu, report);
+            }
+            continue;
+        };
+        let is_nested = driver.attr("accel").as_deref() == Some("on");
+        match driver.attr("pciBus").map(|bus| (bus.parse::<u32>().ok(), bus)) {
+            None if is_nested || smmus.len() > 1 => without_bus(driver, report),
+            None => {}
+            Some((bus, text)) => {
+                let controller = bus.and_then(|bus| guest.controllers.get(&bus));
+                let model = controller.map(|controller| controller.model.as_str());
+                if bus != Some(0) && model != Some("pcie-expander-bus") {
+                    let what = model.unwrap_or("no PCI controller");
+                    let message = format!("bus {text} of an SMMUv3 is {what}");
+                    let hint = "name the pcie-expander-bus above the function, or 0";
+                    report.add(&BUS_KIND, Spot::attribute(driver, "pciBus"), message, hint);
+                } else if !buses.insert(bus) {
+                    let message = format!("bus {text} has an SMMUv3 already");
+                    let spot = Spot::attribute(driver, "pciBus");
+                    report.add(&BUS_TWICE, spot, message, "give each bus one SMMUv3");
+                }
+            }
+        }
+        if is_nested {
+            let by_group = guest.passed.iter().find(|passed| !passed.iommufd);
+            if let Some(passed) = by_group {
+                let message = "a nested SMMUv3 needs iommufd, and this function is passed through by \
+                               its group";
+                let hint = "write <iommufd enabled='yes'/> into <domain>";
+                report.add(&GROUPS, passed.device, message, hint);
+            }
+        }
+        settings(driver, report);
+    }
+}
+
+fn without_bus<'t>(at: Element<'t>, report: &mut Report<'t>) {
+    let message =
+        "libvirt makes an SMMUv3 without a bus that of the machine, and drops its settings";
+    let hint = "write pciBus='N', the index of the expander bus above the function";
+    report.add(&NO_BUS, Spot::of(at), message, hint);
+}
+
+/// Checks the settings of an SMMUv3.
+fn settings<'t>(driver: Element<'t>, report: &mut Report<'t>) {
+    for (name, value) in driver.attrs() {
+        let is_good = match name {
+            "oas" => matches!(&*value, "44" | "48"),
+            "ssidsize" => value.parse::<u32>().is_ok_and(|bits| bits <= 20),
+            name => SETTINGS.contains(&name),
+        };
+        if !is_good {
+            let message = format!("{name}='{value}' of an SMMUv3");
+            let hint = "oas is 44 or 48, ssidsize 0 to 20; libvirt knows pciBus, accel, ats, ril, \
+                        ssidsize, oas and cmdqv";
+            report.add(&VALUE, Spot::of(driver), message, hint);
+        }
+    }
+}
+
+/// Checks the empty cells that passed functions name.
+fn initiators<'t>(
+    guest: &Guest<'t>,
+    devices: &[Element<'t>],
+    topology: &Topology,
+    report: &mut Report<'t>,
+) {
+    let empty: NodeSet = guest
+        .empty_cells
+        .iter()
+        .filter(|cell| cell.value <= crate::cpuset::MAX_ID)
+        .map(|cell| crate::cpuset::NodeId(cell.value))
+        .collect();
+    let mut taken = NodeSet::new();
+    for device in devices.iter().filter(|device| device.name() == "hostdev") {
+        let acpi = device.child("acpi");
+        let nodeset = acpi.and_then(|acpi| acpi.attr("nodeset")?.parse::<NodeSet>().ok());
+        let path = Spot::of(*device).path();
+        let bdf = guest.passed.iter().find(|passed| passed.device.path() == path);
+        let function = bdf.and_then(|passed| topology.device(passed.bdf.value));
+        let is_coherent = function.is_some_and(|one| topology.coherent_model(one).is_some());
+        let count = nodeset.as_ref().map_or(0, NodeSet::len);
+        if is_coherent && count != NODES_PER_GPU {
+            let message = format!("{count} empty cells for a GPU that needs {NODES_PER_GPU}");
+            let hint = "`gpuvm export --gpus 1` shows a domain with them";
+            report.add(&NO_NODESET, Spot::of(*device), message, hint);
+        }
+        let (Some(acpi), Some(nodeset)) = (acpi, nodeset) else { continue };
+        let wrong = nodeset.minus(&empty);
+        let twice = nodeset.and(&taken);
+        let spot = Spot::attribute(acpi, "nodeset");
+        let hint = "name cells with memory='0' and without cpus, each for one function";
+        if !wrong.is_empty() {
+            let message = format!("cells {wrong} are absent or not empty");
+            report.add(&NODESET, spot, message, hint);
+        } else if !twice.is_empty() {
+            let message = format!("cells {twice} are those of another function, too");
+            report.add(&NODESET, spot, message, hint);
+        }
+        taken = taken.or(&nodeset);
+    }
+}
+
+/// Checks the window for 64-bit BARs.
+fn window<'t>(devices: &[Element<'t>], report: &mut Report<'t>) {
+    let windows = devices.iter().filter_map(|device| device.child("pcihole64"));
+    for window in windows {
+        let Ok(size) = memory(&window.text(), window.attr("unit").as_deref()) else { continue };
+        let kib = size.kib();
+        if !kib.is_power_of_two() || kib < LEAST_WINDOW {
+            let message = format!("{kib} KiB: QEMU takes powers of two from {LEAST_WINDOW} KiB on");
+            let hint = format!("write {} KiB", kib.max(LEAST_WINDOW).next_power_of_two());
+            report.add(&WINDOW, Spot::of(window), message, hint);
+        }
+    }
+}
