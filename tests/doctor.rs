@@ -939,7 +939,7 @@ fn what_is_found_is_told_without_counts_of_nothing() {
         .unwrap();
     let (code, out, _) = doctor(&["--journal", "log"]);
     assert!(code == 3 && out.contains("error: in the log, 1 line like line 1: NVRM"), "{out}");
-    assert!(out.contains("\n18 of 42 rules checked: 1 error; 24 not checked:\n"), "{out}");
+    assert!(out.contains("\n19 of 43 rules checked: 1 error; 24 not checked:\n"), "{out}");
     let (code, _, err) = doctor(&["--journal", "missing"]);
     assert!(code == 1 && err.contains("missing") && err.contains("hint: `sudo jour"), "{err}");
     let (_dir, _, root) = hosts();
