@@ -198,7 +198,7 @@ fn capacity_says_what_fits_and_what_would_free_more() {
     assert_eq!(json["sizes"], serde_json::json!([{ "gpus": 8, "now": 0, "empty": 2 }]));
     assert_eq!(json["next"]["advice"]["guests"][0]["to"]["gpus"], serde_json::json!([9]));
     let (_, out, _) = capacity("--gpus 4 --memory 9T");
-    assert!(out.contains("do not fit, even on the empty host: 9 TiB of memory"), "{out}");
+    assert!(out.contains("do not fit, even on the empty host: requested 9 TiB"), "{out}");
 }
 
 #[test]

@@ -574,7 +574,7 @@ fn what_changes_a_recorded_host_is_said_to_be_run_there() {
         (
             "dgx-2",
             "create --gpus 2 --name a --dry-run",
-            "`gpuvm host trust one-tenant` on that machine says",
+            "`gpuvm host trust one-tenant` on that machine once",
         ),
         ("dgx-2", "plan --gpus 2", "` on that machine reserves"),
         ("dgx-2", "plan --gpus 16 --huge-pages 2M", "` on that machine reserves"),

@@ -288,9 +288,9 @@ fn bad_input_says_what_to_do() {
         ("--gpu 0000:61:00.0", 1, "0000:61:00.0 is not a GPU", "gpuvm host show"),
         ("--gpus 3 --vcpus 100 --memory 9T", 1, "3 GPUs", "--vcpus 96 --memory"),
         ("--cells 7", 1, "", "without --cells"),
-        ("--vcpus 97", 1, "more than the 96 hyperthreads", "--vcpus 96"),
+        ("--vcpus 97", 1, "this host has 96 hyperthreads", "--vcpus 96"),
         ("--gpus 1 --cells 3", 1, "a pinned guest on 1 host node has one cell", "--cells 1"),
-        ("--memory 4T", 1, "4 TiB of memory are more than", "--memory"),
+        ("--memory 4T", 1, "requested 4 TiB of memory", "--memory"),
         ("--cells two", 2, "neither auto nor per-node", ""),
         ("--gpu 3 --gpu 34:00.0", 2, "with indexes and with PCI addresses", "in one way"),
         ("--gpus 1 --nic-near switch", 2, "--nic-near is given, but not --nic", "--nic or --vf"),
@@ -431,7 +431,7 @@ fn a_word_on_trust_that_is_not_read_is_not_shown_as_the_admins() {
         let words: Vec<&str> = line.split(' ').chain(["--host", file]).collect();
         let (is, out, err) = run(&mut gpuvm(&words));
         let said = format!("{out}{err}").split_whitespace().collect::<Vec<_>>().join(" ");
-        let why = "/etc/gpuvm/trust.json line 1: EOF; so guests are treated as strangers";
+        let why = "/etc/gpuvm/trust.json line 1: EOF; guests are treated as strangers";
         assert!(is == code && said.contains(why), "{line}: {is}, {said}");
         assert!(!said.contains("belong to strangers, by"), "{line}: {said}");
     }

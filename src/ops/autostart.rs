@@ -602,7 +602,7 @@ pub(crate) fn refuse_without_hook(
     }
     let message = format!(
         "the NVLink partition of domain `{name}` would not be activated when libvirt starts it at \
- boot"
+         boot"
     );
     let hint = format!(
         "`gpuvm fabric hook --install` lets libvirt activate it, then `gpuvm autostart {} on`",

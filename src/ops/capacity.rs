@@ -85,7 +85,7 @@ fn joined(
     let mut lacks = way.lacks(true, &gpus);
     let others = like.extras.nics.number() + like.extras.vfs.number();
     let apart = |gpus: u32| way.lack_among(gpus as usize + others);
-    // What is missing for any guest comes alone, unless one size was named: that is what `plan` says.
+    // A lack of all guests comes alone, unless one size was named: `plan` does the same.
     if sizes.is_empty() && !lacks.is_empty() {
         refuse_lacks(&lacks)?;
     }

@@ -111,7 +111,7 @@ pub fn is_there(world: &World, wanted: &CreateRequest) -> Result<Option<DomainSu
             };
             world.note(&format!(
                 "the creation options of `{name}` are {why}; image, boot disk size, template and \
- seed were not compared"
+                 seed were not compared"
             ));
         }
         return Ok(Some(found.summary));

@@ -377,7 +377,7 @@ impl World {
                 self.unseen.get_or_init(|| {
                     let told = format!(
                         "no libvirt answers at {}: guests were not examined, and their resources count as \
- free",
+                         free",
                         self.settings.connect
                     );
                     self.warning(&told);

@@ -26,8 +26,8 @@ fn says(script: &str) -> Option<String> {
 
 #[test]
 fn what_the_admin_says_once_counts_in_every_verb_and_is_taken_back() {
-    let advice = "`gpuvm host trust one-tenant` says once that all guests of this host trust each \
-                  other; `--accept-shared-fabric` accepts it for one guest";
+    let advice = "if all guests of this host trust each other, run `gpuvm host trust one-tenant` \
+                  once; `--accept-shared-fabric` accepts it for one guest";
     let Some(unsaid) = says(
         "export COLUMNS=1000
          fails make; $GPUVM plan --gpus 2; $GPUVM capacity; $GPUVM host trust

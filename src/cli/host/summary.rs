@@ -151,7 +151,7 @@ fn devices(topology: &Topology) -> String {
     parts.join(", ")
 }
 
-/// What the host has for GPUs with coherent memory; empty where it has no such GPU.
+/// Support for GPUs with coherent memory; empty without such a GPU.
 fn coherent(topology: &Topology) -> String {
     let coherent = |gpu: &&PciDevice| topology.coherent_model(gpu).is_some();
     let Some(gpu) = topology.of_kind(DeviceKind::Gpu).find(coherent) else { return String::new() };

@@ -1,5 +1,5 @@
 //! Rules on guests of Arm with SMMUv3s and with GPUs whose memory is coherent with the CPU's. libvirt
-//! 12.9 defines each of these domains, and drops what is at fault or lets QEMU fail at the start.
+//! 12.9 defines each of these domains, and drops the fault or lets QEMU fail at the start.
 
 use super::guest::Guest;
 use super::report::Report;
@@ -22,7 +22,7 @@ const BUS_KIND: Rule =
     Rule::error("smmu-bus-kind", "an SMMUv3 of a bus that is neither the root nor an expander bus");
 const GROUPS: Rule =
     Rule::error("smmu-needs-iommufd", "a nested SMMUv3 over functions that are not by iommufd");
-/// QEMU 11.1 takes `oas` 44 or 48 and `ssidsize` 0 to 20; libvirt drops what it does not know.
+/// QEMU 11.1 takes `oas` 44 or 48 and `ssidsize` 0 to 20; libvirt drops unknown values.
 const VALUE: Rule =
     Rule::error("smmu-value", "a setting of an SMMUv3 that QEMU or libvirt does not take");
 const NODESET: Rule = Rule::error(

@@ -92,7 +92,7 @@ pub fn disks(domain: &DomainXml, facts: &[DiskFact]) -> Vec<Finding> {
             DiskFault::Missing => (&MISSING, back_or_gone(domain, *disk)),
             DiskFault::Backing => {
                 let hint = "`qemu-img info` shows the image's backing file; if it is intended, add \
- it to the definition (`<backingStore>`)";
+                it to the definition (`<backingStore>`)";
                 (&BACKING, hint.to_owned())
             }
             DiskFault::Format => {

@@ -21,7 +21,7 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Reports what the host lacks for a GPU.
+/// Reports features that the host lacks for a GPU.
 fn missing(gpu: &PciDevice, lack: CoherentLack, report: &mut Report<'_>) {
     let (expected, found, at, hint) = match lack {
         CoherentLack::Id(id) => (

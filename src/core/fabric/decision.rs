@@ -82,7 +82,7 @@ pub enum PartitionRefusal {
     /// It is active, and a running domain may have its GPUs: their module ids are not known.
     #[error(
         "NVLink partition {partition} is active, and it is unknown whether domain `{}` uses it: \
- the module ids of {unknown} of its GPUs are not known",
+         the module ids of {unknown} of its GPUs are not known",
         domain.name
     )]
     UserUnknown {

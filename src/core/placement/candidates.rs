@@ -266,7 +266,7 @@ impl Devices<'_> {
         if let Some(device) = full.first().filter(|_| free + full.len() >= number) {
             return format!(
                 "`gpuvm drive list` shows their content; `gpuvm drive wipe ID` erases one; {} {} \
- takes one with its content",
+                 takes one with its content",
                 kind.flag(),
                 device.bdf
             );

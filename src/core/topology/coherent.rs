@@ -53,7 +53,7 @@ impl CoherentModel {
     }
 }
 
-/// What the kernel of a host with such GPUs shows.
+/// The kernel's support on a host with such GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

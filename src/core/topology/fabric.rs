@@ -124,7 +124,7 @@ pub struct NoPartition {
 
 /// How to learn module ids if NVML was not asked, as words to follow a semicolon.
 const HOW_MODULES: &str = "NVML reports module ids only while the GPUs are bound to `nvidia`: \
- `gpuvm host modules --write` on the host saves them, and `gpuvm host capture -` \
+`gpuvm host modules --write` on the host saves them, and `gpuvm host capture -` \
                                there records them";
 
 impl Topology {

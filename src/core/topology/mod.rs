@@ -105,7 +105,7 @@ pub struct Machine {
     /// The kernel's support of iommufd. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommufd: Option<Iommufd>,
-    /// What the kernel has for GPUs whose memory is coherent with the CPU's. None: there are no such
+    /// The kernel's support for GPUs whose memory is coherent with the CPU's. None: there are no such
     /// GPUs, or it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coherent: Option<CoherentHost>,

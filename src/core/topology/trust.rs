@@ -42,7 +42,7 @@ impl Trust {
             None => Trust::advice(said).into(),
             Some(why) => format!(
                 "{why}; guests are treated as strangers: `gpuvm host trust one-tenant` prints how \
- to replace that file"
+                 to replace that file"
             )
             .into(),
         }
@@ -54,7 +54,7 @@ impl Trust {
         match said {
             None => concat!(
                 "if all guests of this host trust each other, run `gpuvm host trust one-tenant` \
- once; ",
+                 once; ",
                 takes_one!()
             ),
             Some(Trust::OneTenant) => {

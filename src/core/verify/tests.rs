@@ -289,7 +289,7 @@ fn memory_on_other_nodes_or_pages_is_found() {
     ]);
 }
 
-/// What is remembered of a request, and the end of a domain.
+/// The record of a request, and the end of a domain.
 fn remembered(request: &crate::request::Request) -> String {
     let text = serde_json::to_string(request).unwrap();
     format!(

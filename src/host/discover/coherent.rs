@@ -63,7 +63,7 @@ pub fn fill(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
 /// The GPU of each node.
 type GpuOfNode = BTreeMap<NodeId, Bdf>;
 
-/// Reads what the kernel has; none: nothing of it is known.
+/// Reads the kernel's support; `None` if unknown.
 fn kernel(root: &FsRoot, parts: &Parts) -> Result<Option<CoherentHost>, FsError> {
     let units = root.names(IOMMUS)?;
     let smmuv3 = units.iter().filter(|name| name.starts_with("smmu3")).count();

@@ -157,7 +157,7 @@ fn keys(
         }
         disks.warn(format!(
             "no user can log in to `{}`: no --ssh-key, --password-hash or --user-data, \
- {looked}; `ssh-keygen` makes a key",
+             {looked}; `ssh-keygen` makes a key",
             place.planned.name
         ));
     }

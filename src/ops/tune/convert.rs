@@ -240,7 +240,7 @@ impl<'h> Ground<'h> {
             return refused(
                 format!("{path} of disk `{name}` lies over {}", below.display()),
                 "`virsh blockpull` makes it independent of its backing file (while the domain \
- runs)",
+                 runs)",
             );
         }
         let over = self.uses.volumes(&old.path);

@@ -474,7 +474,7 @@ impl GpuReason {
             GpuReason::Clique { gpus } => write!(
                 f,
                 "{} are below one PCIe switch and may use peer-to-peer; its speed depends on \
- ACS and ATS, which are not checked here",
+                 ACS and ATS, which are not checked here",
                 list(gpus)
             ),
             _ => Ok(()),

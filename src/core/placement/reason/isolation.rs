@@ -124,8 +124,8 @@ impl fmt::Display for IsolationReason {
                 f,
                 "not isolated on NVLink: the guest holds {} and can reprogram {}, since stock QEMU \
                  filters no access to an NVSwitch; only guests \
- with all GPUs of a board, or with 1 GPU while no guest holds an NVSwitch, are \
- isolated",
+                 with all GPUs of a board, or with 1 GPU while no guest holds an NVSwitch, are \
+                 isolated",
                 count(*switches, "NVSwitch"),
                 if *switches == 1 { "it" } else { "them" },
             ),

@@ -146,7 +146,7 @@ impl fmt::Display for TreeReason {
             ),
             TreeReason::NoSwitches { has_speed: false } => f.write_str(
                 "the host's switches are left out: this QEMU cannot set the \
- speed of switch ports, and NVIDIA's driver refuses peer-to-peer over 2.5 GT/s",
+                 speed of switch ports, and NVIDIA's driver refuses peer-to-peer over 2.5 GT/s",
             ),
             TreeReason::NoPcie { machine } => {
                 write!(
@@ -166,13 +166,13 @@ impl fmt::Display for TreeReason {
                         write!(
                             f,
                             ", set explicitly: the firmware would choose {own} GiB with {bits} address \
- bits"
+                             bits"
                         )
                     }
                     (Some(own), false) => write!(
                         f,
                         "; the firmware chooses {own} GiB itself with {bits} address bits (edk2-stable202211 \
- and later)"
+                         and later)"
                     ),
                 }?;
                 if !unknown.is_empty() {
