@@ -160,7 +160,7 @@ const OF_ALL: [&str; 12] = [
     "words",
     "golden",
 ];
-const MODULES: [(&str, &[&str]); 27] = [
+const MODULES: [(&str, &[&str]); 28] = [
     ("xid", &[]),
     ("health", &["xid"]),
     ("topology", &["health"]),

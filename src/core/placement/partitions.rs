@@ -228,7 +228,12 @@ impl<'a> Choice<'a> {
             of_size.clone().map(|c| super::slots::touched(units, c.gpus)).min().unwrap_or(0)
         };
         let least = (fewest(&slots.units.nodes), fewest(&slots.units.switches));
-        compare::scattered(slots, set, least, reasons);
+        let gathered = |units: &[Mask]| {
+            let free = of_size.clone().filter(|c| c.is_free(slots));
+            let best = free.min_by_key(|c| super::slots::touched(units, c.gpus))?;
+            Some((best.gpus, best.switches(slots)))
+        };
+        compare::scattered(&scorer, &key, least, &gathered, reasons);
         Ok(self.taken(candidate, reasons))
     }
 
