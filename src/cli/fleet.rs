@@ -221,6 +221,10 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     match (command, heard.first().filter(|_| has_place)) {
         (Some(command), Some(first)) => {
             cx.output.text(&format!("\n{command}\n"))?;
+            let shared = first.answer.as_ref().and_then(|place| place.shared.as_ref());
+            if let Some(why) = shared {
+                cx.output.progress(why);
+            }
             if first.connect.is_none() {
                 let name = &first.name;
                 cx.output.progress(&format!("on `{name}`, which has no `connect` in the file"));

@@ -138,10 +138,13 @@ fn listed_device(
     why.extend(take.hindrances.into_iter().map(|hindrance| hindrance.why));
     if why.is_empty() {
         let told = device_states(topology, held, &[bdf]);
-        let data = told
+        let is_kept = |state: &DeviceState| {
+            matches!(state, DeviceState::Data | DeviceState::Unsupported | DeviceState::Barred)
+        };
+        let kept = told
             .into_iter()
-            .filter(|(state, _)| *state == DeviceState::Data || topology.is_fabric_managers(bdf));
-        why.extend(data.filter_map(|(_, why)| why));
+            .filter(|(state, _)| is_kept(state) || topology.is_fabric_managers(bdf));
+        why.extend(kept.filter_map(|(_, why)| why));
     }
     why.dedup();
     ListedDevice {

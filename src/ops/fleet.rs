@@ -12,6 +12,7 @@ use crate::input;
 use crate::remote;
 use crate::reporter::{Answer, Asked, Reporter};
 use crate::taken::{Taken, taken_for_new};
+use crate::topology::Trust;
 use crate::topology::file::{from_json, to_json};
 use crate::world::{Settings, World};
 use gpuvm_core::fleet::{
@@ -119,6 +120,9 @@ pub struct HostPlace {
     /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none:
     /// no GPU, or no NIC.
     pub nic: Option<String>,
+    /// That `create` refuses it as it is, and why; none: it does not.
+    #[serde(skip)]
+    pub shared: Option<String>,
     /// How well it suits the guest.
     #[serde(skip)]
     pub fit: Fit,
@@ -128,11 +132,12 @@ pub struct HostPlace {
 }
 
 impl HostPlace {
-    /// Its place in an order, the best first: the loss of later guests, then compromises, NVLinks,
-    /// the NICs, and memory.
+    /// Its place in an order, the best first: whether `create` refuses it, the loss of later guests,
+    /// then compromises, NVLinks, the NICs, and memory.
     pub fn order(&self) -> impl Ord + use<> {
         let links = Reverse(self.fit.nvlinks);
-        (self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
+        let is_shared = self.shared.is_some();
+        (is_shared, self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
     }
 }
 
@@ -214,6 +219,15 @@ pub fn places(
         let indexed = planned.topology.gpus().zip(0..);
         let gpus = indexed.filter(|(gpu, _)| placement.devices.contains(&gpu.bdf));
         let fit = fit(&planned.topology, placement);
+        let said = planned.topology.machine().trust;
+        let shared = placement.shared_fabric().filter(|_| Trust::refuses(said, false));
+        let shared = shared.map(|why| {
+            let unless = match said {
+                None => " without --accept-shared-fabric",
+                Some(_) => "",
+            };
+            format!("`create` refuses it there{unless}: {why}")
+        });
         Ok(HostPlace {
             gpus: gpus.map(|(_, index)| index).collect(),
             vcpus: placement.vcpus(),
@@ -222,6 +236,7 @@ pub fn places(
             compromises: placement.reasons.iter().filter(|reason| reason.is_compromise()).count(),
             nvlinks: fit.nvlinks,
             nic: fit.nic.map(|nic| nic.to_string()),
+            shared,
             fit,
             macs: macs(&planned.occupancy),
         })

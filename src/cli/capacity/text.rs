@@ -26,8 +26,9 @@ pub(super) fn text(capacity: &Capacity, none: &str) -> String {
         let gpus = |number: u32| count(number as usize, "GPU");
         let sizes = of.sizes.iter().map(|size| format!("{} with {}", size.now, gpus(size.gpus)));
         let sizes: Vec<String> = sizes.collect();
+        let sizes = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
         let gpus = gpus(of.gpus);
-        writeln!(text, "{} ({}): {gpus}; guests that fit: {}", of.model, of.ids, sizes.join(", "))
+        writeln!(text, "{} ({}): {gpus}; guests that fit: {sizes}", of.model, of.ids)
             .expect("text");
     }
     for line in capacity.not_isolated() {

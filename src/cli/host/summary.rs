@@ -95,6 +95,9 @@ fn layout(topology: &Topology) -> String {
             parts.push(format!("{word} {set}"));
         }
     }
+    if let Some(by) = topology.kept_off_by() {
+        parts.push(format!("set aside for guests {} ({})", topology.for_guests(), by.setting()));
+    }
     for kind in &host.core_kinds {
         parts.push(format!("{} cores {}", kind.kind.as_str(), kind.pcpus));
     }

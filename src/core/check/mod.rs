@@ -12,6 +12,7 @@ pub mod guest;
 mod hostdev;
 mod io;
 mod iommufd;
+mod isolation;
 pub mod memory;
 mod nics;
 mod numa;
@@ -49,6 +50,7 @@ pub const RULES: &[&[Rule]] = &[
     &[UNREADABLE],
     elements::RULES,
     cpu::RULES,
+    isolation::RULES,
     numa::RULES,
     memory::RULES,
     pci::RULES,
@@ -109,6 +111,7 @@ pub fn judge(
     }
     elements::check(domain, &mut report);
     cpu::check(&guest, topology, others, versions, &mut report);
+    isolation::check(&guest, topology, others, &mut report);
     numa::check(&guest, topology, &mut report);
     memory::check(&guest, topology, &mut report);
     pci::check(&guest, topology, &mut report);

@@ -39,11 +39,13 @@ pub(super) struct Seat<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Among {
     pub(super) kind: Option<Speed>,
-    /// On nodes where at least half are so, those only that the kernel keeps its tasks off: the
+    /// On nodes where at least half are so, those only that the host's own tasks are kept off: the
     /// admin has set these aside for guests.
     pub(super) isolated: bool,
     /// Those below the largest L3 caches only.
     pub(super) large: bool,
+    /// On nodes of GPUs without a core of the kind, all cores: what is near the GPU is worth more.
+    homes: bool,
 }
 
 impl Among {
@@ -57,9 +59,10 @@ impl Among {
             kinds @ [_, _, ..] => kinds.iter().map(|kind| Some(kind.kind)).collect(),
             _ => Vec::new(),
         };
-        let has_isolated = topology.cores().iter().any(|core| topology.is_isolated(core));
+        let has_isolated = topology.cores().iter().any(|core| topology.is_for_guests(core));
         let large = request.l3 == L3Wish::Large;
-        let of_kind = |kind| [true, false].map(|isolated| Among { kind, isolated, large });
+        let homes = request.gpus.number() > 0 && !large;
+        let of_kind = |kind| [true, false].map(|isolated| Among { kind, isolated, large, homes });
         let all = kinds.into_iter().chain([None]).flat_map(of_kind);
         all.filter(|among| has_isolated || !among.isolated).collect()
     }
@@ -258,7 +261,11 @@ impl<'a> Homes<'a> {
 
 /// Lists nodes with some of their cores, by number, some of each reserved for the host; and the
 /// cores below each cache.
-fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<(usize, usize)>) {
+fn nodes<'a>(
+    topology: &'a Topology,
+    kept: usize,
+    among: Among,
+) -> (Vec<Home<'a>>, Vec<(usize, usize)>) {
     let caches = &topology.parts().l3;
     let firsts: Vec<_> = caches.iter().map(|cache| cache.pcpus.first()).collect();
     let mut by_node: Vec<usize> = (0..topology.nodes().len()).collect();
@@ -268,6 +275,7 @@ fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<
     let mut lists: Vec<Vec<_>> = pcpus.map(Vec::with_capacity).collect();
     let mut below = Vec::with_capacity(topology.cores().len());
     let largest = caches.iter().filter_map(|cache| cache.size_kib).max();
+    let confined = topology.confined_to();
     for (at, core) in topology.cores().iter().enumerate() {
         let Ok(node) = ids.binary_search(&core.node) else { continue };
         let first = core.pcpus.first();
@@ -275,11 +283,20 @@ fn nodes(topology: &Topology, kept: usize, among: Among) -> (Vec<Home<'_>>, Vec<
         let order = (cache.and_then(|at| firsts[at]).or(first), first);
         let cache = cache.unwrap_or(caches.len() + node);
         below.push((cache, at));
+        if confined.is_some_and(|slice| !core.pcpus.is_subset(slice)) {
+            continue;
+        }
         let (threads, speed) = (core.pcpus.len(), topology.speed(core));
         let is_large = caches.get(cache).is_some_and(|cache| cache.size_kib == largest);
         lists[node].push((order, Seat { core, at, cache, threads, speed, is_large }));
     }
-    let home = |(id, list)| home(topology, id, list, kept, among);
+    let has_gpu = |id| among.homes && topology.gpus().any(|gpu| gpu.node == Some(id));
+    let is_of_kind = |seat: &Seat<'_>| among.kind.is_none() || seat.speed == among.kind;
+    let home = |(id, list): (NodeId, Vec<(_, Seat<'a>)>)| {
+        let has_none = !list.iter().any(|(_, seat)| is_of_kind(seat));
+        let kind = among.kind.filter(|_| !(has_none && has_gpu(id)));
+        home(topology, id, list, kept, Among { kind, ..among })
+    };
     let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
     let takes_all = among.kind.is_none() && !among.large;
     let homes = homes.filter(|home| takes_all || !home.seats.is_empty());
@@ -295,7 +312,7 @@ fn home<'a, O: Ord + Copy>(
     kept: usize,
     among: Among,
 ) -> Home<'a> {
-    let is_isolated = |seat: &Seat<'_>| topology.is_isolated(seat.core);
+    let is_isolated = |seat: &Seat<'_>| topology.is_for_guests(seat.core);
     list.sort_by_key(|(order, seat)| (is_isolated(seat), Reverse(seat.speed), *order));
     let kept = kept.min(list.len());
     list.drain(..kept);

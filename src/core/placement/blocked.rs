@@ -2,7 +2,7 @@
 
 use super::capacity::{Blocked, Capacity, RoomOffer, Size};
 use super::freeing::{Advice, Away};
-use crate::words::{count, nouns};
+use crate::words::{are, count, nouns};
 
 /// The most holders of a size that are named; JSON has all.
 const SHOWN: usize = 8;
@@ -64,11 +64,11 @@ fn advise(advice: &Advice) -> String {
     let ends = advice.guests.iter().any(|guest| guest.running && guest.to.is_none());
     let only = if ends { "only by ending a guest: " } else { "" };
     let place = match advice.partition {
-        Some(id) if advice.gpus.len() > 1 => format!("partition {id} ({})", gpus(&advice.gpus)),
-        _ => gpus(&advice.gpus),
+        Some(id) if advice.gpus.len() > 1 => format!("partition {id} ({}) is", gpus(&advice.gpus)),
+        _ => format!("{} {}", gpus(&advice.gpus), are(advice.gpus.len())),
     };
     // Not that they become free: they may be free now, while cores or memory are missing.
-    format!("{only}{}: then {place} is free", steps.join("; "))
+    format!("{only}{}: then {place} free", steps.join("; "))
 }
 
 /// The action on one guest.

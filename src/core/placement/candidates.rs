@@ -9,6 +9,7 @@ use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::request::DeviceWish;
+use crate::topology::vendor::VENDOR_MELLANOX;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Sriov, Topology};
 use std::collections::BTreeMap;
 
@@ -106,6 +107,8 @@ pub(super) struct Candidate {
     pub(super) along: i32,
     /// Whether the guest that is planned again already has it.
     pub(super) is_own: bool,
+    /// Whether it is a NIC that is not known to have RDMA, which GPUDirect needs.
+    pub(super) is_plain: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -213,7 +216,8 @@ impl Devices<'_> {
         let along = groups::companions(self.topology, self.taken, &[bdf]).len();
         let small = |number: usize| i32::try_from(number).unwrap_or(i32::MAX >> 16);
         let (crowd, along, is_own) = (small(crowd), small(along), self.taken.is_own(bdf));
-        Candidate { bdf, node: (self.node_of)(bdf), crowd, along, is_own }
+        let is_plain = self.topology.device(bdf).is_some_and(is_plain);
+        Candidate { bdf, node: (self.node_of)(bdf), crowd, along, is_own, is_plain }
     }
 
     /// Returns whether a domain holds a function, and why it is unavailable as words to follow its
@@ -297,6 +301,13 @@ impl Devices<'_> {
         let mistaken = kind.mistaken(bdf, self.topology);
         mistaken.map_or(Ok(()), |(what, hint)| Err(PlanError::Impossible { what, hint }))
     }
+}
+
+/// Whether a NIC is not known to have RDMA: it has no such device, and is none of NVIDIA's, which
+/// have one with their driver.
+fn is_plain(device: &PciDevice) -> bool {
+    let has_rdma = device.net.as_ref().is_some_and(|net| !net.rdma.is_empty());
+    device.kind() == DeviceKind::Nic && !has_rdma && device.vendor != VENDOR_MELLANOX
 }
 
 /// Returns the `n` of the article before a vowel sound.

@@ -4,7 +4,7 @@
 use super::affinity::Homes;
 use super::freeing::{self, Advice};
 use super::groups::Block;
-use super::reason::Topic;
+use super::reason::{Because, IsolationReason, Topic};
 use super::shared_nvlink;
 use super::short::plan;
 use super::slots::{Slots, first};
@@ -42,6 +42,9 @@ pub struct Capacity {
     /// Sizes whose guests are not isolated from others on NVLink.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shared_fabric: Vec<u32>,
+    /// Whether that is not known of them, but possible: links between the GPUs are not read.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub links_unread: bool,
     /// Sizes whose guests are not isolated from others on PCIe, since ports do not redirect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub open_ports: Vec<u32>,
@@ -62,8 +65,17 @@ impl Capacity {
             let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
             format!("guests with {} {gpus}", sizes.join(", "))
         };
-        let nvlink = (!self.shared_fabric.is_empty())
-            .then(|| format!("not isolated on NVLink: {}; {advice}", guests(&self.shared_fabric)));
+        let nvlink = (!self.shared_fabric.is_empty()).then(|| {
+            let guests = guests(&self.shared_fabric);
+            if self.links_unread {
+                format!(
+                    "whether Infinity Fabric links lead out of {guests} is unknown: gpuvm does not \
+                     read them; {advice}"
+                )
+            } else {
+                format!("not isolated on NVLink: {guests}; {advice}")
+            }
+        });
         let pcie = (!self.open_ports.is_empty()).then(|| {
             format!(
                 "not isolated on PCIe: {}, since ports do not redirect (`gpuvm host doctor` names \
@@ -155,15 +167,16 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
             fit(held)
         };
         let is = |of: fn(&Fit) -> bool| of(&now) || now.guests == 0 && of(&on_empty);
-        let shares = (is(|fit| fit.shares), is(|fit| fit.open));
+        let shares = (is(|fit| fit.shares), is(|fit| fit.open), is(|fit| fit.unread));
         (Size { gpus, now: now.guests, empty: on_empty.guests }, shares)
     };
     let counted = wanted.iter().map(|&gpus| size(with(gpus), gpus));
-    let (sizes, shares): (Vec<Size>, Vec<(bool, bool)>) = counted.unzip();
-    let of = |is: fn(&(bool, bool)) -> bool| -> Vec<u32> {
+    let (sizes, shares): (Vec<Size>, Vec<(bool, bool, bool)>) = counted.unzip();
+    let of = |is: fn(&(bool, bool, bool)) -> bool| -> Vec<u32> {
         sizes.iter().zip(&shares).filter(|(_, one)| is(one)).map(|(size, _)| size.gpus).collect()
     };
-    let (shared_fabric, open_ports) = (of(|(shares, _)| *shares), of(|(_, open)| *open));
+    let (shared_fabric, open_ports) = (of(|(shares, ..)| *shares), of(|(_, open, _)| *open));
+    let links_unread = shares.iter().any(|(shares, _, unread)| *shares && *unread);
     let of_model = |(ids, model, number): (String, String, u32)| {
         let wanted = wanted.iter().copied().filter(|&gpus| gpus <= number);
         let request = |gpus| Request { gpu_model: Some(ids.clone()), ..with(gpus) };
@@ -190,6 +203,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     });
     Capacity {
         shared_fabric,
+        links_unread,
         open_ports,
         advice,
         sizes,
@@ -224,6 +238,8 @@ struct Fit {
     shares: bool,
     /// Whether ports do not redirect its transfers, likewise.
     open: bool,
+    /// Whether links that are not read may lead out of its set.
+    unread: bool,
 }
 
 /// How many guests of a request fit one after the other; no more than there are GPUs, or pcpus for
@@ -236,7 +252,7 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     };
     let most = u32::try_from(most).unwrap_or(u32::MAX);
     let strangers = topology.machine().trust == Some(Trust::Strangers);
-    let mut fit = Fit { guests: 0, shares: false, open: false };
+    let mut fit = Fit { guests: 0, shares: false, open: false, unread: false };
     while fit.guests < most {
         let Ok(placement) = plan(topology, &held, request) else { return fit };
         // Any number floats; one is reported to fit where `create` makes one.
@@ -246,6 +262,10 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
         }
         if fit.guests == 0 {
             fit.open = placement.open_ports().is_some();
+            let is_unread = |because: &Because| {
+                matches!(because, Because::Isolation(IsolationReason::LinksUnread { .. }))
+            };
+            fit.unread = placement.shared_nvlink().is_some_and(is_unread);
             fit.shares = placement.reasons.iter().any(|reason| reason.choice == Topic::Trust)
                 && (!fit.open || shared_nvlink(topology, &held, &placement.devices).is_some());
         }

@@ -1,9 +1,9 @@
 //! Explains why a set of GPUs was chosen: the alternatives, its cost, compromises. Chooses nothing.
 
 use super::explain::Reasons;
-use super::reason::{Criterion, GpuReason, LostBy, Topic, Unit};
+use super::reason::{Criterion, GpuReason, LostBy, Scatter, Topic, Unit};
 use super::score::{Key, Ranking, Scorer};
-use super::slots::{Mask, Slots, size, touched};
+use super::slots::{Mask, Slots, bits, size, touched};
 
 /// Adds the alternatives to the chosen set, and why the next best lost.
 pub(super) fn explain(scorer: &Scorer<'_>, ranking: &Ranking, reasons: &mut Reasons) {
@@ -20,7 +20,9 @@ fn lost(best: &Key, second: &Key, unit: u32) -> LostBy {
         (best.remote, second.remote, Criterion::Remote),
         (best.nodes, second.nodes, Criterion::Nodes),
         (best.packages_first, second.packages_first, Criterion::Packages),
-        (best.far, second.far, Criterion::Far),
+        (best.far.worst, second.far.worst, Criterion::Farthest),
+        (best.far.gpus, second.far.gpus, Criterion::Far),
+        (best.far.devices, second.far.devices, Criterion::Off),
         (best.packages, second.packages, Criterion::Packages),
         (best.roots, second.roots, Criterion::Roots),
         (best.switches, second.switches, Criterion::Switches),
@@ -87,15 +89,47 @@ pub(super) fn least_units(slots: &Slots<'_>, number: usize) -> LeastUnits {
     LeastUnits { nodes: least(&slots.units.nodes), switches: least(&slots.units.switches) }
 }
 
+/// Returns available GPUs in as few of these units as possible, by how many each has.
+pub(super) fn gathered(slots: &Slots<'_>, units: &[Mask], number: usize) -> Option<Mask> {
+    let mut parts: Vec<Mask> = units.iter().map(|unit| unit & slots.gpus.takeable()).collect();
+    parts.sort_by_key(|part| std::cmp::Reverse(size(*part)));
+    let all = parts.into_iter().flat_map(bits).take(number);
+    let set = all.fold(0, |set: Mask, gpu| set | 1 << gpu);
+    (size(set) == number).then_some(set)
+}
+
+/// Available GPUs in as few of some units as possible, with the NVSwitches that go along.
+type Gathered<'g> = dyn Fn(&[Mask]) -> Option<(Mask, Mask)> + 'g;
+
 /// Adds a reason if a set is on more nodes or PCIe switches than necessary.
-pub(super) fn scattered(slots: &Slots<'_>, set: Mask, fewest: LeastUnits, reasons: &mut Reasons) {
-    let units = &slots.units;
+pub(super) fn scattered(
+    scorer: &Scorer<'_>,
+    best: &Key,
+    fewest: LeastUnits,
+    gathered: &Gathered<'_>,
+    reasons: &mut Reasons,
+) {
+    let (set, units) = (best.set(), &scorer.slots.units);
     for (level, least, unit) in
         [(&units.nodes, fewest.nodes, Unit::Node), (&units.switches, fewest.switches, Unit::Switch)]
     {
         let on = touched(level, set);
         if on > least {
-            return reasons.compromise(Topic::Gpus, GpuReason::Scattered { unit, on, least });
+            let other = gathered(level).filter(|(other, _)| touched(level, *other) < on);
+            let why = match other {
+                None => Scatter::Taken { least },
+                Some((other, switches)) => {
+                    let (least, gpus) = (touched(level, other), scorer.slots.label(other));
+                    match scorer.key(other, switches) {
+                        None => Scatter::Short { least, gpus },
+                        Some(key) => {
+                            let by = lost(best, &key, scorer.future.unit());
+                            Scatter::Lost { least, gpus, by }
+                        }
+                    }
+                }
+            };
+            return reasons.compromise(Topic::Gpus, GpuReason::Scattered { unit, on, why });
         }
     }
 }

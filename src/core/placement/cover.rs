@@ -60,8 +60,8 @@ pub(super) struct Cover<'w> {
 /// What taking a device is worth; the least is taken: other than the guest's own, GPUs that it
 /// brings to the worst rank and how much nearer all GPUs come (both negative), its own distance,
 /// whether no GPU gets its own one by it, ranks at which it is one too many, those that its GPUs
-/// have already, the need of others for it, and its place.
-type Worth = (bool, i32, i32, u32, bool, usize, usize, [i32; 4], usize);
+/// have already, the need of others for it, whether it has no RDMA, and its place.
+type Worth = (bool, i32, i32, u32, bool, usize, usize, [i32; 5], usize);
 
 impl<'w> Cover<'w> {
     pub(super) fn new(
@@ -149,7 +149,8 @@ impl<'w> Cover<'w> {
         let spare = below.iter().filter(|(gpus, there)| *there >= gpus * self.rounds).count();
         let round = below.iter().find(|(gpus, _)| *gpus > 0).map_or(0, |(gpus, all)| all / gpus);
         let [alone, shared] = self.wanted[at];
-        let others = [alone, shared, candidate.crowd, candidate.along];
+        let plain = i32::from(candidate.is_plain);
+        let others = [alone, shared, plain, candidate.crowd, candidate.along];
         let nearest = nearest.unwrap_or_default();
         (!candidate.is_own, -reached, -gain, nearest, !is_single, spare, round, others, at)
     }

@@ -49,7 +49,16 @@ pub(super) fn choose(
         switches: slots.switches.of(set.switches),
         ..Devices::default()
     };
-    devices.extras = judges.extras.choose(&devices.gpus, reasons)?;
+    let extras = judges.extras.choose(&devices.gpus, reasons);
+    devices.extras = extras.map_err(|error| match wanted {
+        // The set stands for all: none of them fits.
+        Wanted::Any(number @ 1..) => {
+            let gpus =
+                format!("no set of {} fits; for {}: ", count(number, "GPU"), slots.label(set.gpus));
+            error.after(&gpus)
+        }
+        _ => error,
+    })?;
     let chosen = devices.asked();
     if let Some((bdf, group, other)) = groups::stranger(topology, &chosen) {
         return Err(PlanError::Impossible {
@@ -276,7 +285,9 @@ fn unpartitioned(
             reasons.say(Topic::Gpus, GpuReason::Together { gpus: slots.label(gpus), unit });
             compare::explain(&scorer, &ranking, reasons);
             compare::broken_units(slots, gpus, reasons);
-            compare::scattered(slots, gpus, compare::least_units(slots, number), reasons);
+            let least = compare::least_units(slots, number);
+            let gathered = |units: &[Mask]| Some((compare::gathered(slots, units, number)?, 0));
+            compare::scattered(&scorer, &key, least, &gathered, reasons);
             gpus
         }
     };

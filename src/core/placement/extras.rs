@@ -9,7 +9,9 @@ use super::candidates::{Candidate, Devices, Kind, Refused, short};
 use super::cover::{Cover, distance, rank};
 use super::explain::{Reasons, count};
 use super::groups;
+use super::nearness::{Far, Places};
 use super::reason::{BesideGpu, BesideReason, GpuName, label};
+use super::slots::{MOST, Mask};
 use super::taken::Taken;
 use super::types::PlanError;
 use crate::bdf::Bdf;
@@ -72,7 +74,11 @@ pub(super) struct Wish {
     on_switch: Vec<u64>,
     /// Candidates on the node of a GPU, those below a switch with it included, as bits.
     on_node: Vec<u64>,
+    places: Places,
 }
+
+/// The distance of what is on another node.
+const FAR: u32 = 2;
 
 /// The distance up to which a device is near enough.
 fn limit(near: Near) -> u32 {
@@ -130,17 +136,30 @@ impl Search {
         self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// Returns the sum of distances of the devices for a guest with these GPUs: 0 for each below a
-    /// switch of its GPUs, 1 on their node, 2 elsewhere; none: not available as near as requested.
-    pub(super) fn far(&self, gpus: &[Bdf]) -> Option<u32> {
+    /// Returns how far the devices are for a guest with these GPUs; none: not available as near as
+    /// requested.
+    pub(super) fn far(&self, gpus: &[Bdf]) -> Option<Far> {
         if self.error.is_some() {
             return None;
         }
         if self.wishes.is_empty() || gpus.is_empty() {
-            return Some(0);
+            return Some(Far::default());
         }
         let places = self.places(gpus);
         self.wishes.iter().map(|wish| wish.far(&places)).sum()
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.wishes.is_empty()
+    }
+
+    /// Whether every wanted device is as near to one GPU as to the other, by index.
+    pub(super) fn are_alike(&self, one: usize, other: usize) -> bool {
+        let row = |wish: &Wish| match (wish.beside.get(one), wish.beside.get(other)) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        };
+        self.wishes.iter().all(row)
     }
 
     fn places(&self, gpus: &[Bdf]) -> Vec<usize> {
@@ -238,6 +257,7 @@ impl Wish {
         let (on_switch, on_node) = (bits(0), bits(1));
         let (number, is_exact) = (wish.number(), matches!(wish, DeviceWish::Exact(_)));
         let (candidates, free) = (supply.candidates, supply.free);
+        let places = Places::new(&candidates, &beside);
         Ok(Wish {
             kind,
             near,
@@ -252,6 +272,7 @@ impl Wish {
             beside,
             on_switch,
             on_node,
+            places,
         })
     }
 
@@ -272,15 +293,16 @@ impl Wish {
         })
     }
 
-    /// The least sum of distances of as many devices; none: too few are near enough.
-    fn far(&self, gpus: &[usize]) -> Option<u32> {
+    /// How far as many devices are; none: too few are near enough.
+    fn far(&self, gpus: &[usize]) -> Option<Far> {
         let [on_switch, on_node] = self.reach(gpus);
-        let there = [on_switch, on_node, self.candidates.len()][limit(self.near) as usize];
+        let most = limit(self.near);
+        let there = [on_switch, on_node, self.candidates.len()][most as usize];
         if there < self.number || self.needed(gpus)? > self.number {
             return None;
         }
-        let beyond = |reached: usize| self.number.saturating_sub(reached);
-        u32::try_from(beyond(on_switch) + beyond(on_node)).ok()
+        let set = gpus.iter().filter(|gpu| **gpu < MOST).fold(0, |set: Mask, gpu| set | 1 << gpu);
+        Some(self.places.far(set, self.number, most))
     }
 
     /// How many devices it takes so that each GPU has one that is near enough; none: no number is
@@ -500,6 +522,16 @@ fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) 
     }
     let lacks = |gpu: &&usize| choice.iter().all(|(at, _)| distance(wish.beside[**gpu][*at]) > 0);
     let without: Vec<GpuName> = gpus.iter().filter(lacks).map(|&gpu| wish.name(gpu)).collect();
+    // A device or a GPU whose node is unknown may be near.
+    let is_known = choice.iter().all(|(at, _)| wish.candidates[*at].node.is_some());
+    let is_off = |gpu: &&usize| {
+        let far = choice.iter().all(|(at, _)| distance(wish.beside[**gpu][*at]) == FAR);
+        far && wish.has_node[**gpu] && is_known
+    };
+    let off: Vec<GpuName> = gpus.iter().filter(is_off).map(|&gpu| wish.name(gpu)).collect();
+    if wish.number < gpus.len() && off.len() < gpus.len() && !off.is_empty() && wish.serves {
+        reasons.compromise(kind.topic(), BesideReason::NoneOnNode { kind, gpus: off });
+    }
     if wish.number >= gpus.len() && !without.is_empty() {
         reasons.compromise(kind.topic(), BesideReason::NoneOnSwitch { kind, gpus: without });
     }

@@ -67,56 +67,38 @@ pub(super) fn exactly(request: &Request, gpus: Vec<Bdf>) -> Request {
 
 /// The cost of places; smaller is better. The fields are summed over guests and compared in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cost([i64; 12]);
+pub struct Cost([i64; FIELDS]);
+
+const FIELDS: usize = 14;
 
 impl Cost {
     /// Returns the cost of a set of GPUs.
     fn of_set(key: &Key) -> Cost {
-        let Key { nvlink, remote, nodes, packages_first, far, packages, .. } = *key;
+        let Key { remote, nodes, packages_first, far, packages, .. } = *key;
         let Key { roots, switches, models, short, neighbours, .. } = *key;
-        let [
+        let fields = [
             remote,
             nodes,
             packages_first,
-            far,
+            far.worst,
+            far.gpus,
+            far.devices,
             packages,
             roots,
             switches,
             models,
             short,
             neighbours,
-        ] = [
-            remote,
-            nodes,
-            packages_first,
-            far,
-            packages,
-            roots,
-            switches,
-            models,
-            short,
-            neighbours,
-        ]
-        .map(i64::from);
-        Cost([
-            0,
-            nvlink,
-            remote,
-            nodes,
-            packages_first,
-            far,
-            packages,
-            roots,
-            switches,
-            models,
-            short,
-            neighbours,
-        ])
+        ];
+        let mut cost = [0; FIELDS];
+        cost[1] = key.nvlink;
+        cost[2..].iter_mut().zip(fields).for_each(|(cost, field)| *cost = i64::from(field));
+        Cost(cost)
     }
 
     /// Returns the cost of a place for a guest without GPUs.
     fn of_cells(placement: &Placement) -> Cost {
-        let mut fields = [0; 12];
+        let mut fields = [0; FIELDS];
         fields[3] = i64::try_from(placement.cells.len()).unwrap_or(i64::MAX);
         Cost(fields)
     }

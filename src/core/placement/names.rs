@@ -24,10 +24,19 @@ impl Slots<'_> {
         match () {
             () if set & units.switched == set && one(&units.switches) => Unit::Switch,
             () if one(&units.roots) => Unit::Root,
-            () if one(&units.nodes) => Unit::Node,
+            () if one(&units.nodes) && !self.are_of_several(set) => Unit::Node,
+            () if one(&units.nodes) => Unit::Home,
             () if one(&units.packages) => Unit::Package,
             () => Unit::Host,
         }
+    }
+
+    /// Whether GPUs of a set are on several nodes: those without cores are served by another's.
+    fn are_of_several(&self, set: Mask) -> bool {
+        let node = |at: usize| self.topology.device(self.gpus.bdfs[at]).and_then(|gpu| gpu.node);
+        let mut nodes: Vec<_> = bits(set).map(node).collect();
+        nodes.dedup();
+        nodes.len() > 1 && nodes.iter().any(|node| node.is_some())
     }
 
     /// NVLinks between GPUs of a set.

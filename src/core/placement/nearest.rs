@@ -26,6 +26,8 @@ enum Knob {
     NicNear,
     /// How near NVMe drives are.
     NvmeNear,
+    /// More NICs or NVMe drives, so that each GPU has one so near.
+    More,
     /// The host's reserved cores.
     Reserve,
     /// Huge pages.
@@ -49,13 +51,14 @@ enum Knob {
 }
 
 /// Every knob, in the order in which the nearest requests are named.
-const KNOBS: [Knob; 16] = [
+const KNOBS: [Knob; 17] = [
     Knob::Place,
     Knob::Devices,
     Knob::Shape,
     Knob::Clique,
     Knob::NicNear,
     Knob::NvmeNear,
+    Knob::More,
     Knob::Reserve,
     Knob::Pages,
     Knob::Remote,
@@ -184,6 +187,7 @@ impl Search<'_> {
                 near(extras.nvme_near, |r, step| r.extras.nvme_near = step)
             }
             Knob::NicNear | Knob::NvmeNear => Steps::Few(Vec::new()),
+            Knob::More => Steps::Few(more(request)),
             Knob::Reserve => {
                 change(request.reserve != Reserve::default(), |r| r.reserve = Reserve::default())
             }
@@ -342,6 +346,23 @@ enum Steps {
     },
 }
 
+/// Requests with more NICs or drives of those that are to be near each GPU.
+fn more(request: &Request) -> Vec<Request> {
+    let gpus = request.gpus.number().min(64);
+    let extras = &request.extras;
+    let steps = |wish: &DeviceWish, near: Near| {
+        let is_bound = near != Near::Any && matches!(wish, DeviceWish::Count(1..));
+        let number = u32::try_from(wish.number()).unwrap_or(u32::MAX);
+        (number.saturating_add(1)..=gpus).filter(move |_| is_bound)
+    };
+    let set = |wish: fn(&mut Request) -> &mut DeviceWish, count| {
+        with(request, |r| *wish(r) = DeviceWish::Count(count))
+    };
+    let nics = steps(&extras.nics, extras.nic_near).map(|n| set(|r| &mut r.extras.nics, n));
+    let nvmes = steps(&extras.nvmes, extras.nvme_near).map(|n| set(|r| &mut r.extras.nvmes, n));
+    nics.chain(nvmes).collect()
+}
+
 /// Returns a request with a change.
 fn with(request: &Request, change: impl FnOnce(&mut Request)) -> Request {
     let mut changed = request.clone();
@@ -377,6 +398,10 @@ fn restore(knob: Knob, request: &Request, turned: &Request) -> Request {
         Knob::Split => to.allow.split = asked.allow.split,
         Knob::Vcpus => to.vcpus = asked.vcpus,
         Knob::Memory => to.memory_kib = asked.memory_kib,
+        Knob::More => {
+            to.extras.nics = asked.extras.nics;
+            to.extras.nvmes = asked.extras.nvmes;
+        }
         Knob::Nics => to.extras.nics = asked.extras.nics,
         Knob::Vfs => to.extras.vfs = asked.extras.vfs,
         Knob::Nvmes => to.extras.nvmes = asked.extras.nvmes,

@@ -229,7 +229,12 @@ impl<'a> Choice<'a> {
         };
         let (nodes, switches) = (fewest(&slots.units.nodes), fewest(&slots.units.switches));
         let least = compare::LeastUnits { nodes, switches };
-        compare::scattered(slots, set, least, reasons);
+        let gathered = |units: &[Mask]| {
+            let free = of_size.clone().filter(|c| c.is_free(slots));
+            let best = free.min_by_key(|c| super::slots::touched(units, c.gpus))?;
+            Some((best.gpus, best.switches(slots)))
+        };
+        compare::scattered(&scorer, &key, least, &gathered, reasons);
         Ok(self.taken(candidate, reasons))
     }
 

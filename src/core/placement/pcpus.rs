@@ -109,62 +109,23 @@ impl<'a> Cores<'a> {
         GuestCores { nodes, threads, loans: solution.loans.iter().map(loan).collect() }
     }
 
-    /// Takes cores on one node: those with the wanted number of threads first, then with more, then
-    /// with fewer; of each the best set.
+    /// Takes cores on one node.
     fn take(&self, demand: &Demand, threads: usize, solution: &Solution) -> NodeCores<'a> {
         let home = &self.homes.all()[demand.node];
         let (choices, caches) = self.choices(demand.node);
         let (vcpus, own) = (demand.vcpus as usize, usize::from(demand.own));
-        let least = if solution.vcpus == 0 { 1 } else { threads };
-        let rank = |place: usize| {
-            let Seat { threads: has, speed, .. } = home.seats[place];
-            (speed, has < threads, has != threads)
-        };
-        let mut speeds: Vec<Option<Speed>> = home.seats.iter().map(|seat| seat.speed).collect();
-        speeds.sort_unstable();
-        speeds.dedup();
         let spread = self.request.policy == Policy::Spread;
-        let grow = |chosen: Vec<usize>, among: &dyn Fn(usize) -> bool, number: usize| {
-            let mut chosen = chosen;
-            let whole = chosen.len() + number;
-            let by_threads = [(false, false), (false, true), (true, true)];
-            let of_speed = |speed| by_threads.map(|(fewer, other)| (speed, fewer, other));
-            for class in speeds.iter().copied().flat_map(of_speed) {
-                if chosen.len() == whole {
-                    break;
-                }
-                let of_class = |choice: &&Choice| {
-                    chosen.contains(&choice.place)
-                        || (rank(choice.place) == class && among(choice.place))
-                };
-                let mut those: Vec<Choice> = choices.iter().filter(of_class).copied().collect();
-                those.iter_mut().for_each(|c| c.fixed = chosen.contains(&c.place));
-                let wanted = (whole - chosen.len()).min(those.len() - chosen.len());
-                chosen = pick(&those, &caches, wanted, spread).unwrap_or(chosen);
-            }
-            chosen
-        };
-        let quiet = |place: usize| self.topology.is_isolated(home.seats[place].core);
-        let enough = |place: usize| home.seats[place].threads >= least;
-        let isolated = choices.iter().filter(|c| quiet(c.place) && enough(c.place)).count();
-        let (chosen, last) = if isolated >= vcpus && isolated > 0 {
-            let chosen = grow(Vec::new(), &|place| quiet(place) && enough(place), vcpus);
-            let noisy = choices.iter().any(|choice| !quiet(choice.place));
-            let more = grow(chosen.clone(), &|place| !(noisy && quiet(place)), own);
-            let last = more.into_iter().find(|place| !chosen.contains(place));
-            (chosen, last)
-        } else {
-            let mut chosen = grow(Vec::new(), &|_| true, vcpus + own);
-            let fewest = chosen.iter().map(|&place| home.seats[place].threads).min();
-            let few = |place: &usize| Some(home.seats[*place].threads) == fewest;
-            let noisy = |place: &usize| few(place) && !quiet(*place);
-            let last = || chosen.iter().rposition(noisy).or_else(|| chosen.iter().rposition(few));
-            let at = (own == 1).then(last).flatten();
-            let last = at.map(|at| chosen.remove(at));
-            (chosen, last)
-        };
+        let (topology, seats) = (self.topology, &home.seats[..]);
+        let picker = Picker { topology, seats, choices, caches, threads, spread };
+        let least = if solution.vcpus == 0 { 1 } else { threads };
+        let (chosen, last) = picker.choose(home.id, (vcpus, own), least);
         let seat = |place: usize| home.seats[place];
-        let helper = || home.helpers.iter().find(|seat| self.taken.is_free(seat.at)).copied();
+        let helper = || {
+            let free = || home.helpers.iter().filter(|seat| self.taken.is_free(seat.at));
+            let set_aside = self.topology.for_guests();
+            let clean = |seat: &&Seat<'_>| !seat.core.pcpus.intersects(set_aside);
+            free().find(clean).or_else(|| free().next()).copied()
+        };
         NodeCores {
             node: home.id,
             vcpus: chosen.into_iter().map(seat).collect(),
@@ -207,4 +168,124 @@ impl<'a> Cores<'a> {
     fn others_below(&self, cache: usize) -> usize {
         self.homes.below(cache).filter(|&core| !self.taken.is_free(core)).count()
     }
+}
+
+/// Picks cores of a node step by step.
+struct Picker<'p> {
+    topology: &'p Topology,
+    seats: &'p [Seat<'p>],
+    choices: Vec<Choice>,
+    caches: Vec<Cache>,
+    /// Threads that each core for vCPUs is to have.
+    threads: usize,
+    spread: bool,
+}
+
+impl Picker<'_> {
+    /// Whether all threads of a core are set aside for guests.
+    fn is_quiet(&self, place: usize) -> bool {
+        self.topology.is_for_guests(self.seats[place].core)
+    }
+
+    /// Whether no thread of a core is.
+    fn is_clean(&self, place: usize) -> bool {
+        !self.seats[place].core.pcpus.intersects(self.topology.for_guests())
+    }
+
+    fn count(&self, among: impl Fn(usize) -> bool) -> usize {
+        self.choices.iter().filter(|choice| among(choice.place)).count()
+    }
+
+    /// Returns the cores for vCPUs, and the one for emulator and I/O threads, if one is wanted.
+    /// vCPUs are on cores that are set aside for guests, if these suffice or are at least half of
+    /// the node, and emulator and I/O threads on one of which no thread is.
+    fn choose(
+        &self,
+        node: NodeId,
+        (vcpus, own): (usize, usize),
+        least: usize,
+    ) -> (Vec<usize>, Option<usize>) {
+        let quiet = |place: usize| self.is_quiet(place) && self.seats[place].threads >= least;
+        let there = self.count(quiet);
+        if there > 0 && (there >= vcpus || is_meant(self.topology, node)) {
+            let mut chosen = self.grow(Vec::new(), vcpus.min(there), &quiet);
+            for among in [&|place| !self.is_quiet(place), &|_| true] as [&dyn Fn(usize) -> bool; 2]
+            {
+                let rest = vcpus - chosen.len();
+                chosen = self.grow(chosen, rest, among);
+            }
+            let free = |place| !chosen.contains(&place);
+            let is_clean = |place| free(place) && self.is_clean(place);
+            let is_noisy = |place| free(place) && !self.is_quiet(place);
+            let kinds: [&dyn Fn(usize) -> bool; 3] = [&is_clean, &is_noisy, &free];
+            let among = kinds.into_iter().find(|among| self.count(among) > 0).unwrap_or(&free);
+            let more = self.grow(chosen.clone(), own, among);
+            let last = more.into_iter().find(|place| !chosen.contains(place));
+            return (chosen, last);
+        }
+        let wanted = vcpus + own;
+        let is_mixed = self.count(|place| !self.is_clean(place)) > 0;
+        let enough = |place: usize| self.seats[place].threads >= least;
+        let is_good = |place: usize| is_mixed && self.is_clean(place) && enough(place);
+        let good = self.count(is_good);
+        let chosen = self.grow(Vec::new(), wanted.min(good), &is_good);
+        let rest = wanted - chosen.len();
+        let mut chosen = self.grow(chosen, rest, &|_| true);
+        let fewest = chosen.iter().map(|&place| self.seats[place].threads).min();
+        let few = |place: &usize| Some(self.seats[*place].threads) == fewest;
+        let is_clean = |place: &usize| self.is_clean(*place);
+        let last = || {
+            let clean = || chosen.iter().rposition(|place| few(place) && is_clean(place));
+            // The others have to have enough threads for all vCPUs.
+            let is_spare = chosen.iter().filter(|place| enough(**place)).count() > vcpus;
+            let may_go = |place: &usize| is_clean(place) && (is_spare || !enough(*place));
+            let clean = clean().or_else(|| chosen.iter().rposition(may_go).filter(|_| is_mixed));
+            clean.or_else(|| chosen.iter().rposition(few))
+        };
+        let at = (own == 1).then(last).flatten();
+        let last = at.map(|at| chosen.remove(at));
+        (chosen, last)
+    }
+
+    /// Adds cores to the chosen ones: those with the wanted number of threads first, then with more,
+    /// then with fewer; of each the best set.
+    fn grow(
+        &self,
+        mut chosen: Vec<usize>,
+        number: usize,
+        among: &dyn Fn(usize) -> bool,
+    ) -> Vec<usize> {
+        let whole = chosen.len() + number;
+        let threads = self.threads;
+        let rank = |place: usize| {
+            let Seat { threads: has, speed, .. } = self.seats[place];
+            (speed, has < threads, has != threads)
+        };
+        let mut speeds: Vec<Option<Speed>> = self.seats.iter().map(|seat| seat.speed).collect();
+        speeds.sort_unstable();
+        speeds.dedup();
+        let by_threads = [(false, false), (false, true), (true, true)];
+        let of_speed = |speed| by_threads.map(|(fewer, other)| (speed, fewer, other));
+        for class in speeds.into_iter().flat_map(of_speed) {
+            if chosen.len() == whole {
+                break;
+            }
+            let of_class = |choice: &&Choice| {
+                chosen.contains(&choice.place)
+                    || (rank(choice.place) == class && among(choice.place))
+            };
+            let mut those: Vec<Choice> = self.choices.iter().filter(of_class).copied().collect();
+            those.iter_mut().for_each(|c| c.fixed = chosen.contains(&c.place));
+            let wanted = (whole - chosen.len()).min(those.len() - chosen.len());
+            chosen = pick(&those, &self.caches, wanted, self.spread).unwrap_or(chosen);
+        }
+        chosen
+    }
+}
+
+/// Whether the cores of a node that are set aside are so for guests: fewer than half are for
+/// something else.
+pub fn is_meant(topology: &Topology, node: NodeId) -> bool {
+    let of_node = || topology.cores_of(node);
+    2 * of_node().filter(|core| topology.is_for_guests(core)).count() >= of_node().count()
 }

@@ -14,7 +14,7 @@
 //! | 2 | cores off the GPUs' node | each of their transfers to the GPU crosses nodes, whatever else is near |
 //! | 3 | NUMA nodes | each is a cell with memory of its own, which fills up by itself and is far from the others |
 //! | 4 | packages, preferred | without NVLinks between all GPUs their own traffic crosses packages: `--prefer package` |
-//! | 5 | steps to NICs and drives | GPUDirect below one switch is the fastest, across packages the slowest |
+//! | 5 | steps to NICs and drives: of the farthest GPU, of all, of these | GPUDirect below one switch is the fastest, across packages the slowest |
 //! | 6 | packages | as above where NVLinks carry the GPUs' own traffic: `--prefer nic` |
 //! | 7 | root complexes | transfers between GPUs stay off the processor's own fabric |
 //! | 8 | PCIe switches | transfers between GPUs stay off the root port |
@@ -50,6 +50,7 @@ use super::budget::Budget;
 use super::extras::Search;
 use super::future::Future;
 use super::groups;
+use super::nearness::Far;
 use super::reason::Compared;
 use super::slots::{Mask, Slots, bits, touched};
 use crate::request::{Policy, Prefer, Request};
@@ -68,9 +69,9 @@ pub(super) struct Key {
     pub(super) nodes: u32,
     /// Packages of the GPUs if they count before NICs; otherwise 0.
     pub(super) packages_first: u32,
-    /// How far the wanted NICs and drives are, summed: 0 on its switches, 1 on its nodes, 2
-    /// elsewhere.
-    pub(super) far: u32,
+    /// How far the wanted NICs and drives are: from the farthest GPU, from all, and they
+    /// themselves, as those of the set are then chosen.
+    pub(super) far: Far,
     pub(super) packages: u32,
     pub(super) roots: u32,
     /// PCIe switches of the GPUs; a GPU below none counts as one.
@@ -200,7 +201,7 @@ impl<'a> Scorer<'a> {
             remote: 0,
             nodes,
             packages_first: if self.package { packages } else { 0 },
-            far: 0,
+            far: Far::default(),
             packages,
             roots: touched(&units.roots, set),
             switches: touched(&units.switches, set),
@@ -225,6 +226,11 @@ impl<'a> Scorer<'a> {
             key.cut = links.between(set, self.slots.gpus.free & !set);
         }
         limit.is_none_or(|limit| key < *limit).then_some(key)
+    }
+
+    /// The cost of a set; none if it is not feasible.
+    pub(super) fn key(&self, set: Mask, switches: Mask) -> Option<Key> {
+        self.complete(self.least(set, switches, false, None)?, switches)
     }
 
     /// Adds the cost of cores, memory, NICs and drives; none if the set is not feasible.

@@ -26,14 +26,17 @@ pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, s
     if number == 0 || number > size(free) {
         return;
     }
-    let kinds = kinds(scorer, &bundles);
-    let are_few = sets(&kinds, number) <= MAX_SETS;
+    let wants_near = scorer.judges.extras.is_wanted();
+    let fine = kinds(scorer, &bundles, wants_near);
+    let are_all = sets(&fine, number) <= MAX_SETS;
+    let kinds = if are_all { fine } else { kinds(scorer, &bundles, false) };
+    let are_few = are_all || sets(&kinds, number) <= MAX_SETS;
     ranking.compared = match kinds.iter().any(|kind| kind.bundles.len() > 1) {
-        _ if !are_few => Compared::Some,
+        _ if !are_all => Compared::Some,
         true => Compared::Different,
         false => Compared::All,
     };
-    if are_few {
+    if are_all {
         every(&kinds, number, 0, &mut |set| ranking.offer(scorer, set, 0, split));
         return;
     }
@@ -43,6 +46,9 @@ pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, s
             ranking.offer(scorer, set, 0, split);
         }
     };
+    if are_few {
+        every(&kinds, number, 0, &mut offer);
+    }
     let filler = Filler { slots: scorer.slots, bundles: &bundles };
     filler.fill_all(free, number, &mut offer);
     let models = &scorer.slots.units.models;
@@ -58,6 +64,36 @@ pub(super) fn offer(scorer: &Scorer<'_>, ranking: &mut Ranking, number: usize, s
             }
         }
     }
+    if wants_near {
+        improve(scorer, ranking, &bundles, split, &mut tried);
+    }
+}
+
+/// Offers sets that differ from the best in one GPU or bundle, until none of them is better: those
+/// that fill the tree best need not have the nearest NICs.
+fn improve(
+    scorer: &Scorer<'_>,
+    ranking: &mut Ranking,
+    bundles: &[Mask],
+    split: bool,
+    tried: &mut HashSet<Mask>,
+) {
+    while let Some(best) = ranking.best {
+        let set = best.set();
+        let (inside, outside): (Vec<Mask>, Vec<Mask>) =
+            bundles.iter().partition(|bundle| **bundle & set != 0);
+        for &from in &inside {
+            for &to in outside.iter().filter(|to| size(**to) == size(from)) {
+                let other = set & !from | to;
+                if tried.insert(other) {
+                    ranking.offer(scorer, other, 0, split);
+                }
+            }
+        }
+        if ranking.best.is_none_or(|now| now.set() == set) {
+            return;
+        }
+    }
 }
 
 /// Free GPUs in bundles that the IOMMU keeps together; bundles with an unavailable GPU are left
@@ -70,8 +106,9 @@ fn bundles(slots: &Slots<'_>) -> Vec<Mask> {
 }
 
 /// Sorts bundles by kind. Two GPUs of a model are equivalent below the same switch, root complex
-/// and node if neither has NVLinks that differ from those of others.
-fn kinds(scorer: &Scorer<'_>, bundles: &[Mask]) -> Vec<Kind> {
+/// and node if neither has NVLinks that differ from those of others, and if all wanted NICs and
+/// drives are as near to one as to the other, if that counts.
+fn kinds(scorer: &Scorer<'_>, bundles: &[Mask], by_nearness: bool) -> Vec<Kind> {
     let units = &scorer.slots.units;
     let of = |units: &[Mask], bundle: Mask| units.iter().position(|unit| unit & bundle == bundle);
     let linked = |bundle: Mask| {
@@ -87,7 +124,14 @@ fn kinds(scorer: &Scorer<'_>, bundles: &[Mask]) -> Vec<Kind> {
         let model = of(&units.models, bundle);
         let place = [switch, of(&units.roots, bundle), of(&units.nodes, bundle), model];
         let place = (size(bundle) == 1 && !linked(bundle)).then_some(place);
-        match found.iter_mut().find(|(other, _)| place.is_some() && *other == place) {
+        let is_alike = |kind: &Kind| {
+            let one = |bundle: Mask| bundle.trailing_zeros() as usize;
+            !by_nearness || scorer.judges.extras.are_alike(one(bundle), one(kind.bundles[0]))
+        };
+        let is_same = |(other, kind): &&mut (Option<[Option<usize>; 4]>, Kind)| {
+            place.is_some() && *other == place && is_alike(kind)
+        };
+        match found.iter_mut().find(is_same) {
             Some((_, kind)) => kind.bundles.push(bundle),
             None => found.push((place, Kind { size: size(bundle), bundles: vec![bundle] })),
         }

@@ -232,3 +232,13 @@ pub enum PlanError {
         hint: String,
     },
 }
+
+impl PlanError {
+    /// Returns the error with words before what it says.
+    pub(super) fn after(mut self, before: &str) -> PlanError {
+        if let PlanError::Impossible { what, .. } | PlanError::Taken { what, .. } = &mut self {
+            what.insert_str(0, before);
+        }
+        self
+    }
+}

@@ -2,12 +2,12 @@
 
 use super::affinity::{Home, Moved, distance};
 use super::explain::Reasons;
-use super::pcpus::{Cores, GuestCores, NodeCores};
-use super::reason::{CoreReason, FewerThreads, NodeRule, Topic};
+use super::pcpus::{Cores, GuestCores, NodeCores, is_meant};
+use super::reason::{CoreReason, FewerThreads, NodeRule, Only, Topic};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{CellWish, PinPolicy, Profile};
-use crate::topology::Speed;
+use crate::topology::{Core, Speed};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Cores<'_> {
@@ -54,7 +54,16 @@ impl Cores<'_> {
                 let slower = slower.iter().fold(CpuSet::new(), |all, kind| all.or(&kind.pcpus));
                 reasons.say(Topic::Vcpus, CoreReason::Fastest { slower });
             }
-            [(kind, _)] => reasons.compromise(Topic::Vcpus, CoreReason::Slower { kind }),
+            [(kind, _)] => {
+                let has_none = |node: &NodeCores<'_>| {
+                    let mut of_node = self.topology.cores_of(node.node);
+                    of_node.all(|core| self.topology.speed(core) != Some(fastest.kind))
+                };
+                let nodes = cores.nodes.iter().filter(|node| has_none(node));
+                let nodes: Vec<NodeId> = nodes.map(|node| node.node).collect();
+                let nodes = if nodes.len() < cores.nodes.len() { Vec::new() } else { nodes };
+                reasons.compromise(Topic::Vcpus, CoreReason::Slower { kind, nodes });
+            }
             ref vcpus => {
                 reasons.compromise(Topic::Vcpus, CoreReason::Mixed { vcpus: vcpus.to_vec() });
             }
@@ -137,8 +146,10 @@ impl Cores<'_> {
         if self.request.profile == Profile::NvidiaVm {
             return;
         }
-        let all: usize =
-            cores.nodes.iter().flat_map(|node| &node.vcpus).map(|s| s.threads.min(common)).sum();
+        // With fewer threads of one of them, only as many of each can have a vCPU.
+        let seats = || cores.nodes.iter().flat_map(|node| &node.vcpus);
+        let least = seats().map(|seat| seat.threads.min(common)).min().unwrap_or(0);
+        let all = least * seats().count();
         if all > vcpus && (!vcpus.is_multiple_of(cores.threads) || cores.threads < common) {
             reasons.say(Topic::Vcpus, CoreReason::IdleThreads { vcpus, all });
         }
@@ -163,6 +174,7 @@ impl Cores<'_> {
             let node = of_node.node;
             if let Some(seat) = of_node.own {
                 let pcpus = seat.core.pcpus.clone();
+                self.explain_emulator_isolated(&pcpus, node, reasons);
                 reasons.say(Topic::Emulator, CoreReason::EmulatorCore { pcpus, node });
                 some = true;
                 continue;
@@ -179,6 +191,20 @@ impl Cores<'_> {
             let why = CoreReason::EmulatorFloats { threads_only: some, nodes };
             reasons.compromise(Topic::Emulator, why);
         }
+    }
+
+    /// Adds that emulator and I/O threads are on pcpus that are set aside for vCPUs.
+    fn explain_emulator_isolated(&self, pcpus: &CpuSet, node: NodeId, reasons: &mut Reasons) {
+        let pcpus = pcpus.and(self.topology.for_guests());
+        if pcpus.is_empty() {
+            return;
+        }
+        let by = self.topology.kept_off_by();
+        let why = match self.topology.confined_to() {
+            Some(slice) => CoreReason::Confined { pcpus, slice: slice.clone() },
+            None => CoreReason::EmulatorIsolated { pcpus, node, by },
+        };
+        reasons.compromise(Topic::Emulator, why);
     }
 
     /// Adds why these cores of a node were chosen.
@@ -210,7 +236,17 @@ impl Cores<'_> {
             (Some(_), _) => NodeRule::Asked,
             (None, true) => NodeRule::Default { cores: there, free: self.free(node).count() },
         };
-        let why = CoreReason::Node { node, vcpus: cores.number, cores: mine, rule };
+        let is_for_guests = |core: &Core| self.topology.is_for_guests(core);
+        let of_node = || self.topology.cores_of(node);
+        let mut seats = self.homes.seats(node).iter();
+        let only_isolated =
+            seats.all(|seat| is_for_guests(seat.core)) && !of_node().all(is_for_guests);
+        let only = match self.topology.kept_off_by() {
+            _ if !only_isolated => Only::All,
+            None => Only::Isolated,
+            Some(_) => Only::ForGuests,
+        };
+        let why = CoreReason::Node { node, vcpus: cores.number, cores: mine, rule, only };
         if matches!(rule, NodeRule::Annex { .. }) && taken > 0 {
             reasons.compromise(Topic::Vcpus, why);
         } else {
@@ -221,16 +257,14 @@ impl Cores<'_> {
             reasons.compromise(Topic::Vcpus, CoreReason::SecondCore { node });
         }
         self.explain_sizes(cores, reasons);
-        let isolated = &self.topology.parts().isolated;
-        let of_node = || self.topology.cores_of(node);
-        let number = of_node().filter(|core| self.topology.is_isolated(core)).count();
+        let isolated = self.topology.for_guests();
+        let by = self.topology.kept_off_by();
         let (on, off) = (cores.pcpus().and(isolated), cores.pcpus().minus(isolated));
         if !on.is_empty() {
-            reasons.say(Topic::Vcpus, CoreReason::Isolated { pcpus: on });
+            reasons.say(Topic::Vcpus, CoreReason::Isolated { pcpus: on, by });
         }
-        // Fewer are for something else than guests.
-        if !off.is_empty() && 2 * number >= of_node().count() {
-            reasons.compromise(Topic::Vcpus, CoreReason::NotIsolated { pcpus: off });
+        if !off.is_empty() && !isolated.is_empty() && is_meant(self.topology, node) {
+            reasons.compromise(Topic::Vcpus, CoreReason::NotIsolated { pcpus: off, by });
         }
     }
 
@@ -252,8 +286,11 @@ impl Cores<'_> {
 
     /// Adds where the cores of a node are on more L3 caches than they would on the empty node.
     fn explain_caches(&self, cores: &NodeCores<'_>, reasons: &mut Reasons) {
-        let mine: Vec<usize> =
-            cores.vcpus.iter().chain(&cores.own).map(|seat| seat.cache).collect();
+        // Where cores are set aside for vCPUs, that of the emulator is another one on purpose.
+        let set_aside = self.topology.for_guests();
+        let is_apart = self.topology.cores_of(cores.node).any(|c| c.pcpus.intersects(set_aside));
+        let own = cores.own.iter().filter(|_| !is_apart);
+        let mine: Vec<usize> = cores.vcpus.iter().chain(own).map(|seat| seat.cache).collect();
         let stood: BTreeSet<usize> = mine.iter().copied().collect();
         let mut sizes: Vec<usize> = Vec::new();
         let mut last = None;

@@ -14,6 +14,7 @@ pub mod drive;
 pub mod fabric;
 pub mod facts;
 pub mod file;
+pub mod for_guests;
 pub mod identity;
 pub mod isolation;
 pub mod matrix;
@@ -34,6 +35,7 @@ pub use cpu::{Core, CoreKind, L3, NumaNode, Speed};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
 pub use fabric::{Fabric, FabricModel, NoPartition, NvLink, Partition, PartitionId};
 pub use facts::Facts;
+pub use for_guests::{KeptOff, KeptOffBy};
 pub use identity::{DeviceIdentity, KnownDevice, Likeness, MarkKind};
 pub use isolation::{Barred, Iommu, Iommufd, Isolated, Isolation, Weakness};
 pub use matrix::{Matrix, MatrixRow};
@@ -167,6 +169,12 @@ pub struct Parts {
     /// Pcpus that the kernel keeps tasks off (`isolcpus=`).
     #[serde(default)]
     pub isolated: CpuSet,
+    /// Pcpus that another setting keeps the host's own tasks off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_off: Option<KeptOff>,
+    /// Pcpus that machine.slice confines guests to; none: to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_slice: Option<CpuSet>,
     /// Kinds of cores, the fastest first; empty where all are of one kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub core_kinds: Vec<CoreKind>,
@@ -341,11 +349,6 @@ impl Topology {
     /// The core that a pcpu belongs to; none where the pcpu is absent or offline.
     pub fn core_of(&self, pcpu: PcpuId) -> Option<&Core> {
         self.core_place(pcpu).map(|place| &self.parts.cores[place])
-    }
-
-    /// Whether the kernel keeps its tasks off all threads of a core.
-    pub fn is_isolated(&self, core: &Core) -> bool {
-        !core.pcpus.is_empty() && core.pcpus.is_subset(&self.parts.isolated)
     }
 
     /// Of which kind a core is; none where all are of one kind, or its own is not known.

@@ -32,7 +32,7 @@ impl SetAside {
                 format!("is a virtual function of {card}; only its address takes it").into()
             }
             SetAside::GivenOut => {
-                "is given to guests as its virtual functions; only its address takes it".into()
+                "is given to guests as its virtual functions, each a GPU of its own".into()
             }
         }
     }

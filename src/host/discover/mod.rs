@@ -28,6 +28,7 @@ pub mod holders;
 pub mod hugetlb;
 pub mod identity;
 pub mod isolation;
+mod kept_off;
 #[cfg(feature = "hwloc")]
 pub mod lstopo;
 #[cfg(not(feature = "hwloc"))]
@@ -100,6 +101,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.l3 = cpu::l3(root, &pcpus.online)?;
     parts.offline = pcpus.offline;
     parts.isolated = pcpus.isolated;
+    kept_off::kept_off(root, &pcpus.online, &mut parts)?;
     parts.core_kinds = cpu::kinds(root, &pcpus.online)?;
     pci::devices(root, &mut parts)?;
     coherent::fill(root, &mut parts)?;

@@ -19,6 +19,7 @@ pub use take::{Hindrance, Take, with_groups};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::placement::Occupancy;
 use gpuvm_core::topology::{Drive, DriveUse, Sriov, Topology};
+use gpuvm_core::words::count;
 use serde::Serialize;
 
 /// The kind of the use.
@@ -79,7 +80,7 @@ pub fn known(topology: &Topology, held: &Occupancy, functions: &[Bdf]) -> Vec<Us
             add(UseKind::Network, format!("the host's network: {why}"));
         }
         if let Some(Sriov::Pf { enabled: enabled @ 1.., .. }) = device.sriov {
-            add(UseKind::Functions, format!("its {enabled} virtual functions"));
+            add(UseKind::Functions, format!("its {}", count(enabled, "virtual function")));
         }
     }
     uses.sort();

@@ -89,8 +89,18 @@ impl Board {
 
 /// The devices of a kind that the planner gives to a guest with these GPUs; none: it refuses.
 pub fn ours(host: &Host, gpus: &[Bdf], kind: DeviceKind, number: usize) -> Option<Vec<Bdf>> {
+    taken(host, GpuWish::Exact(gpus.to_vec()), kind, number).map(|(_, devices)| devices)
+}
+
+/// The GPUs and the devices of a kind that the planner gives; none: it refuses.
+fn taken(
+    host: &Host,
+    gpus: GpuWish,
+    kind: DeviceKind,
+    number: usize,
+) -> Option<(Vec<Bdf>, Vec<Bdf>)> {
     let mut request = Request::for_gpus(0);
-    request.gpus = GpuWish::Exact(gpus.to_vec());
+    request.gpus = gpus;
     // Cores and memory are not judged here.
     (request.pins, request.profile) = (PinPolicy::None, Profile::Near);
     (request.vcpus, request.memory_kib) = (Some(1), Some(MemSize::from_gib(1)));
@@ -100,8 +110,23 @@ pub fn ours(host: &Host, gpus: &[Bdf], kind: DeviceKind, number: usize) -> Optio
         _ => request.extras.nvmes = wish,
     }
     let placement = plan(&host.topology, &Occupancy::default(), &request).ok()?;
-    let is = |bdf: &&Bdf| host.topology.device(**bdf).is_some_and(|d| d.kind() == kind);
-    Some(placement.devices.iter().filter(is).copied().take(number).collect())
+    let of = |kind: DeviceKind| {
+        let is = move |bdf: &&Bdf| host.topology.device(**bdf).is_some_and(|d| d.kind() == kind);
+        placement.devices.iter().filter(is).copied().collect::<Vec<Bdf>>()
+    };
+    let mut devices = of(kind);
+    devices.truncate(number);
+    Some((of(DeviceKind::Gpu), devices))
+}
+
+/// So many GPUs that the planner chooses, and the devices of a kind with them; none: it refuses.
+pub fn ours_of(
+    host: &Host,
+    gpus: usize,
+    kind: DeviceKind,
+    number: usize,
+) -> Option<(Vec<Bdf>, Vec<Bdf>)> {
+    taken(host, GpuWish::Count(u32::try_from(gpus).ok()?), kind, number)
 }
 
 /// Sets of GPUs to judge: the partitions, where there are; else runs and random sets, `each` of
@@ -159,6 +184,79 @@ pub fn judge(host: &Host, each: usize) -> (usize, Vec<String>) {
     (judged, worse)
 }
 
+/// What counts before NICs and drives in the order of sets of GPUs, on a host whose GPUs have no
+/// partitions: NVLinks inside (negative), nodes, and packages where NVLinks do not connect all GPUs.
+fn earlier(topology: &Topology, set: &[Bdf]) -> (i64, usize, usize) {
+    let links = &topology.fabric().links;
+    let inside = links.iter().filter(|link| set.contains(&link.a) && set.contains(&link.b));
+    let inside: i64 = inside.map(|link| i64::from(link.links)).sum();
+    let nodes: BTreeSet<_> = set.iter().filter_map(|gpu| topology.device(*gpu)?.node).collect();
+    let package = |node| topology.cores_of(node).next().map(|core| core.package);
+    let packages: BTreeSet<_> = nodes.iter().map(|node| package(*node)).collect();
+    let gpus = topology.gpus().count();
+    let is_first = links.len() < gpus * gpus.saturating_sub(1) / 2;
+    (-inside, nodes.len(), if is_first { packages.len() } else { 0 })
+}
+
+/// The sets of so many of these.
+fn subsets<T: Copy>(all: &[T], number: usize) -> Vec<Vec<T>> {
+    if number == 0 {
+        return vec![Vec::new()];
+    }
+    let with = |at: usize| {
+        let rest = subsets(&all[at + 1..], number - 1).into_iter();
+        rest.map(move |rest| [&[all[at]][..], &rest].concat())
+    };
+    (0..all.len()).flat_map(with).collect()
+}
+
+/// Compares the planner's choice of GPUs and devices together with the optimum of all sets of GPUs
+/// that are as good in what counts before: for each kind, number of GPUs and number of devices, on a
+/// host without partitions of at most `most` GPUs. Returns how often, and the cases in which it is
+/// worse.
+pub fn judge_sets(host: &Host, most: usize) -> (usize, Vec<String>) {
+    let (mut judged, mut worse) = (0, Vec::new());
+    let topology = &host.topology;
+    let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
+    let has_nodes = topology
+        .gpus()
+        .all(|gpu| gpu.node.is_some_and(|node| topology.cores_of(node).next().is_some()));
+    if topology.is_partitioned() || gpus.len() > most || !has_nodes {
+        return (judged, worse);
+    }
+    for kind in [DeviceKind::Nic, DeviceKind::Nvme] {
+        let there = topology.of_kind(kind).count();
+        let Some(all) = (1..=there).rev().find_map(|number| ours(host, &gpus, kind, number)) else {
+            continue;
+        };
+        for size in 1..=gpus.len() {
+            for number in 1..all.len().min(5) {
+                let Some((set, chosen)) = ours_of(host, size, kind, number) else { continue };
+                let cost = |set: &[Bdf]| Board::new(topology, set, &all).optimum(number);
+                let now = Board::new(topology, &set, &chosen);
+                let now = now.cost(&(0..chosen.len()).collect::<Vec<_>>());
+                // What another set lacks, cores or an IOMMU group of its own, only `plan` tells.
+                let can = |set: &Vec<Bdf>| ours(host, set, kind, number).is_some();
+                let like = earlier(topology, &set);
+                let others = subsets(&gpus, size).into_iter();
+                let others = others.filter(|other| earlier(topology, other) == like);
+                let better =
+                    others.filter(|other| cost(other).is_some_and(|cost| cost < now)).find(can);
+                judged += 1;
+                if let Some(other) = better {
+                    let name = &host.name;
+                    worse.push(format!(
+                        "{name}: {size} GPUs, {number} of {kind:?}: {set:?} {chosen:?} {now:?}; \
+                         {other:?} {:?}",
+                        cost(&other)
+                    ));
+                }
+            }
+        }
+    }
+    (judged, worse)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::hosts;
@@ -182,6 +280,17 @@ mod tests {
         let (mut judged, mut worse) = (0, Vec::new());
         for host in [hosts::all(), hosts::small()].concat() {
             let (number, cases) = judge(&host, each);
+            judged += number;
+            worse.extend(cases);
+        }
+        assert!(worse.is_empty(), "{} of {judged}\n{}", worse.len(), worse.join("\n"));
+        assert!(judged > 100, "{judged}");
+    }
+    #[test]
+    fn ours_takes_the_gpus_that_are_nearest_to_nics_and_drives_among_equals() {
+        let (mut judged, mut worse) = (0, Vec::new());
+        for host in [hosts::all(), hosts::small(), hosts::uneven()].concat() {
+            let (number, cases) = judge_sets(&host, 8);
             judged += number;
             worse.extend(cases);
         }

@@ -154,6 +154,24 @@ pub fn small() -> Vec<Host> {
     specs.into_iter().map(host).collect()
 }
 
+/// Hosts with NICs and drives beside some of their GPUs only.
+pub fn uneven() -> Vec<Host> {
+    let smt = HostSpec { threads: 2, ..HostSpec::default() };
+    let bare = switch(2, 0, 0);
+    let two = |one: &[SwitchSpec], other: &[SwitchSpec]| HostSpec {
+        nodes: vec![node(0, 16, 128, one), node(1, 16, 128, other)],
+        ..smt.clone()
+    };
+    let specs = [
+        ("a NIC on node 1 only", two(&[bare, bare], &[switch(2, 1, 0), switch(2, 0, 1)])),
+        ("NICs on the inner switches", two(&[bare, switch(2, 1, 0)], &[switch(2, 1, 0), bare])),
+        ("NICs without a GPU", two(&[switch(0, 2, 1), bare], &[bare, switch(0, 1, 1)])),
+        ("one NIC for three", two(&[switch(1, 0, 1), switch(3, 1, 0)], &[switch(3, 1, 0)])),
+    ];
+    let host = |(name, spec): (&str, HostSpec)| Host { name: name.into(), topology: spec.build() };
+    specs.into_iter().map(host).collect()
+}
+
 /// Whether a function can be passed to a guest by itself: also, nothing but bridges shares its
 /// IOMMU group.
 pub fn usable(topology: &Topology, device: &PciDevice) -> bool {

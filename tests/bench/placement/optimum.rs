@@ -2,11 +2,12 @@
 //! smallest wins. It is written from the definition that the planner states
 //! (src/core/placement/score.rs) and shares no code with it: naive, for small hosts only.
 
+use super::beside::{Board as Devices, Cost};
 use super::model::Place;
 use super::stream::{CLASSES, home};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::{CpuSet, NodeId};
-use gpuvm_core::topology::{DeviceKind, FabricModel, PciDevice, Proximity, Topology};
+use gpuvm_core::topology::{DeviceKind, FabricModel, PciDevice, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The cost of a set, compared field by field in this order; smaller is better.
@@ -16,9 +17,8 @@ pub struct Key {
     pub nvlink: i64,
     /// Number of nodes of its GPUs.
     pub nodes: usize,
-    /// How far the wanted NICs and drives are, summed: 0 with no host bridge between, 1 on a node
-    /// of the set, else 2.
-    pub far: usize,
+    /// How far the best choice of the wanted NICs and drives is, summed over both.
+    pub far: Cost,
     /// Packages, root complexes and PCIe switches above its GPUs.
     pub span: [usize; 3],
     /// Free GPUs that the next guest cannot use, expected, times 100; on an aligned board the loss
@@ -114,20 +114,14 @@ impl<'a> Board<'a> {
     }
 
     /// How far the wanted devices are; none where there are too few.
-    fn far(&self, set: &[usize]) -> Option<usize> {
-        let mut sum = 0;
-        for (devices, number) in &self.wishes {
-            let distance = |device: &Bdf| {
-                let of = |gpu: &usize| match self.topology.proximity(self.gpus[*gpu], *device) {
-                    near if near <= Proximity::Pxb => 0,
-                    near if near <= Proximity::Node => 1,
-                    _ => 2,
-                };
-                set.iter().map(of).min().unwrap_or(2)
-            };
-            let mut distances: Vec<usize> = devices.iter().map(distance).collect();
-            distances.sort_unstable();
-            sum += distances.get(..*number)?.iter().sum::<usize>();
+    fn far(&self, set: &[usize]) -> Option<Cost> {
+        let gpus: Vec<Bdf> = set.iter().map(|gpu| self.gpus[*gpu]).collect();
+        let mut sum = Cost { worst: 0, gpus: 0, devices: 0 };
+        for (devices, number) in self.wishes.iter().filter(|(_, number)| *number > 0) {
+            let best = Devices::new(self.topology, &gpus, devices).optimum(*number)?;
+            sum.worst += best.worst;
+            sum.gpus += best.gpus;
+            sum.devices += best.devices;
         }
         Some(sum)
     }
@@ -250,7 +244,7 @@ impl<'a> Board<'a> {
         Key {
             nvlink: if direct { -i64::try_from(pairs(set, set) / 2).unwrap_or(0) } else { 0 },
             nodes: self.by_node(set).len(),
-            far: self.far(set).unwrap_or(usize::MAX),
+            far: self.far(set).unwrap_or(Cost { worst: u32::MAX, gpus: 0, devices: 0 }),
             span: [
                 self.different(set, package),
                 self.different(set, |gpu| device(gpu).and_then(|d| d.root.clone())),

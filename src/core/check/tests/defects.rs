@@ -6,7 +6,7 @@ use super::setting::{
     without_bridge, without_manager,
 };
 use gpuvm_core::memsize::MemSize;
-use gpuvm_core::topology::{DriveUse, FabricModel, Iommu, NetFace, Trust};
+use gpuvm_core::topology::{DriveUse, FabricModel, Iommu, KeptOff, KeptOffBy, NetFace, Trust};
 
 /// One defect.
 pub struct Defect {
@@ -465,6 +465,27 @@ pub const DEFECTS: &[Defect] = &[
         PIN,
         |s| s.host.isolated = "0,2,48,50".parse().unwrap(),
         &[("<vcpupin vcpu='0' cpuset='0'/>", "<vcpupin vcpu='0' cpuset='0,2'/>")],
+    ),
+    setting(
+        "pins-against-isolation",
+        "/domain/cputune/emulatorpin/@cpuset",
+        |s| s.host.isolated = "5-23,53-71".parse().unwrap(),
+        &[],
+    ),
+    setting(
+        "pins-against-isolation",
+        PIN,
+        |s| s.host.isolated = "6-23,54-71".parse().unwrap(),
+        &[],
+    ),
+    setting(
+        "pins-against-isolation",
+        "/domain/cputune/emulatorpin/@cpuset",
+        |s| {
+            let pcpus = "0-5,48-53".parse().unwrap();
+            s.host.kept_off = Some(KeptOff { pcpus, by: KeptOffBy::NohzFull });
+        },
+        &[],
     ),
     setting(
         "maxphysaddr-over-iommu",

@@ -59,6 +59,13 @@ pub enum BesideReason {
         /// Devices.
         devices: Vec<Bdf>,
     },
+    /// GPUs without a device on their node, where fewer devices than GPUs were requested.
+    NoneOnNode {
+        /// The kind of the devices.
+        kind: ExtraKind,
+        /// GPUs.
+        gpus: Vec<GpuName>,
+    },
     /// GPUs without a device on their switch.
     NoneOnSwitch {
         /// The kind of the devices.
@@ -96,6 +103,9 @@ impl fmt::Display for BesideReason {
                 list(devices),
                 are(devices.len())
             ),
+            BesideReason::NoneOnNode { kind, gpus } => {
+                write!(f, "no {} on the node of {}", kind.noun(), label(gpus))
+            }
             BesideReason::NoneOnSwitch { kind, gpus } => {
                 write!(f, "no {} on the switch of {}", kind.noun(), label(gpus))
             }

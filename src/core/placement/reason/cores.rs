@@ -6,7 +6,7 @@ use crate::memsize::MemSize;
 use crate::placement::explain::{count, domains, list};
 use crate::request::Profile;
 use crate::shell::word;
-use crate::topology::Speed;
+use crate::topology::{KeptOffBy, Speed};
 use std::fmt;
 
 /// Why a guest sees fewer threads of a core than the host has.
@@ -64,6 +64,17 @@ pub enum NodeRule {
     },
 }
 
+/// Which cores of a node a rule counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Only {
+    /// All that guests may have.
+    All,
+    /// Those that the kernel isolates.
+    Isolated,
+    /// Those that another setting sets aside for guests.
+    ForGuests,
+}
+
 /// A reason for cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoreReason {
@@ -77,6 +88,8 @@ pub enum CoreReason {
         cores: usize,
         /// The rule.
         rule: NodeRule,
+        /// Which cores of the node the rule counts.
+        only: Only,
     },
     /// A guest without pins.
     Floating {
@@ -170,15 +183,35 @@ pub enum CoreReason {
         /// The node.
         node: NodeId,
     },
-    /// Pcpus that the kernel command line isolates.
+    /// Pcpus that are set aside for guests.
     Isolated {
         /// Pcpus.
         pcpus: CpuSet,
+        /// The setting; none: the kernel isolates them.
+        by: Option<KeptOffBy>,
     },
-    /// Pcpus of vCPUs that are not isolated, though others of their node are.
+    /// Pcpus of vCPUs that are not set aside, though others of their node are.
     NotIsolated {
         /// Pcpus.
         pcpus: CpuSet,
+        /// The setting; none: the kernel isolates others.
+        by: Option<KeptOffBy>,
+    },
+    /// Emulator and I/O threads on pcpus that are set aside for vCPUs.
+    EmulatorIsolated {
+        /// Pcpus.
+        pcpus: CpuSet,
+        /// Their node.
+        node: NodeId,
+        /// The setting; none: the kernel isolates them.
+        by: Option<KeptOffBy>,
+    },
+    /// The same where guests are confined to these.
+    Confined {
+        /// Pcpus.
+        pcpus: CpuSet,
+        /// Pcpus of machine.slice.
+        slice: CpuSet,
     },
     /// The size of the L3 caches above the guest's cores, on a host with several sizes.
     L3Size {
@@ -198,6 +231,8 @@ pub enum CoreReason {
     Slower {
         /// The kind.
         kind: Speed,
+        /// Nodes of the cores, if none of them has faster ones.
+        nodes: Vec<NodeId>,
     },
     /// vCPUs are on cores of several kinds.
     Mixed {
@@ -257,8 +292,8 @@ pub enum CoreReason {
 impl fmt::Display for CoreReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CoreReason::Node { node, vcpus, cores, rule } => {
-                on_node(f, *node, *vcpus, *cores, rule)
+            CoreReason::Node { node, vcpus, cores, rule, only } => {
+                on_node(f, *node, (*vcpus, *cores), rule, *only)
             }
             CoreReason::Floating { vcpus, rule, is_asked, pcpus } => {
                 let rule = match rule {
@@ -316,9 +351,6 @@ impl fmt::Display for CoreReason {
                 "the L3 cache of pcpus {pcpus} is shared with {}",
                 domains(names.iter().map(String::as_str))
             ),
-            CoreReason::Isolated { pcpus } => {
-                write!(f, "pcpus {pcpus} are isolated by the kernel command line")
-            }
             CoreReason::SecondCore { node } => write!(
                 f,
                 "the share of a GPU on node {node} is 1 core; a second one was taken for the \
@@ -333,9 +365,37 @@ impl CoreReason {
     /// Writes the text for kinds of cores.
     fn kinds(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CoreReason::NotIsolated { pcpus } => write!(
+            CoreReason::Isolated { pcpus, by: None } => {
+                write!(f, "pcpus {pcpus} are isolated by the kernel command line")
+            }
+            CoreReason::Isolated { pcpus, by: Some(by) } => {
+                write!(f, "pcpus {pcpus} are set aside for guests by {}", by.setting())
+            }
+            CoreReason::NotIsolated { pcpus, by: None } => write!(
                 f,
                 "pcpus {pcpus} are not isolated: fewer isolated ones are free than it needs"
+            ),
+            CoreReason::NotIsolated { pcpus, by: Some(by) } => write!(
+                f,
+                "pcpus {pcpus} are not set aside for guests by {}: fewer of those are free than it \
+                 needs",
+                by.setting()
+            ),
+            CoreReason::EmulatorIsolated { pcpus, node, by } => {
+                let noun = if pcpus.len() == 1 { "pcpu" } else { "pcpus" };
+                let set_aside = by.map_or("isolated".into(), |by| {
+                    format!("set aside for vCPUs by {}", by.setting())
+                });
+                write!(
+                    f,
+                    "on {noun} {pcpus}, {} {set_aside}: no other core of node {node} is free",
+                    if pcpus.len() == 1 { "which is" } else { "which are" }
+                )
+            }
+            CoreReason::Confined { pcpus, slice } => write!(
+                f,
+                "on pcpus {pcpus}, which are set aside for vCPUs: machine.slice confines guests, \
+                 their emulators included, to pcpus {slice}"
             ),
             CoreReason::L3Size { pcpus, size, largest } => {
                 write!(f, "pcpus {pcpus} are below L3 caches of {size}")?;
@@ -349,11 +409,14 @@ impl CoreReason {
                 "on performance cores; the slower pcpus {slower} are for the host, the emulator, and \
                  I/O threads"
             ),
-            CoreReason::Slower { kind } => write!(
-                f,
-                "on {} cores, which are slower: too few performance cores are free",
-                kind.as_str()
-            ),
+            CoreReason::Slower { kind, nodes } => {
+                write!(f, "on {} cores, which are slower: ", kind.as_str())?;
+                match &nodes[..] {
+                    [] => f.write_str("too few performance cores are free"),
+                    [node] => write!(f, "node {node} has no performance cores"),
+                    nodes => write!(f, "nodes {} have no performance cores", list(nodes)),
+                }
+            }
             CoreReason::Mixed { vcpus } => {
                 let part = |(kind, number): &(Speed, usize)| {
                     format!("{number} on {} cores", kind.as_str())
@@ -462,17 +525,22 @@ fn yielded(f: &mut fmt::Formatter<'_>, cores: &[(String, CpuSet)]) -> fmt::Resul
 fn on_node(
     f: &mut fmt::Formatter<'_>,
     node: NodeId,
-    vcpus: usize,
-    cores: usize,
+    (vcpus, cores): (usize, usize),
     rule: &NodeRule,
+    only: Only,
 ) -> fmt::Result {
     let (vcpus, mine) = (count(vcpus, "vCPU"), count(cores, "core"));
+    let counted = |cores: usize| match only {
+        Only::All => count(cores, "core"),
+        Only::Isolated => count(cores, "isolated core"),
+        Only::ForGuests => format!("{} set aside for guests", count(cores, "core")),
+    };
     match *rule {
         NodeRule::ForOthers => {
             write!(f, "{vcpus} on {mine} of node {node}, for GPUs of other nodes")
         }
         NodeRule::Share { cores, kept, gpus, share, own } => {
-            write!(f, "node {node} has {}", count(cores, "core"))?;
+            write!(f, "node {node} has {}", counted(cores))?;
             if kept > 0 {
                 write!(f, " besides the {kept} kept for the host")?;
             }
@@ -489,7 +557,7 @@ fn on_node(
                 f,
                 "node {node} has {} and no GPU, and is shared by the {} nearest to it: {share} for \
                  each, {} for {} of this guest; {vcpus} on {mine}",
-                count(cores, "core"),
+                counted(cores),
                 count(gpus, "GPU"),
                 share * own,
                 count(own, "GPU"),
@@ -499,8 +567,8 @@ fn on_node(
         NodeRule::Asked => write!(f, "{vcpus} on {mine} of node {node}, as requested"),
         NodeRule::Default { cores, free } => write!(
             f,
-            "{vcpus} on {mine} of node {node}, the default without GPUs; {free} of its {cores} \
-             cores were free"
+            "{vcpus} on {mine} of node {node}, the default without GPUs; {free} of its {} were free",
+            counted(cores)
         ),
     }
 }

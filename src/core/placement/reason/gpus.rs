@@ -80,6 +80,8 @@ pub enum Unit {
     Root,
     /// A host node.
     Node,
+    /// A node whose cores serve GPUs of several.
+    Home,
     /// A package.
     Package,
     /// The host, of several packages.
@@ -91,7 +93,7 @@ impl Unit {
         match self {
             Unit::Switch => "PCIe switch",
             Unit::Root => "root complex",
-            Unit::Node => "node",
+            Unit::Node | Unit::Home => "node",
             Unit::Package => "package",
             Unit::Host => "host",
         }
@@ -103,6 +105,7 @@ impl Unit {
             Unit::Switch => "below one PCIe switch",
             Unit::Root => "below one root complex",
             Unit::Node => "on one node",
+            Unit::Home => "nearest to the cores of one node",
             Unit::Package => "in one package",
             Unit::Host => "on this host, not all in one package",
         }
@@ -130,8 +133,12 @@ pub enum Criterion {
     Nodes,
     /// Packages.
     Packages,
-    /// Distance to NICs and drives.
+    /// Distance of the farthest GPU to NICs and drives.
+    Farthest,
+    /// Distance of all GPUs to NICs and drives.
     Far,
+    /// Distance of NICs and drives to the nearest GPU.
+    Off,
     /// Root complexes.
     Roots,
     /// PCIe switches.
@@ -150,7 +157,9 @@ impl Criterion {
             Criterion::Remote => "core off the GPUs' node",
             Criterion::Nodes => "node",
             Criterion::Packages => "package",
+            Criterion::Farthest => "step of its farthest GPU to a NIC or drive",
             Criterion::Far => "step to NICs and drives",
+            Criterion::Off => "step of NICs and drives to its GPUs",
             Criterion::Roots => "root complex",
             Criterion::Switches => "PCIe switch",
             Criterion::Models => "GPU model",
@@ -204,6 +213,48 @@ pub enum LostBy {
     },
     /// Its indexes are higher.
     Order,
+}
+
+/// Why GPUs are on more units than necessary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scatter {
+    /// Fewer have not enough free GPUs.
+    Taken {
+        /// Units that would suffice on the empty host.
+        least: u32,
+    },
+    /// GPUs on fewer units are free, but not what comes with them.
+    Short {
+        /// Units that have enough free GPUs.
+        least: u32,
+        /// Those GPUs.
+        gpus: GpuList,
+    },
+    /// GPUs on fewer units are worse in what counts first.
+    Lost {
+        /// Units that have enough free GPUs.
+        least: u32,
+        /// Those GPUs.
+        gpus: GpuList,
+        /// What they are worse in.
+        by: LostBy,
+    },
+}
+
+impl fmt::Display for Scatter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scatter::Taken { least } => write!(f, "{least} would do were they free"),
+            Scatter::Short { least, gpus } => write!(
+                f,
+                "{least} would do with {gpus}, but too few cores, memory, NICs or drives are free \
+                 there"
+            ),
+            Scatter::Lost { least, gpus, by } => {
+                write!(f, "{least} would do with {gpus}, but that set {by}")
+            }
+        }
+    }
 }
 
 impl fmt::Display for LostBy {
@@ -310,8 +361,8 @@ pub enum GpuReason {
         unit: Unit,
         /// Units that they are on.
         on: u32,
-        /// Units that would suffice.
-        least: u32,
+        /// Why they are not on fewer.
+        why: Scatter,
     },
     /// Several models.
     Mixed {
@@ -426,9 +477,9 @@ impl fmt::Display for GpuReason {
                 let (unit, gpus) = (unit.noun(), count(*gpus, "GPU"));
                 write!(f, "costs later guests: breaks a {unit} of {gpus} that was all free")
             }
-            GpuReason::Scattered { unit, on, least } => {
+            GpuReason::Scattered { unit, on, why } => {
                 let on = count(*on, unit.noun());
-                write!(f, "its GPUs are spread over {on}; {least} would do were they free")
+                write!(f, "its GPUs are spread over {on}; {why}")
             }
             GpuReason::Mixed { models } => {
                 let each = models.iter().map(|(number, name)| format!("{number} x {name}"));

@@ -9,9 +9,11 @@ mod passing;
 mod tree;
 
 pub use beside::{BesideGpu, BesideReason};
-pub use cores::{CoreReason, FewerThreads, NodeRule};
+pub use cores::{CoreReason, FewerThreads, NodeRule, Only};
 pub(super) use gpus::label;
-pub use gpus::{AfterSplit, Compared, Criterion, GpuList, GpuName, GpuReason, LostBy, Unit};
+pub use gpus::{
+    AfterSplit, Compared, Criterion, GpuList, GpuName, GpuReason, LostBy, Scatter, Unit,
+};
 pub use isolation::IsolationReason;
 pub use memory::{MemoryReason, NoPages, Rounding, ScarcePool};
 pub use passing::PassReason;

@@ -155,6 +155,18 @@ fn a_size_or_a_shape_that_is_asked_for_is_counted_alone() {
     assert!(why.contains("no partition of this board has 3 GPUs"), "{why}");
 }
 
+#[test]
+fn links_that_are_not_read_are_not_called_nvlinks() {
+    let mut parts = HostSpec::even(2, 16, 256, 8).parts();
+    for gpu in &mut parts.devices {
+        (gpu.vendor, gpu.device, gpu.class) = (0x1002, 0x74a1, 0x12_0000);
+    }
+    let lines = fits(&Topology::new(parts).unwrap(), &[]).not_isolated();
+    let [line, ..] = &lines[..] else { panic!("{lines:?}") };
+    let said = "whether Infinity Fabric links lead out of guests with 1, 2, 4 GPUs is unknown";
+    assert!(line.starts_with(said), "{line}");
+}
+
 fn hosts() -> Vec<Topology> {
     let json = |text| crate::topology::file::from_json(text).unwrap();
     vec![

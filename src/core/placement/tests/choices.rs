@@ -53,16 +53,34 @@ impl Case {
         self.nics.min(self.nic_ports().len())
     }
 
-    /// How far the NICs are from a set, by the ports and nodes of its GPUs.
-    fn far(&self, set: &BTreeSet<usize>) -> i64 {
+    /// How far the nearest choice of NICs is from a set, by ports and nodes: of the farthest GPU, of
+    /// all, and of the NICs themselves.
+    fn far(&self, set: &BTreeSet<usize>) -> [i64; 3] {
         let gpus = self.gpus();
-        let ports: BTreeSet<usize> = set.iter().map(|&gpu| gpus[gpu]).collect();
-        let nodes: BTreeSet<usize> = ports.iter().map(|&port| self.ports[port].0).collect();
+        let node = |port: usize| self.ports[port].0;
+        let steps = |gpu: &usize, nic: &usize| match (gpus[*gpu], *nic) {
+            (gpu, nic) if gpu == nic => 0,
+            (gpu, nic) if self.root(gpu) == self.root(nic) => 2,
+            (gpu, nic) if node(gpu) == node(nic) => 3,
+            _ => 4,
+        };
         let all = self.nic_ports();
-        let below = all.iter().filter(|port| ports.contains(port)).count();
-        let beside = all.iter().filter(|port| nodes.contains(&self.ports[**port].0)).count();
-        let lack = |there: usize| self.wanted_nics().saturating_sub(there) as i64;
-        lack(below) + lack(beside)
+        let choices = (0..1u32 << all.len()).map(|bits| {
+            let taken = (0..all.len()).filter(|at| bits >> at & 1 == 1).map(|at| all[at]);
+            taken.collect::<Vec<usize>>()
+        });
+        let cost = |nics: Vec<usize>| {
+            let near = |gpu| nics.iter().map(|nic| steps(gpu, nic)).min().unwrap_or(0);
+            let own = |nic: &usize| match set.iter().map(|gpu| steps(gpu, nic)).min() {
+                Some(0) => 0,
+                Some(2 | 3) => 1,
+                _ => 2,
+            };
+            let farthest = set.iter().map(near).max().unwrap_or(0);
+            [farthest, set.iter().map(near).sum(), nics.iter().map(own).sum()]
+        };
+        let wanted = self.wanted_nics();
+        choices.filter(|nics| nics.len() == wanted).map(cost).min().unwrap_or_default()
     }
 
     /// Whether one package counts before the distance to NICs.
@@ -198,11 +216,14 @@ impl Case {
         };
         let neighbours = (0..ports.len()).filter(held).count() as i64;
         let packages = distinct(&|gpu| (node(gpu) / 2).to_string());
+        let [far, gpus_far, nics_far] = self.far(set);
         let mut key = vec![
             -links(true),
             nodes.len() as i64,
             if self.package_first() { packages } else { 0 },
-            self.far(set),
+            far,
+            gpus_far,
+            nics_far,
             packages,
             distinct(&|gpu| self.root(ports[gpu])),
             distinct(&switch),
@@ -425,6 +446,34 @@ fn the_choice_is_explained_by_the_next_best_and_by_what_it_breaks() {
     assert!(says(&first, "is as good but has higher indexes", false));
     let text = "costs later guests: breaks partition 0 of 16 free GPUs; no 16 GPUs fit then, 8 do";
     assert!(says(&first, text, false), "{:?}", first.reasons);
+}
+
+#[test]
+fn why_gpus_are_on_more_nodes_than_needed_is_what_counted() {
+    let mut parts = HostSpec::even(2, 16, 64, 4).parts();
+    let gpus: Vec<Bdf> = parts.devices.iter().map(|gpu| gpu.bdf).collect();
+    let free = Topology::new(parts.clone()).unwrap();
+    let link = |a: usize, b: usize| NvLink { a: gpus[a], b: gpus[b], links: 4 };
+    parts.fabric.links = vec![link(0, 2), link(1, 3)];
+    let bridged = Topology::new(parts).unwrap();
+    let plan = plan_on(&bridged, &[], &Request::for_gpus(2)).unwrap();
+    let text = "its GPUs are spread over 2 nodes; 1 would do with GPUs 0 and 1, but that set has 0 \
+                NVLinks inside instead of 4";
+    assert!(says(&plan, text, true), "{:?}", plan.reasons);
+    // One GPU of each node is held.
+    let domains = held_singles(&free, &[0, 2]);
+    let plan = plan_on(&free, &domains, &Request::for_gpus(2)).unwrap();
+    let text = "its GPUs are spread over 2 nodes; 1 would do were they free";
+    assert!(says(&plan, text, true), "{:?}", plan.reasons);
+}
+
+#[test]
+fn gpus_of_nodes_without_cores_are_not_on_one_node() {
+    let mut spec = HostSpec::even(2, 8, 64, 2);
+    spec.nodes[1].cores = 0;
+    let host = spec.build();
+    let plan = plan_on(&host, &[], &Request::for_gpus(2)).unwrap();
+    assert!(says(&plan, "all nearest to the cores of one node", false), "{:?}", plan.reasons);
 }
 
 #[test]

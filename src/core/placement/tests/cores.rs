@@ -14,7 +14,7 @@ use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, L3Wish, Policy, Reserve};
 use crate::request::{PinPolicy, Request};
 use crate::topology::Topology;
-use crate::topology::{CoreKind, NumaNode, Parts, Speed};
+use crate::topology::{CoreKind, KeptOff, KeptOffBy, NumaNode, Parts, Speed};
 
 /// A request for this many vCPUs without GPUs.
 fn vcpus(number: u32) -> Request {
@@ -409,6 +409,111 @@ fn isolated_cores_are_for_vcpus_and_the_others_for_helpers() {
     let many = plan_on(&host, &[], &vcpus(12)).unwrap();
     assert!(says(&many, "are not isolated", true), "{:?}", many.reasons);
     assert!(!many.emulator_pin.intersects(&host.parts().isolated), "{}", many.emulator_pin);
+}
+
+/// A node of 8 cores below two L3 caches, with one GPU and a change.
+fn eight_cores(change: impl FnOnce(&mut Parts)) -> Topology {
+    let mut parts = HostSpec { l3: 4, ..HostSpec::even(1, 8, 64, 1) }.parts();
+    change(&mut parts);
+    Topology::new(parts).unwrap()
+}
+
+#[test]
+fn what_does_not_fit_on_isolated_cores_is_on_others_and_no_isolated_one_is_idle() {
+    let host = eight_cores(|parts| parts.isolated = "4-7,12-15".parse().unwrap());
+    let many = plan_on(&host, &[], &vcpus(12)).unwrap();
+    let used: CpuSet = many.vcpu_pins.iter().flat_map(|pin| pin.iter()).collect();
+    assert!(host.parts().isolated.is_subset(&used), "{used}");
+    assert!(!many.emulator_pin.intersects(&host.parts().isolated), "{}", many.emulator_pin);
+    // The emulator's core is below the other cache on purpose, and the node has more cores.
+    let share = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+    assert!(!says(&share, "L3 caches", true), "{:?}", share.reasons);
+    assert!(says(&share, "node 0 has 4 isolated cores and 1 GPU", false), "{:?}", share.reasons);
+}
+
+#[test]
+fn emulator_threads_are_on_isolated_pcpus_only_where_no_other_core_is_free() {
+    // The first threads of half the cores are isolated.
+    let half = eight_cores(|parts| parts.isolated = "0-3".parse().unwrap());
+    for number in [2, 4, 6] {
+        let plan = plan_on(&half, &[], &vcpus(number)).unwrap();
+        let all = plan.vcpu_pins.iter().chain([&plan.emulator_pin]);
+        let used: CpuSet = all.flat_map(|pin| pin.iter()).collect();
+        assert!(!used.intersects(&half.parts().isolated), "{number}: {used}");
+    }
+    let plan = plan_on(&half, &[], &vcpus(12)).unwrap();
+    assert!(!plan.emulator_pin.intersects(&half.parts().isolated), "{}", plan.emulator_pin);
+    assert!(!says(&plan, "which are isolated", true), "{:?}", plan.reasons);
+    // All are.
+    let whole = eight_cores(|parts| parts.isolated = "0-15".parse().unwrap());
+    let plan = plan_on(&whole, &[], &vcpus(4)).unwrap();
+    let text = "which are isolated: no other core of node 0 is free";
+    assert!(says(&plan, text, true), "{:?}", plan.reasons);
+}
+
+#[test]
+fn pcpus_that_other_settings_set_aside_are_for_vcpus_too() {
+    let pcpus: CpuSet = "4-7,12-15".parse().unwrap();
+    let kept_off = |by| Some(KeptOff { pcpus: "4-7,12-15".parse().unwrap(), by });
+    let host = eight_cores(|parts| parts.kept_off = kept_off(KeptOffBy::NohzFull));
+    let plan = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+    assert_eq!(pins(&plan), [4, 12, 5, 13, 6, 14, 7, 15]);
+    assert_eq!(plan.emulator_pin.to_string(), "0,8");
+    assert!(says(&plan, "pcpus 4-7,12-15 are set aside for guests by nohz_full=", false));
+    assert!(says(&plan, "node 0 has 4 cores set aside for guests", false), "{:?}", plan.reasons);
+    let many = plan_on(&host, &[], &vcpus(12)).unwrap();
+    assert!(says(&many, "are not set aside for guests by nohz_full=", true), "{:?}", many.reasons);
+    // isolcpus= counts before it.
+    let host = eight_cores(|parts| {
+        parts.isolated = "0-3,8-11".parse().unwrap();
+        parts.kept_off = kept_off(KeptOffBy::CpuAffinity);
+    });
+    let plan = plan_on(&host, &[], &vcpus(4)).unwrap();
+    assert!(pins(&plan).iter().all(|pcpu| pcpu % 8 < 4), "{:?}", pins(&plan));
+    // Guests cannot leave machine.slice, their emulators neither.
+    let host = eight_cores(|parts| {
+        parts.kept_off = kept_off(KeptOffBy::SystemSlice);
+        parts.machine_slice = Some(pcpus.clone());
+    });
+    let plan = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+    let all = plan.vcpu_pins.iter().chain([&plan.emulator_pin]).chain(&plan.iothread_pins);
+    let used: CpuSet = all.flat_map(|pin| pin.iter()).collect();
+    assert!(used.is_subset(&pcpus), "{used}");
+    let text = "machine.slice confines guests, their emulators included, to pcpus 4-7,12-15";
+    assert!(says(&plan, text, true), "{:?}", plan.reasons);
+}
+
+#[test]
+fn no_more_vcpus_are_offered_than_the_cores_have_threads_for() {
+    // Of the last four cores the second threads are offline.
+    let host = HostSpec { offline: (12..16).collect(), ..HostSpec::even(1, 8, 64, 0) }.build();
+    for number in 1..8 {
+        let plan = plan_on(&host, &[], &vcpus(number)).unwrap();
+        let said = plan.reasons.iter().map(|reason| reason.because.to_string());
+        for text in said.filter(|text| text.contains("costs no core more")) {
+            let (_, rest) = text.split_once("--vcpus ").unwrap();
+            let more = rest.split('`').next().unwrap().parse().unwrap();
+            assert!(plan_on(&host, &[], &vcpus(more)).is_ok(), "{number}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_on_a_node_of_efficiency_cores_has_these() {
+    let mut parts = HostSpec { gpus: vec![Some(1)], ..HostSpec::even(2, 8, 64, 1) }.parts();
+    let kind = |kind, pcpus: &str| CoreKind { kind, pcpus: pcpus.parse().unwrap() };
+    parts.core_kinds =
+        vec![kind(Speed::Performance, "0-7,16-23"), kind(Speed::Efficiency, "8-15,24-31")];
+    let host = Topology::new(parts).unwrap();
+    let plan = plan_on(&host, &[], &Request { vcpus: Some(4), ..Request::for_gpus(1) }).unwrap();
+    let on = |pin: &CpuSet| host.core_of(pin.first().unwrap()).unwrap().node;
+    assert!(plan.vcpu_pins.iter().chain([&plan.emulator_pin]).all(|pin| on(pin) == NodeId(1)));
+    assert!(!says(&plan, "has no cores", true), "{:?}", plan.reasons);
+    let text = "on efficiency cores, which are slower: node 1 has no performance cores";
+    assert!(says(&plan, text, true), "{:?}", plan.reasons);
+    // A guest without GPUs has the faster ones.
+    let plan = plan_on(&host, &[], &vcpus(4)).unwrap();
+    assert!(plan.vcpu_pins.iter().all(|pin| on(pin) == NodeId(0)));
 }
 
 #[test]

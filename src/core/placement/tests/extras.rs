@@ -8,12 +8,13 @@ use crate::placement::affinity::Homes;
 use crate::placement::cover::{distance, rank};
 use crate::placement::explain::Reasons;
 use crate::placement::extras::{Extras, Search};
+use crate::placement::nearness::Far;
 use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::Request;
 use crate::request::{DeviceWish, GpuWish, Near};
 use crate::topology::Topology;
-use crate::topology::{DeviceKind, Parts, PciDevice, Proximity, Sriov, file};
+use crate::topology::{DeviceKind, NetFace, Parts, PciDevice, Proximity, Sriov, file};
 use proptest::prelude::*;
 
 #[allow(clippy::disallowed_methods)] // A file of the project.
@@ -59,6 +60,93 @@ fn exactly(nics: &[&str], vfs: &[&str], nvmes: &[&str]) -> Request {
     request
 }
 
+/// A host of one node: GPUs below three switches of one, the NIC below the last of them.
+fn three_switches() -> Parts {
+    let mut parts = HostSpec::even(1, 16, 64, 0).parts();
+    let node = Some(NodeId(0));
+    let mut add = |bus, class, parent: Option<u8>| {
+        let mut new = device(bus, class, 0x2330, node);
+        new.parent = parent.map(|bus| format!("0000:{bus:02x}:00.0").parse().unwrap());
+        new.root = Some("pci0000:00".into());
+        parts.devices.push(new);
+    };
+    add(0x01, 0x06_0400, None);
+    add(0x02, 0x06_0400, Some(0x01));
+    for (at, down) in [0x03, 0x04, 0x05].into_iter().enumerate() {
+        let up = 0x10 * (u8::try_from(at).unwrap() + 1);
+        add(down, 0x06_0400, Some(0x02));
+        add(up, 0x06_0400, Some(down));
+        for port in 1..=3 {
+            add(up + port, 0x06_0400, Some(up));
+        }
+        add(up + 4, 0x03_0200, Some(up + 1));
+        add(up + 5, 0x03_0200, Some(up + 2));
+    }
+    add(0x3a, 0x02_0000, Some(0x33));
+    parts
+}
+
+#[test]
+fn among_equal_sets_the_gpu_below_the_switch_of_the_nic_is_taken() {
+    let host = Topology::new(three_switches()).unwrap();
+    let placed = |gpus| {
+        let wanted = Request {
+            extras: crate::request::Extras { nics: DeviceWish::Count(1), ..Default::default() },
+            ..Request::for_gpus(gpus)
+        };
+        let placement = plan(&host, &Occupancy::default(), &wanted).unwrap();
+        buses(&placement.devices)
+    };
+    assert_eq!(placed(1), [0x34, 0x3a]);
+    assert_eq!(placed(2), [0x34, 0x35, 0x3a]);
+}
+
+#[test]
+fn of_nics_that_are_equally_near_one_with_rdma_is_taken() {
+    let mut parts = three_switches();
+    let mut plain = parts.devices.iter().find(|nic| nic.bdf.bus() == 0x3a).unwrap().clone();
+    (plain.bdf, plain.iommu_group) = (bdf("0000:39:00.0"), Some(0x39));
+    parts.devices.push(plain);
+    parts.devices.sort_by_key(|device| device.bdf);
+    let taken = |parts: &Parts| {
+        buses(&chosen(&Topology::new(parts.clone()).unwrap(), &request(&[4], 1, 0, 0)).nics)
+    };
+    assert_eq!(taken(&parts), [0x39]);
+    let nic = parts.devices.iter_mut().find(|nic| nic.bdf.bus() == 0x3a).unwrap();
+    nic.net = Some(NetFace { rdma: vec!["mlx5_0".into()], ..NetFace::default() });
+    assert_eq!(taken(&parts), [0x3a]);
+}
+
+#[test]
+fn gpus_without_a_nic_on_their_node_are_named() {
+    let h100 = host("dgx-h100");
+    let said = |nics| {
+        let all: Vec<u32> = (0..8).collect();
+        let (_, reasons) =
+            choose(&h100, &Occupancy::default(), &request(&all, nics, 0, 0)).unwrap();
+        let reasons = reasons.iter().filter(|reason| reason.compromise);
+        let said = reasons.map(|reason| reason.because.to_string());
+        said.filter(|text| text.contains("on the node of GPU")).collect::<Vec<_>>()
+    };
+    assert_eq!(said(1), ["no NIC on the node of GPUs 4, 5, 6 and 7"]);
+    assert_eq!(said(2), Vec::<String>::new());
+}
+
+#[test]
+fn what_each_gpu_lacks_is_said_of_a_set_and_more_are_offered() {
+    let h100 = host("dgx-h100");
+    let mut near = Request::for_gpus(4);
+    near.allow.split = true;
+    near.extras.nics = DeviceWish::Count(1);
+    near.extras.nic_near = Near::Switch;
+    let none = Occupancy::default();
+    let what = plan(&h100, &none, &near).unwrap_err().to_string();
+    assert!(what.starts_with("no set of 4 GPUs fits; for GPUs "), "{what}");
+    let found = nearest(&h100, &none, &near);
+    let is_more = |near: &Request| near.extras.nics == DeviceWish::Count(4);
+    assert!(found.iter().any(is_more), "{found:?}");
+}
+
 /// The choice for GPUs by index, with reasons.
 fn choose(
     host: &Topology,
@@ -75,12 +163,18 @@ fn choose(
     search.check()?;
     let mut reasons = Reasons::default();
     let extras = search.choose(&gpus, &mut reasons)?;
-    let sum = [&extras.nics, &extras.vfs, &extras.nvmes]
-        .into_iter()
-        .flatten()
-        .map(|&b| gpus.iter().map(|&gpu| distance(host.proximity(gpu, b))).min().unwrap_or(0));
-    // The score counts the least distance of that many; the choice is near every GPU first.
-    assert!(search.far(&gpus).is_some_and(|far| far <= sum.sum()), "far is a bound");
+    let near = |devices: &[Bdf]| match (devices, &gpus[..]) {
+        ([], _) | (_, []) => Far::default(),
+        _ => {
+            let (worst, all, devices, _) = judged(host, &gpus, devices);
+            let steps = |steps: i32| u32::try_from(steps).unwrap();
+            Far { worst: steps(worst), gpus: steps(all), devices }
+        }
+    };
+    let all = [&extras.nics, &extras.vfs, &extras.nvmes];
+    let far: Far = all.into_iter().map(|devices| near(devices)).sum();
+    // Sets of GPUs are compared by what is then chosen.
+    assert_eq!(search.far(&gpus), Some(far));
     Ok((extras, reasons.0))
 }
 
@@ -196,14 +290,15 @@ fn what_is_held_is_left_alone_and_the_next_is_said_to_be_farther() {
     occupancy.domains.push(held("first", &first));
     let asked = request(&[0], 1, 0, 0);
     let (extras, reasons) = choose(&h100, &occupancy, &asked).unwrap();
-    // Every other NIC with a GPU below its switch is that GPU's only one.
-    assert_eq!(buses(&extras.nics), [0x0b]);
+    // Every other NIC with a GPU below its switch is that GPU's only one. Of the others of the node,
+    // one has no RDMA.
+    assert_eq!(buses(&extras.nics), [0x29]);
     let compromises: Vec<String> =
         reasons.iter().filter(|r| r.compromise).map(|r| r.because.to_string()).collect();
     assert_eq!(
         compromises,
         [
-            "0000:0b:00.0 is below no PCIe switch with a GPU of the guest, on the node of one",
+            "0000:29:00.0 is below no PCIe switch with a GPU of the guest, on the node of one",
             "no NIC on the switch of GPU 0"
         ]
     );
