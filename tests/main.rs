@@ -49,5 +49,6 @@ mod slurm;
 mod traps;
 mod tune;
 mod verbose;
+mod vgpus;
 mod view;
 mod xml;

@@ -24,7 +24,8 @@
 //! `health ADDRESS KEY N` what NVML reports of a GPU, 0 unless told: `remap-failed`,
 //! `remap-pending`, `pages-pending`, `pages-sbe`, `pages-dbe`, `uncorrected`, `sram-exceeded`,
 //! `replays`, `recoveries`, `crc-data`, `recovery` (with `recovery-actions yes`, as of newer
-//! drivers); `handle` and `every`: the code that its handle, or every call on it, returns
+//! drivers); `mig`, `mig-pending`; `handle` and `every`: the code that its
+//! handle, or every call on it, returns
 //! `old`                 Fabric Manager knows connection parameters of version 1 only
 //! `count NUMBER`        the count of partitions that is told, whatever there is
 //! `journal FILE`        gets the name of each function that is called

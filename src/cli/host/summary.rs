@@ -2,7 +2,10 @@
 
 use crate::cli::names::{model, plain, wrapped};
 use crate::memsize::MemSize;
-use crate::topology::{DeviceKind, FabricModel, Isolated, SetAside, Topology, Trust, Weakness};
+use crate::topology::{
+    DeviceKind, FabricModel, Isolated, PciDevice, SetAside, Topology, Trust, VgpuInterface,
+    Weakness,
+};
 use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,6 +27,7 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
         ("Layout", layout(topology)),
         ("Memory", memory(topology)),
         ("Devices", devices(topology)),
+        ("vGPU", vgpu(topology)),
         ("NVLink", nvlink(topology)),
         ("IOMMU", iommu(topology)),
         ("Guests", trust(topology)),
@@ -141,6 +145,21 @@ fn devices(topology: &Topology) -> String {
         }
     }
     parts.join(", ")
+}
+
+/// How GPUs are shared among guests, with their vGPUs; empty where none is set up for it.
+fn vgpu(topology: &Topology) -> String {
+    let is_set_up = |(_, interface): &(&PciDevice, VgpuInterface)| {
+        matches!(interface, VgpuInterface::Mdev | VgpuInterface::Vfio)
+    };
+    let cards = topology.shared_gpus().filter(is_set_up).map(|(card, interface)| {
+        let vgpus = topology.vgpus_of(card);
+        let each = vgpus.iter().map(|(name, number)| format!("{number} x {name}"));
+        let all = each.collect::<Vec<_>>().join(", ");
+        let all = if all.is_empty() { "none".to_owned() } else { all };
+        format!("{} by {}: {all}", card.bdf, interface.word())
+    });
+    cards.collect::<Vec<_>>().join("; ")
 }
 
 /// The fabric in a line; empty where there is none.

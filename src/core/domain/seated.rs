@@ -49,6 +49,8 @@ pub(super) fn device_edits(
     edits.push(DomainEdit::SetDisks { disks });
     edits.push(DomainEdit::SetInterfaces { nics, dropped: dropped_nics });
     edits.push(DomainEdit::SetHostdevs { hostdevs });
+    let mdevs = placement.vgpus.iter().filter_map(|vgpu| vgpu.uuid.clone());
+    edits.extend(mdevs.map(|uuid| DomainEdit::AddMdev { uuid }));
     edits.push(DomainEdit::SetOverrides { overrides });
     edits.extend(balloon);
     Ok(edits)
@@ -185,6 +187,7 @@ pub fn unseat_edits(
 /// depend on them (gpuvm-hardware(7), BINDING AND RESET).
 pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
     match kind(topology, bdf) {
+        DeviceKind::Gpu if topology.is_vgpu_function(bdf) => false,
         DeviceKind::Gpu => topology.fabric().board.is_some(),
         kind => kind == DeviceKind::NvSwitch,
     }
@@ -203,6 +206,7 @@ fn hostdevs(
     for &bdf in &placement.devices {
         let Some(&address) = seated.get(&bdf) else { continue };
         let word = match kind(topology, bdf) {
+            DeviceKind::Gpu if topology.is_vgpu_function(bdf) => "vgpu",
             DeviceKind::Gpu => "gpu",
             DeviceKind::NvSwitch => "nvswitch",
             _ if pf_of_nic(topology, bdf).is_some() => "vf",
@@ -212,7 +216,9 @@ fn hostdevs(
         let nic = guest.filter(|_| word == "vf").map(|guest| vf_nic(guest, bdf, *number));
         let alias = format!("ua-{word}{number}");
         *number += 1;
-        let (managed, kept) = (!is_bound_by_us(topology, bdf), None);
+        // A vGPU stays on the vendor's own driver of VFIO.
+        let managed = !is_bound_by_us(topology, bdf) && word != "vgpu";
+        let kept = None;
         hostdevs.push(HostdevSeat { bdf, alias, managed, kept, nic, address });
     }
     hostdevs

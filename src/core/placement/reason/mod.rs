@@ -7,6 +7,7 @@ mod isolation;
 mod memory;
 mod passing;
 mod tree;
+mod vgpu;
 
 pub use beside::{BesideGpu, BesideReason};
 pub use cores::{CoreReason, FewerThreads, NodeRule};
@@ -16,6 +17,7 @@ pub use isolation::IsolationReason;
 pub use memory::{MemoryReason, NoPages, Rounding};
 pub use passing::PassReason;
 pub use tree::{TreeReason, WindowTooLarge};
+pub use vgpu::{VgpuReason, vgpu_words};
 
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize, Serializer};
@@ -31,6 +33,8 @@ use std::fmt;
 pub enum Topic {
     /// Which GPUs.
     Gpus,
+    /// Which vGPUs, and what comes with them.
+    Vgpus,
     /// Which NVSwitches.
     Nvswitches,
     /// Which NICs.
@@ -89,6 +93,8 @@ pub enum Topic {
 pub enum Because {
     /// Of GPUs and what comes with them.
     Gpus(GpuReason),
+    /// Of vGPUs.
+    Vgpu(VgpuReason),
     /// Of devices beside GPUs.
     Beside(BesideReason),
     /// Of the way in which functions are passed through.
@@ -139,6 +145,7 @@ impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Because::Gpus(why) => why.fmt(f),
+            Because::Vgpu(why) => why.fmt(f),
             Because::Beside(why) => why.fmt(f),
             Because::Passing(why) => why.fmt(f),
             Because::Isolation(why) => why.fmt(f),
