@@ -264,7 +264,7 @@ fn the_verbs_that_read_records_are_those_that_offers_name_the_record_to() {
             assert!(hint.is_some(), "{args:?}: {err}");
         }
     }
-    assert_eq!(readers, 19, "a verb that reads records is marked in its arguments");
+    assert_eq!(readers, 20, "a verb that reads records is marked in its arguments");
 }
 
 /// Requests that are impossible on any or most hosts.

@@ -51,6 +51,7 @@ mod traps;
 mod trixie;
 mod tune;
 mod verbose;
+mod vgpus;
 mod view;
 mod words;
 mod xml;

@@ -166,6 +166,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
             ("create --name a --gpus 1 --diff", "gpuvm-diff"),
             ("gpu list", "gpuvm-gpu-list"),
             ("device list", "gpuvm-device-list"),
+            ("vgpu list", "gpuvm-vgpu-list"),
             ("nic list", "gpuvm-nic-list"),
             ("drive list", "gpuvm-drive-list"),
             ("slurm conf --node-name n", "gpuvm-slurm-conf"),

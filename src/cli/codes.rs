@@ -8,6 +8,7 @@ use crate::apply::nic::{LinkError, NicError};
 use crate::apply::pages::PagesError;
 use crate::apply::partition::PartitionError;
 use crate::apply::setting::SettingError;
+use crate::apply::vgpu::VgpuError;
 use crate::apply::{ApplyError, DiskError, ExclusionsError, JournalError, LockError, StepError};
 use crate::bdf::BdfError;
 use crate::blockdev::BlockError;
@@ -94,6 +95,8 @@ use gpuvm_ops::top::TopError;
 use gpuvm_ops::tune::subjects::TunedError;
 use gpuvm_ops::undo::UndoError;
 use gpuvm_ops::vfs::VfsError;
+use gpuvm_ops::vgpu::claim::VgpuClaimError;
+use gpuvm_ops::vgpu::vfs::VgpuCardError;
 use std::error::Error;
 use strum::VariantNames;
 
@@ -121,7 +124,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 111] = [
+static KNOWN: [Known; 114] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -169,6 +172,7 @@ static KNOWN: [Known; 111] = [
     known::<MemSizeError>(),
     known::<NcclError>(),
     known::<NicError>(),
+    known::<VgpuError>(),
     known::<SetError>(),
     known::<UndoError>(),
     known::<HostUndoError>(),
@@ -242,6 +246,8 @@ static KNOWN: [Known; 111] = [
     known::<InitramfsError>(),
     known::<GpuError>(),
     known::<CardError>(),
+    known::<VgpuCardError>(),
+    known::<VgpuClaimError>(),
     known::<HostVerbError>(),
     Known { codes: network::Problem::VARIANTS, of: of_network },
     Known { codes: hostnet::Problem::VARIANTS, of: of_host_bridge },

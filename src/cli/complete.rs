@@ -83,6 +83,7 @@ impl Kind {
             ("pool", _) => Kind::Pool,
             ("gpu", _) | ("device", "gpu exclude" | "gpu include") => Kind::Gpu,
             ("devices", _) if group == "device" => Kind::Device,
+            ("pf", "vgpu vfs") => Kind::Gpu,
             ("pf", _) | ("nic", "network create" | "network host-bridge create") => Kind::Netdev,
             ("nic", _) => Kind::Nic,
             ("nvme", _) => Kind::Nvme,

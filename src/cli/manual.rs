@@ -47,7 +47,7 @@ pub fn beside(words: &[&str]) -> Vec<&'static str> {
         ["drive" | "image" | "seed", ..] => &["drives", "safety"],
         ["host", "pages" | "files" | "tuning" | "undo", ..] => &["tuning", "safety"],
         ["host", "modules" | "matrix", ..] => &["placement", "hardware"],
-        ["host" | "gpu" | "device", ..] => &["guide", "safety", "hardware"],
+        ["host" | "gpu" | "device" | "vgpu", ..] => &["guide", "safety", "hardware"],
         _ => &["guide"],
     };
     let named = |short: &&str| {

@@ -77,6 +77,7 @@ pub mod tuned;
 pub mod undo;
 mod verbose;
 pub mod verify;
+mod vgpu;
 mod view;
 mod wrap;
 
@@ -190,6 +191,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Verb::Fleet(verb) => fleet::run(verb, &cx),
         Verb::Device(verb) => device::run(verb, &cx),
         Verb::Nic(verb) => nic::run(verb, &cx),
+        Verb::Vgpu(verb) => vgpu::run(verb, &cx),
         Verb::Network(verb) => network::run(verb, &cx),
         Verb::Drive(verb) => drive::run(verb, &cx),
         Verb::Image(verb) => image::run(verb, &cx),

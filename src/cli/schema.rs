@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 /// `format`; they are named after the verb that prints them.
 type Listed = (&'static str, fn(&str) -> Schema);
 
-const ALL: [Listed; 88] = [
+const ALL: [Listed; 89] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -111,6 +111,7 @@ const ALL: [Listed; 88] = [
     ("gpuvm-verify", document::<gpuvm_ops::verify::Verified>),
     ("gpuvm-verify-all", rows::<gpuvm_ops::verify::Verified>),
     ("gpuvm-verify-change", document::<gpuvm_ops::verify::watch::Changed>),
+    ("gpuvm-vgpu-list", rows::<gpuvm_ops::vgpu::list::VgpuCard>),
     ("gpuvm-wiped-drive", document::<gpuvm_ops::drives::wipe::Wiped>),
 ];
 

@@ -34,6 +34,8 @@ pub struct HealthReading {
     pub sram_exceeded: Option<bool>,
     /// Its NVLinks that exist.
     pub links: Vec<LinkReading>,
+    /// Its MIG mode, now and after the next reset.
+    pub mig: Option<(bool, bool)>,
 }
 
 /// NVML's report about an NVLink; counters since the last reset.

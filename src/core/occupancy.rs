@@ -46,10 +46,43 @@ pub struct Held {
     /// Devices of the host, other than PCI functions, that it has to itself.
     #[serde(skip)]
     pub host_devices: Vec<HostDevice>,
+    /// Its vGPUs, as recorded for it: a type that is not set now is its own all the same.
+    #[serde(skip)]
+    pub vgpus: Vec<GuestVgpu>,
     /// Those of its devices that it holds since they are recorded for it, at other addresses than
     /// its definition has.
     #[serde(skip)]
     pub moved: Vec<Moved>,
+}
+
+/// A vGPU that is planned or recorded for a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GuestVgpu {
+    /// The card that it is a share of.
+    pub card: Bdf,
+    /// The virtual function that is it, or the parent of its mediated device.
+    pub function: Bdf,
+    /// The type: its number, or the name of its directory below `mdev_supported_types`.
+    pub type_id: String,
+    /// The type's name.
+    pub name: String,
+    /// UUID of its mediated device; none: it is a virtual function, or not chosen yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+impl GuestVgpu {
+    /// The number of its type; none: it is a mediated device.
+    pub fn number(&self) -> Option<u32> {
+        self.type_id.parse().ok().filter(|_| self.uuid.is_none())
+    }
+
+    /// Whether it is a mediated device.
+    pub fn is_mdev(&self) -> bool {
+        self.number().is_none()
+    }
 }
 
 /// A recorded device that is now at another address.
@@ -191,6 +224,9 @@ pub struct Occupancy {
     /// stays divided as it is, since shares are no longer known once huge pages came or went.
     #[serde(skip)]
     pub own_cells: Vec<(u32, MemSize)>,
+    /// Functions that the planned guest gets in any case: its vGPUs.
+    #[serde(skip)]
+    pub given: Vec<Bdf>,
 }
 
 /// A function that is never placed because an admin said so.

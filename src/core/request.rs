@@ -4,11 +4,13 @@
 mod machine;
 mod spelled;
 mod vf;
+mod vgpu;
 mod wish;
 
 pub use machine::MachineModel;
 pub use spelled::Spelled;
 pub use vf::{Guard, VfSettings};
+pub use vgpu::{MOST_VGPUS, VgpuCardName, VgpuWish};
 pub use wish::{VfWish, Which};
 
 use crate::bdf::Bdf;
@@ -491,6 +493,9 @@ pub struct Request {
     /// device id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<String>,
+    /// vGPUs, in place of whole GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vgpu: Option<VgpuWish>,
     /// vCPUs; none: the profile's number for the GPUs.
     pub vcpus: Option<u32>,
     /// vCPUs that are plugged at start; the others can be plugged while the guest runs. None: all
@@ -591,6 +596,7 @@ impl Request {
         Request {
             gpus: GpuWish::Count(count),
             gpu_model: None,
+            vgpu: None,
             vcpus: None,
             vcpus_at_start: None,
             memory_kib: None,

@@ -12,7 +12,7 @@
 //!
 //! On a recorded host the steps follow from the record, which has no `driver_override`.
 
-use super::vfs;
+use super::{vfs, vgpu};
 use crate::apply::{DeviceStep, Step, bind, owner};
 use crate::bdf::Bdf;
 use crate::discover::binding::binding;
@@ -108,7 +108,13 @@ pub fn claim(
 ) -> Result<Claim> {
     let ours = devices.iter().copied().filter(|&bdf| is_bound_by_us(topology, bdf));
     let ours: Vec<Bdf> = ours.collect();
-    claim_these(name, (devices, &ours), topology, held, world)
+    claim_these(name, (&without_vgpus(devices, topology), &ours), topology, held, world)
+}
+
+/// Functions but vGPUs, which stay on the vendor's driver of VFIO and whose types have steps of their
+/// own.
+fn without_vgpus(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
+    devices.iter().copied().filter(|bdf| !topology.is_vgpu_function(*bdf)).collect()
 }
 
 /// The same, with `ours` being the devices that libvirt does not bind.
@@ -215,7 +221,8 @@ fn refuse_unbound(name: &str, ours: &[Bdf], verb: &str, world: &World) -> Result
 /// Returns the steps for a defined guest's devices before it starts.
 pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let devices = xml.held(false)?.devices;
-    if devices.is_empty() || world.is_test() {
+    let has_any = !devices.is_empty() || !xml.vgpus()?.is_empty();
+    if !has_any || world.is_test() {
         return Ok(Vec::new());
     }
     refuse_unbound(&xml.name(), &xml.unmanaged(), "start", world)?;
@@ -234,9 +241,11 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     refuse_shared(&xml.name(), &devices, &topology, &held)?;
     warn_unhealthy(&devices, &topology, world);
     warn_open(&devices, &topology, world);
-    let ours = xml.unmanaged();
-    let mut steps = claim_these(&xml.name(), (&devices, &ours), &topology, &held, world)?.steps;
+    let ours = without_vgpus(&xml.unmanaged(), &topology);
+    let whole = without_vgpus(&devices, &topology);
+    let mut steps = claim_these(&xml.name(), (&whole, &ours), &topology, &held, world)?.steps;
     steps.extend(vfs::claim_of(xml, &topology, world)?);
+    steps.extend(vgpu::claim::claim_of(xml, &topology)?);
     // After the resets: before H100 a later reset would disable its NVLinks.
     let (name, uuid) = (xml.name(), xml.uuid());
     let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
@@ -313,6 +322,7 @@ pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let ours = xml.unmanaged();
     refuse_unbound(&xml.name(), &ours, "delete", world)?;
     let mut steps = vfs::give_back(xml, world)?;
+    steps.extend(vgpu::claim::give_back(xml, world)?);
     if ours.is_empty() || !world.has_guests_here()? {
         return Ok(steps);
     }
@@ -334,6 +344,7 @@ pub fn give_back_some(xml: &DomainXml, gone: &[Bdf], world: &World) -> Result<Ve
 /// Returns the steps that reset functions that we bound, and bind them as they were.
 fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec<Step>> {
     let topology = world.topology()?;
+    let ours = without_vgpus(&ours, &topology);
     let excluded = world.excluded()?;
     let root = FsRoot::live()?;
     let (mut steps, mut back) = (Vec::new(), Vec::new());

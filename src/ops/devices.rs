@@ -10,7 +10,7 @@ use crate::health::Health;
 use crate::holders::{Take, Use};
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::model::model;
-use crate::topology::{DeviceKind, PartitionId, PciDevice, Topology};
+use crate::topology::{DeviceKind, Mig, PartitionId, PciDevice, Topology, VgpuInterface};
 use crate::uses::uses;
 use crate::world::World;
 use serde::Serialize;
@@ -71,9 +71,37 @@ pub struct ListedGpu {
     /// Its health; none: not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
+    /// By which interface it is shared among guests, if virtual functions or mediated devices are
+    /// set up for that; `gpuvm vgpu list` has the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vgpu: Option<SharedGpu>,
+    /// Its MIG mode; none: it has none, or NVML did not report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Mig>,
     /// Who uses it, as `device list` says.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<Use>,
+}
+
+/// How a GPU is shared.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SharedGpu {
+    /// By which interface.
+    pub interface: VgpuInterface,
+    /// Its virtual functions.
+    pub vfs: u32,
+    /// Its vGPUs by type, with their number.
+    pub vgpus: BTreeMap<String, u32>,
+}
+
+/// How a GPU is shared among guests; none: it is not.
+fn shared(gpu: &PciDevice, topology: &Topology) -> Option<SharedGpu> {
+    let interface = topology.vgpu_interface(gpu);
+    let is_set_up = matches!(interface, VgpuInterface::Mdev | VgpuInterface::Vfio);
+    let vfs = || u32::try_from(topology.vfs_of(gpu.bdf).count()).unwrap_or(u32::MAX);
+    let vgpus = || topology.vgpus_of(gpu).into_iter().collect();
+    (is_set_up && !gpu.is_vf()).then(|| SharedGpu { interface, vfs: vfs(), vgpus: vgpus() })
 }
 
 /// Lists GPUs, NVSwitches, NICs and NVMe drives; `all`: also other kinds, except bridges.
@@ -204,6 +232,8 @@ fn listed_gpus(
             state,
             why,
             health: device.health.clone(),
+            vgpu: shared(device, topology),
+            mig: device.mig,
             used_by: uses.iter().filter(|used| used.bdf == device.bdf).cloned().collect(),
         }
     };

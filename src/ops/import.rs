@@ -277,7 +277,9 @@ fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Re
     let known = Vec::new();
     let made = made.collect();
     let (nccl, assumed) = (None, None);
-    let record = Record { request, made, bound, reserved, guarded, nccl, known, user, assumed };
+    let vgpus = Vec::new();
+    let record =
+        Record { request, made, bound, reserved, guarded, vgpus, nccl, known, user, assumed };
     let dir = hypervisor.log_dir().and_then(|dir| Some(dir.to_str()?.to_owned()));
     let log = dir.map(|dir| serial_log_path(&dir, &xml.name()));
     let mut xml = xml.for_another_host(record, log)?;

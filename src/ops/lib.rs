@@ -214,6 +214,7 @@ pub mod usage;
 pub mod uses;
 pub mod verify;
 pub mod vfs;
+pub mod vgpu;
 pub mod watch;
 pub mod world;
 

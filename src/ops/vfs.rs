@@ -21,7 +21,7 @@ use crate::hypervisor::network::VfPool;
 use crate::placement::Occupancy;
 use crate::request::{Extras, Guard, Request, VfSettings};
 use crate::shell::word;
-use crate::topology::{PciDevice, Sriov, Topology};
+use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
 use crate::world::World;
 use std::collections::BTreeSet;
 
@@ -259,6 +259,10 @@ pub fn made_by(root: &FsRoot, topology: &Topology, mut absent: BTreeSet<Bdf>) ->
             }
         }
         if least > 0 {
+            if card.kind() == DeviceKind::Gpu {
+                commands.push(format!("gpuvm vgpu vfs {} --on --at-boot", card.bdf));
+                continue;
+            }
             let before = at_boot.get(&card.bdf).map_or(0, |at_boot| at_boot.count);
             commands.push(format!("gpuvm nic vfs {} --count {}", card.bdf, least.max(before)));
         }

@@ -94,6 +94,10 @@ fn a_gpu_over_a_limit_is_offered_by_no_verb() {
     assert!(text.contains("HEALTH") && text.contains("over limit"), "{text}");
     assert!(text.contains("a row is remapped at the next reset"), "{text}");
 
+    machine.fake("h100", &H100, &format!("health {GPU} mig 1\nhealth {GPU} mig-pending 1"));
+    let (mig, _) = row(&machine, GPU);
+    assert_eq!(mig["mig"], serde_json::json!({ "enabled": true, "pending": true }));
+
     machine.fake("h100", &H100, FAILED);
     let (code, text) = plan(&machine, &[]);
     assert!(code == 1 && text.contains(said), "{code} {text}");

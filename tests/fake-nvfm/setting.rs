@@ -33,7 +33,7 @@
 //! `health ADDRESS KEY N` NVML's report about a GPU, 0 by default: `remap-failed`,
 //!                       `remap-pending`, `pages-pending`, `pages-sbe`, `pages-dbe`, `uncorrected`,
 //!                       `sram-exceeded`, `replays`, `recoveries`, `crc-data`, `recovery` (with
-//!                       `recovery-actions yes`, as of newer drivers); `handle` and `every`: the
+//!                       `recovery-actions yes`, as of newer drivers), `mig`, `mig-pending`; `handle` and `every`: the
 //!                       code that its handle, or every call on it, returns
 //! `old`                 Fabric Manager knows connection parameters of version 1 only
 //! `count NUMBER`        the reported count of partitions, whatever the list

@@ -368,6 +368,26 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkErrorCounter(
     }
 }
 
+/// # Safety
+/// The numbers have places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMigMode(
+    handle: usize,
+    now: *mut c_uint,
+    pending: *mut c_uint,
+) -> c_int {
+    // GPUs before A100 have no MIG.
+    let keys = ["mig", "mig-pending"];
+    match of_health("nvmlDeviceGetMigMode", handle, Some(true), keys) {
+        Ok([mode, after]) => {
+            // SAFETY: the caller gives places for them.
+            unsafe { (*now, *pending) = (mode as c_uint, after as c_uint) };
+            0
+        }
+        Err(code) => code,
+    }
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: c_int) -> *const c_char {
     match code {

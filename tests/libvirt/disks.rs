@@ -170,6 +170,7 @@ fn the_queues_of_a_disk_are_spread_over_the_io_threads_of_a_guest_that_runs() {
             bound: Vec::new(),
             reserved: Vec::new(),
             guarded: Vec::new(),
+            vgpus: Vec::new(),
             nccl: None,
             known: Vec::new(),
             user: None,

@@ -22,6 +22,7 @@ fn a_disk_that_was_made_for_a_guest_is_remembered_with_its_copy() {
         bound: Vec::new(),
         reserved: Vec::new(),
         guarded: Vec::new(),
+        vgpus: Vec::new(),
         nccl: None,
         known: Vec::new(),
         user: None,

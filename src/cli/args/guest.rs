@@ -7,7 +7,7 @@ use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{
     DomainName, HugePages, IommufdWish, L3Wish, MachineModel, Near, PinPolicy, Policy, Prefer,
-    Profile, Rule, VfWish, Which,
+    Profile, Rule, VfWish, VgpuWish, Which,
 };
 use clap::{Args, ValueHint};
 use gpuvm_core::versions::Stack;
@@ -112,6 +112,20 @@ pub struct GpuArgs {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["gpu", "gpu_index"], requires = "gpus")]
     #[arg(help_heading = DEVICES)]
     pub gpu_model: Option<String>,
+    /// Give it vGPUs of this type: shares of a GPU
+    ///
+    /// In place of whole GPUs. TYPE is a name, its last word or a number;
+    /// `gpuvm vgpu list` lists those of this host. Cores and memory are the
+    /// same part of a GPU's share unless they are given. Needs the vendor's
+    /// licensed host driver; gpuvm sets the type before each start.
+    ///
+    /// Keys:
+    ///   count=N    number of vGPUs (default: 1)
+    ///   gpu=I|BDF  GPU that they are of; default: one with vGPUs already
+    #[arg(verbatim_doc_comment, long, value_name = "TYPE[,KEY=VALUE]", help_heading = DEVICES)]
+    #[arg(hide_short_help = true)]
+    #[arg(conflicts_with_all = ["gpus", "gpu", "gpu_index", "gpu_model"])]
+    pub vgpu: Option<VgpuWish>,
 }
 
 /// The resources that a guest gets with its GPUs, and its placement.

@@ -47,7 +47,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ),
     (
         "Host, devices, networks",
-        &["host", "gpu", "fabric", "device", "nic", "drive", "network", "image", "slurm"],
+        &["host", "gpu", "vgpu", "fabric", "device", "nic", "drive", "network", "image", "slurm"],
     ),
     ("This program", &["completions", "man", "schema", "help"]),
 ];

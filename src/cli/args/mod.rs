@@ -41,6 +41,7 @@ mod top;
 mod tune;
 mod undo;
 mod verify;
+mod vgpu;
 mod view;
 mod wish;
 
@@ -96,6 +97,7 @@ pub use top::{SortArg, TopArgs};
 pub use tune::{ItemArgs, TuneArgs};
 pub use undo::{HistoryArgs, UndoArgs};
 pub use verify::{CheckArgs, VerifyArgs};
+pub use vgpu::{VgpuVerb, VgpuVfsArgs};
 pub use view::ViewArgs;
 
 use super::colour::ColorArg;
@@ -614,6 +616,9 @@ pub enum Verb {
     /// List GPUs and their state; exclude and include them
     #[command(subcommand)]
     Gpu(GpuVerb),
+    /// List vGPUs; enable the virtual functions of GPUs
+    #[command(subcommand)]
+    Vgpu(VgpuVerb),
     /// Show, release and restore NVLink partitions of Fabric Manager
     #[command(subcommand)]
     Fabric(FabricVerb),

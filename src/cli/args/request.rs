@@ -97,7 +97,7 @@ impl From<&TakenArgs> for Taken {
 
 /// Makes the request of the arguments; an error where they cannot be meant, whatever the host.
 pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
-    let gpu_model = gpus.gpu_model.clone();
+    let (gpu_model, vgpu) = (gpus.gpu_model.clone(), gpus.vgpu.clone());
     let gpus = gpu_wish(gpus)?;
     let extras = extras(shape)?;
     contradictions(&gpus, &extras, shape)?;
@@ -105,6 +105,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
     let request = Request {
         gpus,
         gpu_model,
+        vgpu,
         vcpus: shape.max_vcpus.or(shape.vcpus),
         vcpus_at_start: shape.max_vcpus.and(shape.vcpus),
         memory_kib: shape.memory,

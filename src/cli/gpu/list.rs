@@ -6,7 +6,7 @@ use crate::cli::error::EXIT_DONE;
 use crate::cli::table::Table;
 use crate::placement::DeviceState;
 use crate::topology::PartitionId;
-use gpuvm_ops::devices::{ListedGpu, gpus};
+use gpuvm_ops::devices::{ListedGpu, SharedGpu, gpus};
 
 /// Runs the verb.
 pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -43,6 +43,10 @@ fn table(rows: &[ListedGpu]) -> Table {
     head.extend(has_uuids.then_some("UUID"));
     let has_health = rows.iter().any(|row| row.health.is_some());
     head.extend(has_health.then_some("HEALTH"));
+    let has_vgpus = rows.iter().any(|row| row.vgpu.is_some());
+    head.extend(has_vgpus.then_some("VGPUS"));
+    let has_mig = rows.iter().any(|row| row.mig.is_some_and(|mig| mig.enabled || mig.pending));
+    head.extend(has_mig.then_some("MIG"));
     head.push("STATE");
     let mut table = Table::new(head);
     let dash = || "-".to_owned();
@@ -56,10 +60,19 @@ fn table(rows: &[ListedGpu]) -> Table {
         ];
         cells.extend(has_uuids.then(|| row.uuid.clone().unwrap_or_else(dash)));
         cells.extend(has_health.then(|| health(row)));
+        cells.extend(has_vgpus.then(|| row.vgpu.as_ref().map_or_else(dash, vgpus)));
+        cells.extend(has_mig.then(|| row.mig.map_or_else(dash, |mig| mig.words().to_owned())));
         cells.push(row.why.clone().unwrap_or_else(|| "free".to_owned()));
         table.push(cells);
     }
     table
+}
+
+/// The interface by which a GPU is shared, and its vGPUs.
+fn vgpus(shared: &SharedGpu) -> String {
+    let each = shared.vgpus.iter().map(|(name, number)| format!("{number} x {name}"));
+    let all = std::iter::once(shared.interface.word().to_owned()).chain(each);
+    all.collect::<Vec<_>>().join(", ")
 }
 
 /// The health of a row; STATE has the reason if no guest gets it for that.

@@ -3,7 +3,8 @@
 use crate::cli::names::{model, plain, wrapped};
 use crate::memsize::MemSize;
 use crate::topology::{
-    DeviceKind, FabricModel, Isolated, NVGRACE, PciDevice, SetAside, Topology, Trust, Weakness,
+    DeviceKind, FabricModel, Isolated, NVGRACE, PciDevice, SetAside, Topology, Trust,
+    VgpuInterface, Weakness,
 };
 use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ pub fn header(topology: &Topology, degraded: &[String], width: usize) -> String 
         ("Layout", layout(topology)),
         ("Memory", memory(topology)),
         ("Devices", devices(topology)),
+        ("vGPU", vgpu(topology)),
         ("NVLink", nvlink(topology)),
         ("C2C", coherent(topology)),
         ("IOMMU", iommu(topology)),
@@ -172,6 +174,21 @@ fn coherent(topology: &Topology) -> String {
         Some(why) => format!("{text}; passthrough is {why}"),
         None => text,
     }
+}
+
+/// How GPUs are shared among guests, with their vGPUs; empty where none is set up for it.
+fn vgpu(topology: &Topology) -> String {
+    let is_set_up = |(_, interface): &(&PciDevice, VgpuInterface)| {
+        matches!(interface, VgpuInterface::Mdev | VgpuInterface::Vfio)
+    };
+    let cards = topology.shared_gpus().filter(is_set_up).map(|(card, interface)| {
+        let vgpus = topology.vgpus_of(card);
+        let each = vgpus.iter().map(|(name, number)| format!("{number} x {name}"));
+        let all = each.collect::<Vec<_>>().join(", ");
+        let all = if all.is_empty() { "none".to_owned() } else { all };
+        format!("{} by {}: {all}", card.bdf, interface.word())
+    });
+    cards.collect::<Vec<_>>().join("; ")
 }
 
 /// The fabric in a line; empty where there is none.

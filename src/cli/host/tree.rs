@@ -4,13 +4,14 @@
 use super::tables::{Wide, table};
 use crate::bdf::Bdf;
 use crate::cli::names::{model, short, slow_link};
-use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use crate::topology::{DeviceKind, Mig, PciDevice, Sriov, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most levels drawn; PCIe has far fewer, a forged record may have more.
 const DEEPEST: usize = 24;
 
 struct Tree<'a> {
+    topology: &'a Topology,
     /// Functions directly below a bridge, by address.
     below: BTreeMap<Bdf, Vec<&'a PciDevice>>,
     /// Names of endpoints: GPU index, network and drive names.
@@ -31,7 +32,8 @@ pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
             }
         }
     }
-    let mut tree = Tree { below: BTreeMap::new(), names: names(topology), all, rows: Vec::new() };
+    let (below, rows) = (BTreeMap::new(), Vec::new());
+    let mut tree = Tree { topology, below, names: names(topology), all, rows };
     let mut roots: BTreeMap<(u32, String), Vec<&PciDevice>> = BTreeMap::new();
     for device in topology.devices().iter().filter(|device| shown.contains(&device.bdf)) {
         match device.parent {
@@ -154,7 +156,7 @@ impl<'a> Tree<'a> {
             number(device.node.map(|node| node.0)),
             number(device.iommu_group.filter(|_| !bridge)),
             device.driver.clone().filter(|_| !bridge).unwrap_or_default(),
-            if bridge { String::new() } else { remarks(device).join(", ") },
+            if bridge { String::new() } else { remarks(device, self.topology).join(", ") },
         ]
     }
 
@@ -181,8 +183,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Returns the remarkable facts: a slow link, virtual functions, use by the host.
-fn remarks(device: &PciDevice) -> Vec<String> {
+/// Returns the remarkable facts: a slow link, virtual functions, vGPUs, use by the host.
+fn remarks(device: &PciDevice, topology: &Topology) -> Vec<String> {
     let mut remarks: Vec<String> = slow_link(device).into_iter().collect();
     match &device.sriov {
         Some(Sriov::Pf { enabled, total }) if *enabled > 0 => {
@@ -191,7 +193,22 @@ fn remarks(device: &PciDevice) -> Vec<String> {
         Some(Sriov::Vf { pf }) => remarks.push(format!("VF of {}", short(*pf))),
         _ => {}
     }
+    remarks.extend(vgpu_type(device, topology));
+    remarks.extend(device.mig.filter(|mig| mig.enabled || mig.pending).map(mig_mode));
     let used = device.net.iter().flat_map(|net| &net.used_by);
     remarks.extend(used.map(|used| format!("host: {used}")));
     remarks
+}
+
+/// A GPU's MIG mode as a remark.
+fn mig_mode(mig: Mig) -> String {
+    format!("MIG {}", mig.words())
+}
+
+/// The vGPU type of a virtual function.
+fn vgpu_type(device: &PciDevice, topology: &Topology) -> Option<String> {
+    let Some(Sriov::Vf { pf }) = device.sriov else { return None };
+    let number = device.vgpu_type()?;
+    let name = topology.vgpu_type_name(topology.device(pf)?, number);
+    Some(name.map_or_else(|| format!("vGPU type {number}"), |name| format!("vGPU {name}")))
 }

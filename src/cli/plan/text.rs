@@ -2,7 +2,7 @@
 
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
-use crate::placement::{Placement, Reason};
+use crate::placement::{Placement, Reason, vgpu_words};
 use crate::topology::{DeviceKind, Topology, Trust};
 use crate::words::count;
 use gpuvm_core::fabric::need;
@@ -111,7 +111,10 @@ fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {
         // A display has no index.
         None => line(bdf),
     };
-    lines.add("GPUs", of(DeviceKind::Gpu).map(gpu));
+    let whole = of(DeviceKind::Gpu).filter(|bdf| !topology.is_vgpu_function(*bdf));
+    lines.add("GPUs", whole.map(gpu));
+    let vgpus = (!placement.vgpus.is_empty()).then(|| vgpu_words(&placement.vgpus));
+    lines.add("vGPUs", vgpus);
     lines.add("NVSwitches", of(DeviceKind::NvSwitch).map(line));
     let is_vf = |bdf: &Bdf| {
         let device = topology.device(*bdf);

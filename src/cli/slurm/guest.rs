@@ -49,7 +49,8 @@ pub(super) fn options(words: &[OsString]) -> anyhow::Result<CreateArgs> {
         || args.guest.plan.is_some()
         || gpus.gpus.is_some()
         || !gpus.gpu.is_empty()
-        || gpus.gpu_model.is_some();
+        || gpus.gpu_model.is_some()
+        || gpus.vgpu.is_some();
     if is_of_job {
         let hint = "leave the name, the plan and the GPUs out: they are those of the job";
         return Err(usage("options of one guest are given for the guests of all jobs", hint));

@@ -128,7 +128,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             Some(device) => {
                 used(passed, device, topology, report);
                 // It may have got its vGPU type since.
-                let slot = |why: &Unsupported| matches!(why, Unsupported::VgpuSlot(_));
+                let slot = |why: &Unsupported| matches!(why, Unsupported::VgpuSlot(..));
                 if let Some(why) = topology.unsupported(device).filter(|why| !slot(why)) {
                     let message = format!("{bdf} is {why}");
                     report.add(&UNSUPPORTED, passed.bdf.spot, message, "give the guest another");

@@ -56,9 +56,20 @@ impl DomainXml {
             request.allow.split |= own.split;
             let made = own.made.to_vec();
             let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
+            let vgpus = Vec::new();
             let (known, user, nccl, assumed) = (Vec::new(), record.user, None, None);
-            let record =
-                Record { request, made, bound, reserved, guarded, nccl, known, user, assumed };
+            let record = Record {
+                request,
+                made,
+                bound,
+                reserved,
+                guarded,
+                vgpus,
+                nccl,
+                known,
+                user,
+                assumed,
+            };
             let (record, partition, devices) = (Box::new(record), None, Vec::new());
             edits.push(DomainEdit::SetMetadata { record, partition, devices });
         }

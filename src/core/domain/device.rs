@@ -42,7 +42,7 @@ pub(super) fn hostdev_bdf(hostdev: Element<'_>) -> Option<String> {
 pub(super) fn is_our_hostdev(hostdev: Element<'_>) -> bool {
     let alias = hostdev.child("alias").and_then(|alias| alias.attr("name"));
     alias.is_some_and(|name| {
-        ["ua-gpu", "ua-nvswitch", "ua-pci", "ua-vf"].iter().any(|prefix| {
+        ["ua-gpu", "ua-vgpu", "ua-nvswitch", "ua-pci", "ua-vf"].iter().any(|prefix| {
             name.strip_prefix(prefix).is_some_and(|rest| {
                 !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
             })

@@ -173,6 +173,11 @@ pub enum DomainEdit {
         /// The functions.
         hostdevs: Vec<HostdevSeat>,
     },
+    /// Passes a mediated device through, where libvirt finds a place for it.
+    AddMdev {
+        /// Its UUID.
+        uuid: String,
+    },
     /// Sets properties of QEMU's devices that libvirt has no element for; those of others stay.
     SetOverrides {
         /// The properties.
@@ -277,6 +282,7 @@ impl DomainEdit {
                 .children(hostdevs.iter().map(HostdevSeat::fragment))
                 .only_where("hostdev", is_our_hostdev)
                 .only_where("interface", is_our_hostdev),
+            DomainEdit::AddMdev { uuid } => devices.child(mdev(uuid)),
             DomainEdit::SetBalloon { address } => {
                 let model = if address.is_some() { "virtio" } else { "none" };
                 let balloon = Fragment::new("memballoon").attr("model", model);
@@ -288,6 +294,23 @@ impl DomainEdit {
             _ => devices,
         }
     }
+}
+
+/// The UUID of a `<hostdev>` that is a mediated device.
+fn mdev_uuid(hostdev: Element<'_>) -> Option<String> {
+    Some(hostdev.find("source/address")?.attr("uuid")?.to_lowercase())
+}
+
+/// Wants a mediated device.
+fn mdev(uuid: &str) -> Fragment {
+    let address = Fragment::new("address").attr("uuid", uuid);
+    Fragment::new("hostdev")
+        .key(mdev_uuid, uuid)
+        .attr("mode", "subsystem")
+        .attr("type", "mdev")
+        .attr("model", "vfio-pci")
+        .attr("managed", "no")
+        .child(Fragment::new("source").child(address))
 }
 
 fn log_file(log: Element<'_>) -> Option<String> {

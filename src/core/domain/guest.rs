@@ -5,6 +5,7 @@ use super::wish::NicWish;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
+use crate::occupancy::GuestVgpu;
 use crate::request::{DomainName, Guard, Request};
 use crate::topology::{Binding, KnownDevice};
 pub use crate::versions::Abilities;
@@ -304,6 +305,9 @@ pub struct Record {
     /// Virtual functions that were configured on their cards for it.
     #[serde(default)]
     pub guarded: Vec<Guarded>,
+    /// Its vGPUs, whose types and mediated devices are ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vgpus: Vec<GuestVgpu>,
     /// The topology file for NCCL in its seed; none: there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl: Option<SeededNccl>,
@@ -370,6 +374,28 @@ impl Guest {
     }
 }
 
+/// Returns the UUID of a domain's mediated device number `nth`, from 0; `key` as of [`mac`]. It has
+/// the form of RFC 9562's version 8.
+pub fn mdev_uuid(key: &str, nth: usize) -> String {
+    let half = |salt: u8| {
+        let bytes = key.bytes().chain([0, salt]).chain(nth.to_be_bytes());
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    };
+    let (high, low) = (half(1), half(2));
+    let high = high & !0xf000 | 0x8000;
+    let low = low & !(0b11 << 62) | 0b10 << 62;
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}
+
 /// Returns the MAC address of a domain's NIC number `nic`, from 0. `key` is the domain's UUID, so
 /// that guests of one name on two hosts differ: 52:54:00 is QEMU's prefix, and the other 24 bits
 /// are of an FNV-1a hash of key, NUL, number.
@@ -398,5 +424,9 @@ mod tests {
             }
         }
         assert_eq!(mac("train-a", 0), mac("train-a", 0));
+        let uuids: std::collections::BTreeSet<String> =
+            (0..9).flat_map(|nth| ["a", "b"].map(|key| mdev_uuid(key, nth))).collect();
+        assert!(uuids.len() == 18 && uuids.iter().all(|uuid| uuid.len() == 36));
+        assert!(uuids.iter().all(|uuid| uuid.as_bytes()[14] == b'8'));
     }
 }

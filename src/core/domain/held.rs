@@ -65,6 +65,7 @@ impl DomainXml {
             uuid: self.uuid(),
             host_devices: claims.host_devices.into_iter().map(|one| one.value).collect(),
             unread: claims.unread.into_iter().map(|unread| unread.message).collect(),
+            vgpus: self.vgpus().unwrap_or_default(),
             moved: Vec::new(),
             domain: claims.name,
         })

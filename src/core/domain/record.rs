@@ -1,6 +1,6 @@
 //! Reads our metadata of a domain.
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, is_uuid};
 use super::claims::Claims;
 use super::device::{disk_path, hostdev_bdf};
 use super::guest::{
@@ -10,6 +10,7 @@ use super::{DomainXml, DomainXmlError, Element};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
+use crate::occupancy::GuestVgpu;
 use crate::request::Guard;
 use crate::topology::{Binding, KnownDevice};
 use crate::user::is_user_name;
@@ -33,7 +34,7 @@ impl DomainXml {
             message: format!("not a request that this program knows: {error}"),
         })?;
         let (made, bound) = (made(guest), bound(guest));
-        let (reserved, guarded) = (reserved(guest), guarded(guest));
+        let (reserved, guarded, vgpus) = (reserved(guest), guarded(guest), vgpus(guest));
         let (nccl, known, user) = (nccl(guest), known(guest), user(guest));
         let assumed = assumed(guest);
         Ok(Some(Record {
@@ -42,6 +43,7 @@ impl DomainXml {
             bound,
             reserved,
             guarded,
+            vgpus,
             nccl,
             known,
             user,
@@ -146,6 +148,11 @@ impl DomainXml {
     /// does.
     pub fn guarded(&self) -> Result<Vec<Guarded>, DomainXmlError> {
         self.given(guarded)
+    }
+
+    /// Returns the vGPUs that the guest was given, as [`DomainXml::bound`] does.
+    pub fn vgpus(&self) -> Result<Vec<GuestVgpu>, DomainXmlError> {
+        self.given(vgpus)
     }
 
     /// Returns the NCCL topology file that the guest's seed installed; none for a copy of another
@@ -260,6 +267,25 @@ fn guarded(guest: Element<'_>) -> Vec<Guarded> {
         Some(Guarded { bdf: device.attr("bdf")?.parse().ok()?, to, was })
     };
     listed(guest, "guarded").filter_map(read).collect()
+}
+
+/// Reads the vGPUs of a guest from our metadata's root.
+fn vgpus(guest: Element<'_>) -> Vec<GuestVgpu> {
+    let read = |device: Element<'_>| {
+        let text = |name: &str| device.attr(name).map(|value| value.into_owned());
+        let is_word = |word: &String| {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            (1..=64).contains(&word.len()) && word.chars().all(is_plain) && !word.starts_with('.')
+        };
+        Some(GuestVgpu {
+            card: text("card")?.parse().ok()?,
+            function: text("bdf")?.parse().ok()?,
+            type_id: text("type").filter(is_word)?,
+            name: text("name")?,
+            uuid: text("uuid").filter(|uuid| is_uuid(uuid)),
+        })
+    };
+    listed(guest, "vgpus").filter_map(read).collect()
 }
 
 /// Reads the NCCL topology file in a guest's seed from our metadata's root.

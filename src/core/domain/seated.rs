@@ -50,6 +50,8 @@ pub(super) fn device_edits(
     edits.push(DomainEdit::SetDisks { disks });
     edits.push(DomainEdit::SetInterfaces { nics, dropped: dropped_nics });
     edits.push(DomainEdit::SetHostdevs { hostdevs });
+    let mdevs = placement.vgpus.iter().filter_map(|vgpu| vgpu.uuid.clone());
+    edits.extend(mdevs.map(|uuid| DomainEdit::AddMdev { uuid }));
     edits.push(DomainEdit::SetOverrides { overrides });
     edits.extend(smmus.map(|buses| DomainEdit::Set { setting: Setting::Smmus { buses } }));
     edits.extend(balloon);
@@ -193,6 +195,7 @@ pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
         device.is_some_and(|device| topology.coherent_model(device).is_some())
     };
     match kind(topology, bdf) {
+        DeviceKind::Gpu if topology.is_vgpu_function(bdf) => false,
         DeviceKind::Gpu => topology.fabric().board.is_some() || is_coherent(),
         kind => kind == DeviceKind::NvSwitch,
     }
@@ -211,6 +214,7 @@ fn hostdevs(
     for &bdf in &placement.devices {
         let Some(&address) = seated.get(&bdf) else { continue };
         let word = match kind(topology, bdf) {
+            DeviceKind::Gpu if topology.is_vgpu_function(bdf) => "vgpu",
             DeviceKind::Gpu => "gpu",
             DeviceKind::NvSwitch => "nvswitch",
             _ if pf_of_nic(topology, bdf).is_some() => "vf",
@@ -220,7 +224,9 @@ fn hostdevs(
         let nic = guest.filter(|_| word == "vf").map(|guest| vf_nic(guest, bdf, *number));
         let alias = format!("ua-{word}{number}");
         *number += 1;
-        let (managed, kept) = (!is_bound_by_us(topology, bdf), None);
+        // A vGPU stays on the vendor's own driver of VFIO.
+        let managed = !is_bound_by_us(topology, bdf) && word != "vgpu";
+        let kept = None;
         let cells = placement.initiators.as_ref().and_then(|all| all.cells_of(bdf));
         hostdevs.push(HostdevSeat { bdf, alias, managed, kept, nic, cells, address });
     }

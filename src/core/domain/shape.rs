@@ -9,6 +9,7 @@ use super::placed::{DiskSeat, HostdevSeat, IoThread, NicSeat};
 use super::wish::{NicModel, vlan};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, NodeSet, PcpuId};
+use crate::occupancy::GuestVgpu;
 use crate::placement::{GuestCell, GuestTopology, Initiators};
 use crate::request::{PageSize, Request};
 use crate::topology::{KnownDevice, PartitionId};
@@ -229,6 +230,19 @@ pub(super) fn guarded(guarded: &[Guarded]) -> Fragment {
     guarded.drop_empty()
 }
 
+/// Returns the wanted state of the vGPUs of a guest in our metadata.
+fn vgpus(vgpus: &[GuestVgpu]) -> Fragment {
+    let vgpus = vgpus.iter().map(|GuestVgpu { card, function, type_id, name, uuid }| {
+        let device = Fragment::new("gpuvm:device").attr("bdf", function).attr("card", card);
+        let device = device.attr("type", type_id).attr("name", name);
+        match uuid {
+            Some(uuid) => device.attr("uuid", uuid),
+            None => device.want("uuid", Want::Absent),
+        }
+    });
+    Fragment::new("gpuvm:vgpus").children(vgpus).only("gpuvm:device").drop_empty()
+}
+
 /// Returns the wanted state of `<metadata>`.
 pub(super) fn metadata(
     record: &Record,
@@ -271,6 +285,7 @@ pub(super) fn metadata(
         .child(known(&record.known))
         .child(reserved(&record.reserved))
         .child(guarded(&record.guarded))
+        .child(vgpus(&record.vgpus))
         .child(nccl)
         .child(login)
         .child(assumed);

@@ -29,6 +29,8 @@ pub enum Opt {
     GpuIndex,
     /// GPU model.
     GpuModel,
+    /// vGPUs.
+    Vgpu,
     /// NICs, as whole functions.
     Nic,
     /// How near each GPU's NIC is.
@@ -195,6 +197,7 @@ impl Opt {
             | Opt::SshKey => Shape::Each,
             Opt::Allow => Shape::Joined,
             Opt::GpuModel
+            | Opt::Vgpu
             | Opt::NicNear
             | Opt::NvmeNear
             | Opt::Iommufd

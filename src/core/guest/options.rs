@@ -26,6 +26,7 @@ pub fn options(request: &Request) -> Vec<(Opt, Vec<String>)> {
     let Request {
         gpus: wish,
         gpu_model,
+        vgpu,
         vcpus: _,
         vcpus_at_start: _,
         memory_kib,
@@ -51,6 +52,7 @@ pub fn options(request: &Request) -> Vec<(Opt, Vec<String>)> {
     } = request;
     let mut list = List(gpus(wish));
     list.some(Opt::GpuModel, gpu_model.clone());
+    list.some(Opt::Vgpu, vgpu.as_ref().map(ToString::to_string));
     devices(extras, &mut list);
     list.switch(Opt::P2pClique, *p2p_clique);
     list.word(Opt::Iommufd, *iommufd, IommufdWish::default());

@@ -22,6 +22,8 @@ pub(super) struct Devices {
     pub(super) gpus: Vec<Bdf>,
     /// NVSwitches, by address.
     pub(super) switches: Vec<Bdf>,
+    /// Functions that it gets in any case.
+    pub(super) given: Vec<Bdf>,
     /// NICs, virtual functions and NVMe drives.
     pub(super) extras: Extras,
     /// Functions that have to come along, by address.
@@ -37,7 +39,7 @@ impl Devices {
     /// All but those that come along, in guest order.
     pub(super) fn asked(&self) -> Vec<Bdf> {
         let Extras { nics, vfs, nvmes } = &self.extras;
-        [&self.gpus[..], &self.switches, nics, vfs, nvmes].concat()
+        [&self.gpus[..], &self.switches, &self.given, nics, vfs, nvmes].concat()
     }
 }
 

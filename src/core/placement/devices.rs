@@ -47,6 +47,7 @@ pub(super) fn choose(
         partition: set.id,
         gpus: slots.gpus.of(set.gpus),
         switches: slots.switches.of(set.switches),
+        given: taken.given().to_vec(),
         ..Devices::default()
     };
     let extras = judges.extras.choose(&devices.gpus, reasons);

@@ -99,6 +99,7 @@ fn place_on(
     let placement = Placement {
         partition: chosen.partition,
         devices,
+        vgpus: Vec::new(),
         address_limit: topology.machine().address_limit().filter(|_| passes),
         vcpu_pins: cpus.vcpu_pins,
         emulator_pin: cpus.emulator_pin,

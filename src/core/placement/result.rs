@@ -5,7 +5,7 @@ use super::types::{GuestCache, GuestCell, GuestPcie, GuestTopology, Initiators, 
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::memsize::MemSize;
-use crate::occupancy::Held;
+use crate::occupancy::{GuestVgpu, Held};
 use crate::request::{PageSize, PinPolicy};
 use crate::topology::{PartitionId, Trust, Weakness};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,9 @@ pub struct Placement {
     /// Passed-through functions in guest order: GPUs, then NVSwitches, NICs, virtual functions,
     /// NVMe drives, then functions that the IOMMU cannot keep apart from these; each by address.
     pub devices: Vec<Bdf>,
+    /// vGPUs: virtual functions among the devices, or mediated devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vgpus: Vec<GuestVgpu>,
     /// Pin of each vCPU, by vCPU; all empty: not pinned.
     pub vcpu_pins: Vec<CpuSet>,
     /// Pin of the emulator; empty: not pinned.
@@ -87,8 +90,19 @@ impl Placement {
             uuid: None,
             unread: Vec::new(),
             host_devices: Vec::new(),
+            vgpus: self.vgpus.clone(),
             moved: Vec::new(),
         }
+    }
+
+    /// Returns it with UUIDs for the mediated devices, made from a key, as MAC addresses are.
+    pub fn with_mdevs(mut self, uuid: impl Fn(usize) -> String) -> Placement {
+        for (nth, vgpu) in self.vgpus.iter_mut().enumerate() {
+            if vgpu.is_mdev() && vgpu.uuid.is_none() {
+                vgpu.uuid = Some(uuid(nth));
+            }
+        }
+        self
     }
 
     /// Returns the placement for a guest without KVM, whose emulated CPU shows neither dies nor

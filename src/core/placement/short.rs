@@ -8,7 +8,7 @@ use super::reason::{CoreReason, MemoryReason};
 use super::result::Placement;
 use super::taken::{Taken, floats};
 use super::types::PlanError;
-use super::{auto, limits};
+use super::{auto, limits, vgpu};
 use crate::cpuset::CpuSet;
 use crate::cpuset::NodeSet;
 use crate::memsize::MemSize;
@@ -18,6 +18,19 @@ use crate::topology::Topology;
 
 /// Finds a guest's place.
 pub fn plan(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+) -> Result<Placement, PlanError> {
+    let without = |held: &Occupancy, request: &Request| without_vgpus(topology, held, request);
+    match &request.vgpu {
+        None => without(held, request).map(|found| vgpu::with_mig(found, topology)),
+        Some(wish) => vgpu::plan(topology, held, (request, wish), without),
+    }
+}
+
+/// Finds the place of a guest without vGPUs.
+fn without_vgpus(
     topology: &Topology,
     held: &Occupancy,
     request: &Request,
@@ -81,6 +94,7 @@ fn may_float(topology: &Topology, held: &Occupancy, request: &Request) -> bool {
         let pinned = held.vcpu_pins.iter().any(|pin| !floats(topology, pin));
         !held.yields() && !held.devices.is_empty() && pinned
     };
+    let passed = passed + held.given.len();
     passed == 0 && says_nothing && fits && !held.domains.iter().any(has_cores)
 }
 

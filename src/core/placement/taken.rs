@@ -42,6 +42,8 @@ pub(super) struct Taken<'a> {
     closed: &'a CpuSet,
     /// vCPUs and memory of the cells of a guest that is planned again.
     pub(super) own_cells: &'a [(u32, MemSize)],
+    /// Functions that the planned guest gets in any case.
+    given: &'a [Bdf],
     /// Memory of such a guest by place of a node.
     own_memory: Vec<MemSize>,
     /// Displays that the request names by address, by address.
@@ -49,6 +51,11 @@ pub(super) struct Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
+    /// Functions that the planned guest gets in any case.
+    pub(super) fn given(&self) -> &'a [Bdf] {
+        self.given
+    }
+
     pub(super) fn new(topology: &'a Topology, held: &'a Occupancy) -> Taken<'a> {
         let mut taken = Taken {
             topology,
@@ -62,6 +69,7 @@ impl<'a> Taken<'a> {
             readiness: &held.readiness,
             closed: &held.closed,
             own_cells: &held.own_cells,
+            given: &held.given,
             own_memory: Vec::new(),
             asked: Vec::new(),
         };

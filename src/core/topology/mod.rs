@@ -25,9 +25,11 @@ pub mod pci;
 mod peers;
 pub mod proximity;
 mod set_aside;
+pub mod sharing;
 pub mod software;
 mod trust;
 pub mod vendor;
+pub mod vgpu;
 
 pub use binding::{Binding, VFIO, is_vfio, leaves_group};
 pub use coherent::{CoherentHost, CoherentLack, CoherentModel, NODES_PER_GPU, NVGRACE, OldStack};
@@ -44,7 +46,9 @@ pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov, Vfio
 pub use peers::{Meeting, OpenPort};
 pub use proximity::{Proximity, Way};
 pub use set_aside::{SetAside, Unsupported};
+pub use sharing::{VfKind, VgpuInterface};
 pub use trust::{TAKES_ONE, Trust};
+pub use vgpu::{Mdev, MdevType, Mig, VfioType, Vgpu, frame_buffer, is_mig_backed, plain_name};
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};

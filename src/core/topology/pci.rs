@@ -2,6 +2,7 @@
 
 use super::accelerator;
 use super::vendor::VENDOR_NVIDIA;
+use super::vgpu::{Mig, Vgpu};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::health::Health;
@@ -175,6 +176,12 @@ pub struct PciDevice {
     /// Its device of VFIO; none: no VFIO driver has it, or a kernel before 6.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vfio: Option<VfioDevice>,
+    /// What it offers of vGPUs; none: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vgpu: Option<Vgpu>,
+    /// A GPU's MIG mode; none: it has none, or NVML did not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Mig>,
 }
 
 /// The device that VFIO makes of a function while one of its drivers has it.

@@ -1,6 +1,7 @@
 //! Finds GPUs that no guest gets by number, and functions that cannot be passed through at all.
 //! Chooses nothing and does not know the occupancy.
 
+use super::sharing::{AMD_GIM, VfKind};
 use super::vendor::{DISPLAY, THREE_D, VENDOR_AMD, VENDOR_ATI, VENDOR_INTEL, VENDOR_NVIDIA, VGA};
 use super::{CoherentLack, DeviceKind, PciDevice, Sriov, Topology};
 use crate::bdf::Bdf;
@@ -110,10 +111,6 @@ fn is_integrated(topology: &Topology, gpu: &PciDevice) -> bool {
     }
 }
 
-/// The driver that gives AMD's Instinct cards out as virtual functions
-/// (https://github.com/amd/MxGPU-Virtualization).
-const AMD_GIM: &str = "gim";
-
 /// Why a virtual function is no card of its own, and why a card is none beside its virtual
 /// functions.
 fn is_share(topology: &Topology, gpu: &PciDevice) -> Option<SetAside> {
@@ -139,8 +136,8 @@ pub enum Unsupported {
     /// A function of any kind whose PCI domain has more than 16 bits.
     Domain,
     /// NVIDIA's virtual function of this card: VFIO opens it only after the vGPU driver has set a
-    /// type for it.
-    VgpuSlot(Bdf),
+    /// type for it, and its type is chosen by `--vgpu`.
+    VgpuSlot(Bdf, VfKind),
 }
 
 /// The GPU of GB10: the PCI ID list.
@@ -150,11 +147,13 @@ const GB10: u16 = 0x2e12;
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rest = match self {
-            Unsupported::VgpuSlot(card) => {
-                return write!(
-                    f,
-                    "not supported: a virtual function of {card}, for which no vGPU type is known"
-                );
+            Unsupported::VgpuSlot(card, kind) => {
+                let what = match kind {
+                    VfKind::MdevParent => "that goes to guests as mediated devices only",
+                    VfKind::Vgpu => "with a vGPU type; --vgpu requests one",
+                    _ => "without a vGPU type",
+                };
+                return write!(f, "not supported: a virtual function of {card} {what}");
             }
             Unsupported::Coherent(lack) => return lack.fmt(f),
             // https://docs.nvidia.com/dgx/dgx-spark/support.html, "Passthrough virtualization
@@ -219,8 +218,8 @@ impl Topology {
         if device.vendor != VENDOR_NVIDIA {
             return None;
         }
-        if let (DeviceKind::Gpu, Some(Sriov::Vf { pf })) = (device.kind(), &device.sriov) {
-            return Some(Unsupported::VgpuSlot(*pf));
+        if let (Some(kind), Some(Sriov::Vf { pf })) = (self.vf_kind(device), &device.sriov) {
+            return Some(Unsupported::VgpuSlot(*pf, kind));
         }
         if self.is_x86() {
             return None;

@@ -45,6 +45,8 @@ fn host() -> Parts {
         mediated: 0,
         devctl: None,
         vfio: None,
+        vgpu: None,
+        mig: None,
     };
     Parts {
         nodes: vec![node(0, "0,2"), node(1, "1")],

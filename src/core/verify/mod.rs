@@ -20,6 +20,7 @@ mod report;
 mod threads;
 pub mod tuning;
 mod versions;
+mod vgpu;
 
 pub(crate) use host::{BALANCING, GOVERNOR, THP, UNHEALTHY};
 pub use report::{Between, Differs, Finding};
@@ -84,6 +85,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         versions::RULES,
         host::RULES,
         partition::RULES,
+        vgpu::RULES,
         files::RULES,
         definition::RULES,
         identity::RULES,
@@ -130,6 +132,8 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
     if let Some(host) = subject.host {
         memory::next_start(&defined, subject.process, host, &mut report);
         host::compare(&defined, host.topology, host.tuning, &mut report);
+        let (of, runs) = ((host.topology, host.others), subject.live.is_some());
+        vgpu::compare(subject.definition, runs, of, &mut report);
         report.extend(by_rules(subject, host));
     }
     report.finish()

@@ -44,6 +44,7 @@ mod step;
 pub mod text;
 mod undo;
 mod vcpus;
+pub mod vgpu;
 mod volume;
 
 pub use blank::is_blank;

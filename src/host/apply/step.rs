@@ -36,6 +36,7 @@ use super::nic::NicStep;
 use super::pages::PagesStep;
 use super::setting::SettingStep;
 use super::text::TextStep;
+use super::vgpu::VgpuStep;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::Machine;
 use noun::Noun;
@@ -93,6 +94,7 @@ from_nouns! {
     ArrayStep: HostStep::Array,
     WipeStep: HostStep::WipeDrive,
     NicStep: HostStep::Nic,
+    VgpuStep: HostStep::Vgpu,
     PagesStep: HostStep::SetPages,
     NetworkStep: HostStep::Network,
     TextStep: HostStep::EditText,

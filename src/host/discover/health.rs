@@ -16,7 +16,7 @@ use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::health::{Health, HealthCode, HealthFinding, HealthSource, XidCount, judge};
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
-use gpuvm_core::topology::{DeviceKind, Parts, PciDevice};
+use gpuvm_core::topology::{DeviceKind, Mig, Parts, PciDevice};
 use gpuvm_core::xid::xids;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -140,6 +140,8 @@ pub struct Known {
     pub usable: bool,
     /// NVML's findings now, by address.
     pub now: BTreeMap<Bdf, Vec<HealthFinding>>,
+    /// The MIG modes that NVML reports now, by address.
+    pub mig: BTreeMap<Bdf, Mig>,
     /// Xid messages of this boot by address.
     xids: BTreeMap<Bdf, Vec<XidCount>>,
     /// The driver's reports.
@@ -190,6 +192,8 @@ impl Known {
         for (gpu, reading) in answer {
             match reading {
                 Ok(reading) => {
+                    let mig = reading.mig.map(|(enabled, pending)| Mig { enabled, pending });
+                    self.mig.extend(mig.map(|mig| (gpu, mig)));
                     self.now.insert(gpu, judge(Some(&reading), self.xids_of(gpu)));
                 }
                 Err(reason) => {
@@ -291,6 +295,7 @@ pub fn lay(root: &FsRoot, begun: Begun, parts: &mut Parts) -> Result<(), FsError
     for (bdf, health) in health {
         if let Some(device) = parts.devices.iter_mut().find(|device| device.bdf == bdf) {
             device.health = health;
+            device.mig = known.mig.get(&bdf).copied();
         }
     }
     parts.machine.health_unread.clone_from(&known.notes);

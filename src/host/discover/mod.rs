@@ -53,6 +53,7 @@ pub mod topo;
 pub mod trust;
 pub mod tuning;
 pub mod vdpa;
+pub mod vgpu;
 
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::{Iommu, Parts, Topology, TopologyError, Trust};
@@ -119,6 +120,7 @@ fn read(root: &FsRoot, identify: bool) -> Result<Topology, DiscoverError> {
     parts.machine.iommu = iommu(root, &parts)?;
     parts.machine.iommufd = isolation::iommufd(root);
     cards::mark_silent(root, &mut parts)?;
+    vgpu::lay(root, &mut parts)?;
     if identify {
         cards::identify(root, &mut parts)?;
     }

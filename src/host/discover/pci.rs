@@ -139,6 +139,8 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         mediated: mediated(dir)?,
         devctl: None,
         vfio: vfio(dir)?,
+        vgpu: None,
+        mig: None,
     };
     acs::read(dir, &mut device);
     Ok(device)

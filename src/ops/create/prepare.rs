@@ -33,7 +33,7 @@ use crate::storage::{self, Disks, NcclWanted, Notice, refuse_without_image, rema
 
 use crate::topology::{Topology, Trust};
 use crate::world::World;
-use crate::{pages, vfs};
+use crate::{pages, vfs, vgpu};
 use gpuvm_core::check::{self, DiskFact, Finding, HUGE_PAGES_SHORT, check, is_said};
 use gpuvm_core::doctor::ACS_OVERRIDE;
 use gpuvm_core::finding::Severity;
@@ -115,6 +115,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     if wanted.starts {
         steps.extend(claim.steps);
         steps.extend(functions.steps);
+        steps.extend(vgpu::claim::claim_of(&xml, &planned.topology)?);
         let uuid = xml.uuid();
         let guest = Guest { name: &name, uuid: uuid.as_deref(), devices };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);

@@ -3,6 +3,7 @@
 use super::GuestRequest;
 use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, SPARE_PORTS, VirtType,
+    mdev_uuid,
 };
 use crate::domain::wish::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
@@ -84,18 +85,21 @@ pub struct Extra {
 /// Renders a planned guest's domain XML from its template.
 pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result<DomainXml> {
     let mut xml = template_of(wanted, &planned.topology)?;
+    let mac_key = xml.uuid().or_else(|| extra.uuid.clone());
+    let key = mac_key.clone().unwrap_or_else(|| planned.name.to_string());
+    let placement = planned.placement.clone().with_mdevs(|nth| mdev_uuid(&key, nth));
     let record = Record {
         request: planned.request.clone(),
         made: extra.made.clone(),
         bound: extra.bound.clone(),
         reserved: extra.reserved.clone(),
         guarded: extra.guarded.clone(),
+        vgpus: placement.vgpus.clone(),
         nccl: None,
         known: extra.known.clone(),
         user: extra.user.clone(),
         assumed: extra.assumed,
     };
-    let mac_key = xml.uuid().or_else(|| extra.uuid.clone());
     let guest = Guest {
         name: planned.name.clone(),
         mac_key,
@@ -109,7 +113,7 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         abilities: extra.abilities,
         record,
     };
-    let edits = edits(&xml, &guest, &planned.placement, &planned.topology)?;
+    let edits = edits(&xml, &guest, &placement, &planned.topology)?;
     xml.apply_all(&edits)?;
     let vcpus = planned.placement.vcpus();
     if let Some(start) = planned.request.vcpus_at_start.filter(|start| *start < vcpus) {

@@ -49,6 +49,7 @@ fn made(name: &str, uuid: &str) -> String {
         bound: Vec::new(),
         reserved: Vec::new(),
         guarded: Vec::new(),
+        vgpus: Vec::new(),
         nccl: None,
         known: Vec::new(),
         user: None,

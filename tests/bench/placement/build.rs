@@ -221,5 +221,7 @@ fn function(
         mediated: 0,
         devctl: None,
         vfio: None,
+        vgpu: None,
+        mig: None,
     }
 }

@@ -75,18 +75,22 @@ fn place() -> impl Strategy<Value = Request> {
         select(Policy::all()),
         select(Prefer::all()),
         (select(L3Wish::all()), select(IommufdWish::all())),
-        option::of(select(vec!["H100", "10de:2330", "A100 80GB"])),
+        (
+            option::of(select(vec!["H100", "10de:2330", "A100 80GB"])),
+            option::of(select(vec!["H200X-18C", "1437,count=2", "A DC-1-2Q,gpu=0000:3b:00.0"])),
+        ),
         option::of(select(vec!["q35", "pc-q35-9.2", "virt-8.2"])),
     );
     let reserve = (0_u32..4, option::of(1_u64..(1 << 30)));
     let numbers = (option::of(1_u32..5), option::of(0_u32..9));
     let rules = (select(Profile::all()), select(PinPolicy::all()), any::<[bool; 4]>());
     (words, reserve, numbers, rules).prop_map(|(words, reserve, numbers, rules)| {
-        let (policy, prefer, (l3, iommufd), model, machine) = words;
+        let (policy, prefer, (l3, iommufd), (model, vgpu), machine) = words;
         let ((cores, memory), (cells, spare_ports)) = (reserve, numbers);
         let (profile, pins, [remote, split, p2p_clique, movable]) = rules;
         Request {
             gpu_model: model.map(str::to_owned),
+            vgpu: vgpu.map(|text| text.parse().unwrap()),
             profile,
             pins,
             cells: cells.map_or(CellWish::Auto, CellWish::Count),
@@ -121,6 +125,7 @@ fn request(sizes: Request, extras: Extras, place: Request) -> Request {
     let reserve = Reserve { cores: if floats { 0 } else { place.reserve.cores }, ..place.reserve };
     Request {
         gpu_model: place.gpu_model.filter(|_| is_counted),
+        vgpu: place.vgpu.filter(|_| !has_gpus),
         threads: threads.filter(|_| floats),
         pins,
         extras,

@@ -116,6 +116,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
             boot: "b".into(),
         }],
         guarded: Vec::new(),
+        vgpus: Vec::new(),
         nccl: None,
         known: Vec::new(),
         user: None,

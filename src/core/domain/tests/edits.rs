@@ -54,7 +54,7 @@ fn each_edit_changes_its_lines_only() {
 fn every_edit_has_an_example() {
     let seen: BTreeSet<usize> = examples().iter().map(|(edit, _)| variant(edit)).collect();
     assert!(seen.iter().copied().eq(0..seen.len()), "an edit without example: {seen:?}");
-    assert_eq!(seen.len(), 23 + super::settings::VARIANTS, "number of variants");
+    assert_eq!(seen.len(), 24 + super::settings::VARIANTS, "number of variants");
 }
 
 #[test]
@@ -100,6 +100,7 @@ fn documents_without_line_breaks_get_none() {
         bound: Vec::new(),
         reserved: vec![pages(0), pages(1)],
         guarded: Vec::new(),
+        vgpus: Vec::new(),
         nccl: None,
         known: Vec::new(),
         user: None,
@@ -140,6 +141,7 @@ fn a_disk_goes_from_the_devices_and_where_asked_from_what_is_remembered() {
             bound: Vec::new(),
             reserved: Vec::new(),
             guarded: Vec::new(),
+            vgpus: Vec::new(),
             nccl: None,
             known: Vec::new(),
             user: None,

@@ -59,7 +59,8 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::SetUuid { .. } => 20,
         DomainEdit::Rename { .. } => 21,
         DomainEdit::SetPlugged { .. } => 22,
-        DomainEdit::Set { setting } => 23 + super::settings::variant(setting),
+        DomainEdit::AddMdev { .. } => 23,
+        DomainEdit::Set { setting } => 24 + super::settings::variant(setting),
     }
 }
 
@@ -80,6 +81,7 @@ fn domain_examples() -> Vec<(DomainEdit, &'static str)> {
         bound: Vec::new(),
         reserved: Vec::new(),
         guarded: Vec::new(),
+        vgpus: Vec::new(),
         nccl: None,
         known: Vec::new(),
         user: None,
@@ -324,6 +326,15 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
 -      <source network='default'/>
 -      <driver iommu='on' queues='9'/>
 -    </interface>"#,
+        ),
+        (
+            DomainEdit::AddMdev { uuid: "6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b".into() },
+            r"
++    <hostdev mode='subsystem' type='mdev' model='vfio-pci' managed='no'>
++      <source>
++        <address uuid='6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b'/>
++      </source>
++    </hostdev>",
         ),
         (
             DomainEdit::SetHostdevs {

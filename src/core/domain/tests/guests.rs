@@ -87,6 +87,7 @@ pub fn guest(name: &str, virt: VirtType, request: &Request) -> Guest {
             bound: Vec::new(),
             reserved: Vec::new(),
             guarded: Vec::new(),
+            vgpus: Vec::new(),
             nccl: None,
             known: Vec::new(),
             user: None,

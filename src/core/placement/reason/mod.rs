@@ -7,6 +7,7 @@ mod isolation;
 mod memory;
 mod passing;
 mod tree;
+mod vgpu;
 
 pub use beside::{BesideGpu, BesideReason};
 pub use cores::{CoreReason, FewerThreads, NodeRule, Only};
@@ -18,6 +19,7 @@ pub use isolation::IsolationReason;
 pub use memory::{MemoryReason, NoPages, Rounding, ScarcePool};
 pub use passing::PassReason;
 pub use tree::{TreeReason, WindowTooLarge};
+pub use vgpu::{VgpuReason, vgpu_words};
 
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize, Serializer};
@@ -33,6 +35,8 @@ use std::fmt;
 pub enum Topic {
     /// Which GPUs.
     Gpus,
+    /// Which vGPUs, and what comes with them.
+    Vgpus,
     /// Which NVSwitches.
     Nvswitches,
     /// Which NICs.
@@ -91,6 +95,8 @@ pub enum Topic {
 pub enum Because {
     /// Of GPUs and their companion functions.
     Gpus(GpuReason),
+    /// Of vGPUs.
+    Vgpu(VgpuReason),
     /// Of devices beside GPUs.
     Beside(BesideReason),
     /// Of the way in which functions are passed through.
@@ -141,6 +147,7 @@ impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Because::Gpus(why) => why.fmt(f),
+            Because::Vgpu(why) => why.fmt(f),
             Because::Beside(why) => why.fmt(f),
             Because::Passing(why) => why.fmt(f),
             Because::Isolation(why) => why.fmt(f),

@@ -9,6 +9,7 @@ use super::super::nic::NicError;
 use super::super::pages::PagesError;
 use super::super::partition::PartitionError;
 use super::super::setting::SettingError;
+use super::super::vgpu::VgpuError;
 use super::Step;
 use crate::blockdev::BlockError;
 use crate::command::CommandError;
@@ -79,6 +80,10 @@ pub enum StepError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Nic(#[source] NicError),
+    /// vGPUs could not be changed.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    Vgpu(#[source] VgpuError),
     /// The number of huge pages could not be set.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -218,6 +223,18 @@ impl From<NicError> for StepError {
                 error => error,
             },
             error => StepError::Nic(error),
+        }
+    }
+}
+
+impl From<VgpuError> for StepError {
+    fn from(error: VgpuError) -> StepError {
+        match error {
+            VgpuError::Write(error) => match error.into() {
+                StepError::Bind(error) => StepError::Vgpu(VgpuError::Write(error)),
+                error => error,
+            },
+            error => StepError::Vgpu(error),
         }
     }
 }

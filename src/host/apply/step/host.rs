@@ -11,6 +11,7 @@ use crate::apply::nic::NicStep;
 use crate::apply::pages::{self, PagesStep};
 use crate::apply::setting::{SettingError, SettingStep};
 use crate::apply::text::TextStep;
+use crate::apply::vgpu::VgpuStep;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
 use crate::identity::Proof;
@@ -28,6 +29,8 @@ pub enum HostStep {
     WipeDrive(WipeStep),
     /// Changes a network card with virtual functions.
     Nic(NicStep),
+    /// Changes vGPUs of a GPU.
+    Vgpu(VgpuStep),
     /// Changes the number of huge pages of a node.
     SetPages(PagesStep),
     /// Changes a libvirt network.
@@ -64,6 +67,7 @@ impl Noun for HostStep {
             HostStep::Array(step) => step.expects()?,
             HostStep::WipeDrive(step) => step.expects(hypervisor)?,
             HostStep::Nic(step) => step.expects(hypervisor)?,
+            HostStep::Vgpu(step) => step.expects(hypervisor)?,
             HostStep::SetPages(step) => pages::on_this_machine(|pages| pages.expect(step))?,
             HostStep::Network(step) => step.expects(hypervisor)?,
             HostStep::EditText(step) => step.expects()?,
@@ -83,6 +87,7 @@ impl Noun for HostStep {
             HostStep::Array(step) => step.perform()?,
             HostStep::WipeDrive(step) => step.perform(hypervisor, observer)?,
             HostStep::Nic(step) => step.perform(hypervisor)?,
+            HostStep::Vgpu(step) => step.perform(hypervisor, observer)?,
             HostStep::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
             HostStep::Network(step) => step.perform(hypervisor)?,
             HostStep::EditText(step) => step.perform()?,
@@ -97,6 +102,7 @@ impl Noun for HostStep {
             HostStep::Array(step) => step.undo()?,
             HostStep::WipeDrive(_) => {}
             HostStep::Nic(step) => step.undo(hypervisor)?,
+            HostStep::Vgpu(step) => step.undo(hypervisor)?,
             HostStep::SetPages(step) => pages::on_this_machine(|pages| pages.undo(step))?,
             HostStep::Network(step) => step.undo(hypervisor)?,
             HostStep::EditText(step) => step.undo()?,
@@ -107,11 +113,18 @@ impl Noun for HostStep {
     }
 
     fn gives_back(&self) -> bool {
-        matches!(self, HostStep::Nic(step) if step.gives_back())
+        match self {
+            HostStep::Nic(step) => step.gives_back(),
+            HostStep::Vgpu(step) => step.gives_back(),
+            _ => false,
+        }
     }
 
     fn ends_with_boot(&self) -> bool {
-        matches!(self, HostStep::SetPages(_) | HostStep::Set(_) | HostStep::Nic(_))
+        matches!(
+            self,
+            HostStep::SetPages(_) | HostStep::Set(_) | HostStep::Nic(_) | HostStep::Vgpu(_)
+        )
     }
 
     fn is_final(&self) -> bool {
@@ -146,6 +159,7 @@ impl fmt::Display for HostStep {
             HostStep::Array(step) => step.fmt(f),
             HostStep::WipeDrive(step) => step.fmt(f),
             HostStep::Nic(step) => step.fmt(f),
+            HostStep::Vgpu(step) => step.fmt(f),
             HostStep::SetPages(step) => step.fmt(f),
             HostStep::Network(step) => step.fmt(f),
             HostStep::EditText(step) => step.fmt(f),

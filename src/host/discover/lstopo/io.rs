@@ -105,6 +105,8 @@ pub fn read(
             mediated: 0,
             devctl: None,
             vfio: None,
+            vgpu: None,
+            mig: None,
         };
         // hwloc lists no function twice; in a forged record the first one counts.
         devices.entry(bdf).or_insert(device);

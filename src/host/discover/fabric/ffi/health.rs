@@ -24,6 +24,8 @@ type PagesPending = unsafe extern "C" fn(*mut c_void, *mut c_uint) -> c_int;
 type SramStatus = unsafe extern "C" fn(*mut c_void, *mut Sram) -> c_int;
 /// `nvmlDeviceGetFieldValues`: handle, count, fields.
 type FieldValues = unsafe extern "C" fn(*mut c_void, c_int, *mut Field) -> c_int;
+/// `nvmlDeviceGetMigMode`: handle, the mode now and after the next reset.
+type MigMode = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut c_uint) -> c_int;
 /// `nvmlDeviceGetNvLinkErrorCounter`: handle, link, counter, a number.
 type LinkErrors = unsafe extern "C" fn(*mut c_void, c_uint, c_uint, *mut c_ulonglong) -> c_int;
 
@@ -84,6 +86,7 @@ struct Calls<'l> {
     fields: Option<Symbol<'l, FieldValues>>,
     links: Option<Symbol<'l, OfLink>>,
     errors: Option<Symbol<'l, LinkErrors>>,
+    mig: Option<Symbol<'l, MigMode>>,
 }
 
 impl<'l> Calls<'l> {
@@ -99,6 +102,7 @@ impl<'l> Calls<'l> {
                 fields: find(library, "nvmlDeviceGetFieldValues").ok(),
                 links: find(library, "nvmlDeviceGetNvLinkState").ok(),
                 errors: find(library, "nvmlDeviceGetNvLinkErrorCounter").ok(),
+                mig: find(library, "nvmlDeviceGetMigMode").ok(),
             }
         }
     }
@@ -151,6 +155,7 @@ impl Gpu<'_> {
             uncorrected: self.uncorrected(),
             sram_exceeded: self.sram_exceeded(),
             links: self.links(),
+            mig: self.mig(),
             ..HealthReading::default()
         };
         reading.lost = self.failed == Some(LOST);
@@ -228,6 +233,15 @@ impl Gpu<'_> {
         // SAFETY: the handle is NVML's; the structure has the size and fields of its version.
         let code = unsafe { sram(self.handle, &raw mut status) };
         self.is_done(code).then_some(status.exceeded != 0)
+    }
+
+    /// Whether MIG is on, and whether it is after the next reset.
+    fn mig(&mut self) -> Option<(bool, bool)> {
+        let mode = self.calls.mig.as_ref()?;
+        let (mut now, mut pending) = (0, 0);
+        // SAFETY: the handle is NVML's; the numbers are written on success only.
+        let code = unsafe { mode(self.handle, &raw mut now, &raw mut pending) };
+        self.is_done(code).then_some((now != 0, pending != 0))
     }
 
     fn links(&mut self) -> Vec<LinkReading> {

@@ -361,6 +361,11 @@ options:
       - A number or addresses, each with keys, such as C(2,vlan=5) or C(0000:86:00.2,trust=on).
     type: list
     elements: str
+  vgpu:
+    description:
+      - "Give it vGPUs of this type: shares of a GPU."
+      - Such as C(H200X-18C) or C(H200X-18C,count=2,gpu=0).
+    type: str
   virt_type:
     description:
       - Domain type.
@@ -551,6 +556,7 @@ FIELDS = dict(
     user_data=dict(type=path),
     vcpus=dict(type='int'),
     vf=dict(type=texts),
+    vgpu=dict(type=text),
     virt_type=dict(type=choice, choices=['kvm', 'qemu']),
 )
 # Options of the task.
@@ -569,9 +575,10 @@ NO_DESCRIPTION = ('name', 'start', 'restart')
 DERIVED = ('vcpus', 'max_vcpus', 'memory', 'huge_pages', 'autostart')
 # An option that is given, and those of the guest that it takes the place of.
 INSTEAD = dict(
-    gpus=('gpu',),
-    gpu=('gpus', 'gpu_index', 'gpu_model'),
-    gpu_index=('gpu',),
+    gpus=('gpu', 'vgpu'),
+    gpu=('gpus', 'gpu_index', 'gpu_model', 'vgpu'),
+    gpu_index=('gpu', 'vgpu'),
+    vgpu=('gpus', 'gpu', 'gpu_index', 'gpu_model'),
     image=('disk', 'disk_dir'),
     disk=('image', 'image_pool', 'os_disk', 'os_size', 'disk_dir', 'pool'),
     disk_dir=('image', 'image_pool', 'os_disk', 'disk', 'pool'),

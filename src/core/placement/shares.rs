@@ -1,0 +1,348 @@
+//! vGPUs that the cards of a host have left, by type. Chooses none, and knows of no cores.
+//!
+//! What can be created now is what the driver lists, less what domains that are off have by their
+//! definition. The driver lists nothing about how many fit: that is computed from the frame buffers
+//! that the names of types tell.
+
+use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
+use crate::host_device::HostDevice;
+use crate::memsize::MemSize;
+use crate::occupancy::{GuestVgpu, Held, Occupancy};
+use crate::topology::{
+    PciDevice, Topology, Vgpu, VgpuInterface, frame_buffer, is_mig_backed, plain_name,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The whole of a card, of which each of its vGPUs takes a part.
+const WHOLE: u64 = 1_000_000_000;
+
+/// A vGPU's place on its card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VgpuPlace {
+    /// A virtual function that gets the type.
+    Vf(Bdf),
+    /// A parent on which a mediated device is made.
+    Parent(Bdf),
+}
+
+/// What a card offers of a type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct VgpuOffer {
+    /// The card.
+    #[serde(skip)]
+    pub card: Bdf,
+    /// The type: its number, or the name of its directory below `mdev_supported_types`.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Frame buffer of each; none: its name does not tell.
+    pub frame_buffer_kib: Option<MemSize>,
+    /// Whether a GPU instance of MIG is behind it.
+    pub mig_backed: bool,
+    /// How many a card has at most; none: not known.
+    pub max_instances: Option<u32>,
+    /// How many can be created now.
+    pub creatable: u32,
+    /// How many the card has.
+    pub in_use: u32,
+    /// Where they can be created, as many as fit.
+    #[serde(skip)]
+    pub places: Vec<VgpuPlace>,
+}
+
+/// A vGPU that exists, or that a domain has by its definition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ExistingVgpu {
+    /// The virtual function, or the parent of the mediated device.
+    pub function: Bdf,
+    /// UUID of the mediated device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Id of its type; none: it has none now, as after a restart of the host.
+    pub type_id: Option<String>,
+    /// Name of its type; none: not known.
+    pub name: Option<String>,
+    /// Domains that have it, running or not; empty: nobody knows who does.
+    pub domains: Vec<String>,
+}
+
+/// A card with its vGPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedCard {
+    /// Address.
+    pub bdf: Bdf,
+    /// Node.
+    pub node: Option<NodeId>,
+    /// By which interface.
+    pub interface: VgpuInterface,
+    /// Its frame buffer, by the largest type of its model; none: not known.
+    pub frame_buffer_kib: Option<MemSize>,
+    /// Its types.
+    pub offers: Vec<VgpuOffer>,
+    /// Its vGPUs.
+    pub existing: Vec<ExistingVgpu>,
+    /// Why it gets no more; none: nothing speaks against it.
+    pub closed: Option<String>,
+}
+
+/// Cards of which guests have shares, or could, with what is left.
+pub fn shared_cards(topology: &Topology, held: &Occupancy) -> Vec<SharedCard> {
+    let cards = topology.shared_gpus();
+    cards.map(|(card, interface)| Card { topology, held, card }.shared(interface)).collect()
+}
+
+/// The part of a card that one of so many takes.
+fn part(max_instances: Option<u32>) -> u64 {
+    max_instances.filter(|most| *most > 0).map_or(0, |most| WHOLE / u64::from(most))
+}
+
+struct Card<'t> {
+    topology: &'t Topology,
+    held: &'t Occupancy,
+    card: &'t PciDevice,
+}
+
+/// A type before what is left of it is known.
+struct Type {
+    id: String,
+    name: String,
+    frame_buffer: Option<MemSize>,
+    max_instances: Option<u32>,
+    places: Vec<VgpuPlace>,
+}
+
+impl Card<'_> {
+    fn shared(&self, interface: VgpuInterface) -> SharedCard {
+        let (types, existing) = match interface {
+            VgpuInterface::Vfio => self.vfio(),
+            VgpuInterface::Mdev => self.mdev(),
+            VgpuInterface::None | VgpuInterface::Unknown => Default::default(),
+        };
+        let closed = self.closed();
+        let offers = self.offers(types, &existing, closed.is_some());
+        let (bdf, node) = (self.card.bdf, self.card.node);
+        let frame_buffer_kib = self.frame_buffer();
+        SharedCard { bdf, node, interface, frame_buffer_kib, offers, existing, closed }
+    }
+
+    /// Why no guest gets a share of it.
+    fn closed(&self) -> Option<String> {
+        let bdf = self.card.bdf;
+        if let Some(held) = self.held.domains.iter().find(|held| held.devices.contains(&bdf)) {
+            return Some(format!("{bdf} {}, as a whole", held.holds(bdf)));
+        }
+        if let Some(excluded) = self.held.excluded.iter().find(|excluded| excluded.bdf == bdf) {
+            let why = format!("{bdf} is excluded: {}", excluded.reason);
+            return Some(why.trim_end_matches([':', ' ']).to_owned());
+        }
+        let health = self.card.health.as_ref().filter(|health| health.is_over());
+        health.map(|health| format!("{bdf} is unhealthy: {}", health.why()))
+    }
+
+    /// Domains that fulfil a condition, each once.
+    fn domains(&self, has: impl Fn(&Held) -> bool) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for held in self.held.domains.iter().filter(|held| has(held)) {
+            if !names.contains(&held.domain) {
+                names.push(held.domain.clone());
+            }
+        }
+        names
+    }
+
+    /// A vGPU that is recorded for a domain.
+    fn recorded(&self, is_it: impl Fn(&GuestVgpu) -> bool) -> Option<&GuestVgpu> {
+        self.held.domains.iter().flat_map(|held| &held.vgpus).find(|one| is_it(one))
+    }
+
+    /// Adds mediated devices of domains that do not exist now, as after a restart of the host.
+    fn add_recorded(&self, types: &[Type], existing: &mut Vec<ExistingVgpu>) {
+        for held in &self.held.domains {
+            for vgpu in held.vgpus.iter().filter(|one| one.card == self.card.bdf && one.is_mdev()) {
+                let is_it = |one: &ExistingVgpu| one.uuid.is_some() && one.uuid == vgpu.uuid;
+                let is_offered = types.iter().any(|of| of.id == vgpu.type_id);
+                if is_offered && !existing.iter().any(is_it) {
+                    existing.push(ExistingVgpu {
+                        function: vgpu.function,
+                        uuid: vgpu.uuid.clone(),
+                        type_id: Some(vgpu.type_id.clone()),
+                        name: Some(vgpu.name.clone()),
+                        domains: vec![held.domain.clone()],
+                    });
+                }
+            }
+        }
+    }
+
+    /// Types and vGPUs of virtual functions on the vendor's VFIO driver.
+    fn vfio(&self) -> (Vec<Type>, Vec<ExistingVgpu>) {
+        let mut existing = Vec::new();
+        let mut places: BTreeMap<u32, Vec<VgpuPlace>> = BTreeMap::new();
+        for vf in self.topology.vfs_of(self.card.bdf) {
+            let Some(Vgpu::Vfio { current, creatable }) = &vf.vgpu else { continue };
+            let domains = self.domains(|held| held.devices.contains(&vf.bdf));
+            if *current == 0 && domains.is_empty() {
+                for number in creatable {
+                    places.entry(*number).or_default().push(VgpuPlace::Vf(vf.bdf));
+                }
+                continue;
+            }
+            let recorded = self.recorded(|one| one.function == vf.bdf);
+            let number = vf.vgpu_type().map(|number| number.to_string());
+            let name = vf.vgpu_type().and_then(|of| self.topology.vgpu_type_name(self.card, of));
+            existing.push(ExistingVgpu {
+                function: vf.bdf,
+                uuid: None,
+                type_id: number.or_else(|| Some(recorded?.type_id.clone())),
+                name: name.map(str::to_owned).or_else(|| Some(recorded?.name.clone())),
+                domains,
+            });
+        }
+        let all = match &self.card.vgpu {
+            Some(Vgpu::Card { types }) => types.as_slice(),
+            _ => &[],
+        };
+        let whole = self.frame_buffer();
+        let to_type = |of: &crate::topology::VfioType| {
+            let own = frame_buffer(&of.name);
+            Type {
+                id: of.id.to_string(),
+                name: of.name.clone(),
+                frame_buffer: own,
+                max_instances: whole
+                    .zip(own)
+                    .and_then(|(whole, own)| fitting(whole, own, &of.name)),
+                places: places.remove(&of.id).unwrap_or_default(),
+            }
+        };
+        (all.iter().map(to_type).collect(), existing)
+    }
+
+    /// The frame buffer of the largest type of a card of this model: the whole card's.
+    fn frame_buffer(&self) -> Option<MemSize> {
+        let ids = |device: &PciDevice| (device.vendor, device.device);
+        let alike = self.topology.devices().iter().filter(|other| ids(other) == ids(self.card));
+        let names = alike.filter_map(|card| match &card.vgpu {
+            Some(Vgpu::Card { types }) => Some(types),
+            _ => None,
+        });
+        names.flatten().filter_map(|of| frame_buffer(&of.name)).max()
+    }
+
+    /// Types and devices of parents of mediated devices.
+    fn mdev(&self) -> (Vec<Type>, Vec<ExistingVgpu>) {
+        let (mut types, mut existing): (Vec<Type>, Vec<ExistingVgpu>) = Default::default();
+        let functions = std::iter::once(self.card).chain(self.topology.vfs_of(self.card.bdf));
+        for parent in functions {
+            let Some(Vgpu::Mdev { types: offered, devices }) = &parent.vgpu else { continue };
+            for of in offered {
+                let place =
+                    std::iter::repeat_n(VgpuPlace::Parent(parent.bdf), of.available as usize);
+                match types.iter_mut().find(|known| known.id == of.id) {
+                    Some(known) => known.places.extend(place),
+                    None => types.push(Type {
+                        id: of.id.clone(),
+                        name: of.name.clone(),
+                        frame_buffer: of.frame_buffer_kib,
+                        max_instances: of.max_instances,
+                        places: place.collect(),
+                    }),
+                }
+            }
+            for mdev in devices {
+                let uuid = HostDevice::Mediated(mdev.uuid.to_lowercase());
+                let of = offered.iter().find(|of| Some(&of.id) == mdev.type_id.as_ref());
+                existing.push(ExistingVgpu {
+                    function: parent.bdf,
+                    uuid: Some(mdev.uuid.clone()),
+                    type_id: mdev.type_id.clone(),
+                    name: of.map(|of| of.name.clone()),
+                    domains: self.domains(|held| held.host_devices.contains(&uuid)),
+                });
+            }
+        }
+        let made = existing.len();
+        self.add_recorded(&types, &mut existing);
+        // A parent has no room for those that are to be made again.
+        for one in &existing[made..] {
+            let of = types.iter_mut().find(|of| Some(&of.id) == one.type_id.as_ref());
+            let place = VgpuPlace::Parent(one.function);
+            if let Some(places) = of.map(|of| &mut of.places)
+                && let Some(at) = places.iter().position(|known| *known == place)
+            {
+                places.remove(at);
+            }
+        }
+        (types, existing)
+    }
+
+    /// Whether a card that has no vGPU now will have some of another frame buffer, as recorded for
+    /// domains: then only these fit, unless an admin has turned on the mixed mode, which does not
+    /// outlive a restart either.
+    fn is_other_size(&self, size: Option<MemSize>, existing: &[ExistingVgpu]) -> bool {
+        let is_set = |vf: &PciDevice| vf.vgpu_type().is_some();
+        if self.topology.vfs_of(self.card.bdf).any(is_set) {
+            // The driver's list says what it permits.
+            return false;
+        }
+        let sizes = existing.iter().filter(|one| one.uuid.is_none());
+        let mut sizes = sizes.filter_map(|one| frame_buffer(one.name.as_deref()?));
+        size.is_some_and(|size| sizes.any(|other| other != size))
+    }
+
+    /// What is left of each type beside the vGPUs that exist.
+    fn offers(&self, types: Vec<Type>, existing: &[ExistingVgpu], closed: bool) -> Vec<VgpuOffer> {
+        let most = |id: &Option<String>| {
+            let of = types.iter().find(|of| Some(&of.id) == id.as_ref())?;
+            of.max_instances
+        };
+        let used: u64 = existing.iter().map(|one| part(most(&one.type_id))).sum();
+        let left = WHOLE.saturating_sub(used);
+        let offer = |of: Type| {
+            let in_use = existing.iter().filter(|one| one.type_id.as_ref() == Some(&of.id)).count();
+            let fit = of.max_instances.map_or(usize::MAX, |most| {
+                usize::try_from(left.saturating_mul(u64::from(most)) / WHOLE).unwrap_or(usize::MAX)
+            });
+            let mut places = of.places;
+            let is_shut = closed || self.is_other_size(of.frame_buffer, existing);
+            places.truncate(if is_shut { 0 } else { fit });
+            VgpuOffer {
+                card: self.card.bdf,
+                mig_backed: is_mig_backed(&of.name),
+                id: of.id,
+                name: of.name,
+                frame_buffer_kib: of.frame_buffer,
+                max_instances: of.max_instances,
+                creatable: u32::try_from(places.len()).unwrap_or(u32::MAX),
+                in_use: u32::try_from(in_use).unwrap_or(u32::MAX),
+                places,
+            }
+        };
+        types.into_iter().map(offer).collect()
+    }
+}
+
+/// How many of a frame buffer a card has: the nearest number, since names round (eight of
+/// `H200X-18C` make up 141 GB). None: of those that MIG backs several may share an instance.
+fn fitting(whole: MemSize, own: MemSize, name: &str) -> Option<u32> {
+    if is_mig_backed(name) || own.kib() == 0 {
+        return None;
+    }
+    let nearest = (whole.kib() + own.kib() / 2) / own.kib();
+    u32::try_from(nearest.max(1)).ok()
+}
+
+impl VgpuOffer {
+    /// Whether a request means this type: by its name, the last word of it, or its id; whatever the
+    /// case, with or without the vendor's name in front.
+    pub fn is_named(&self, wanted: &str) -> bool {
+        let wanted = plain_name(wanted);
+        let last = self.name.rsplit(' ').next().unwrap_or_default();
+        let words = [self.name.as_str(), last, self.id.as_str()];
+        words.iter().any(|word| word.eq_ignore_ascii_case(wanted))
+    }
+}

@@ -1,0 +1,347 @@
+//! The place of a guest with vGPUs: the cards first, then cores and memory on their node, by the
+//! part of a card that it has.
+
+use super::budget::reserve;
+use super::explain::list;
+use super::reason::{Because, Reason, Topic, VgpuReason};
+use super::result::Placement;
+use super::shares::{SharedCard, VgpuOffer, VgpuPlace, shared_cards};
+use super::types::PlanError;
+use crate::bdf::Bdf;
+use crate::cpuset::NodeId;
+use crate::memsize::MemSize;
+use crate::occupancy::{GuestVgpu, Occupancy};
+use crate::request::{GpuWish, PinPolicy, Request, VgpuCardName, VgpuWish};
+use crate::topology::{DeviceKind, PciDevice, Topology, VgpuInterface};
+use std::cmp::Reverse;
+
+/// Cards of one node with the vGPUs that a guest gets.
+struct Choice {
+    node: Option<NodeId>,
+    vgpus: Vec<GuestVgpu>,
+    /// Parts of a card that they are, in thousandths.
+    part: u64,
+    /// How many more of the type the chosen cards could have.
+    left: usize,
+    /// Whether none of the cards had a vGPU before.
+    opens_card: bool,
+}
+
+/// Finds the place of a guest with vGPUs; `whole` finds that of one without.
+pub(super) fn plan(
+    topology: &Topology,
+    held: &Occupancy,
+    (request, wish): (&Request, &VgpuWish),
+    whole: impl Fn(&Occupancy, &Request) -> Result<Placement, PlanError>,
+) -> Result<Placement, PlanError> {
+    refuse(request)?;
+    let cards = shared_cards(topology, held);
+    let mut refused = None;
+    for choice in choices(topology, &cards, wish)? {
+        match place(topology, held, request, &choice, &whole) {
+            Ok(placement) => return Ok(placement),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| short(topology, &cards, wish)))
+}
+
+/// Says of a guest with several GPUs that MIG leaves no NVLink between them.
+pub(super) fn with_mig(mut placement: Placement, topology: &Topology) -> Placement {
+    let gpus = topology.among(&placement.devices, DeviceKind::Gpu, false);
+    let is_on = |gpu: &&&PciDevice| gpu.mig.is_some_and(|mig| mig.enabled);
+    let with_mig: Vec<Bdf> = gpus.iter().filter(is_on).map(|gpu| gpu.bdf).collect();
+    if gpus.len() > 1 && !with_mig.is_empty() {
+        let because = Because::Vgpu(VgpuReason::Mig { gpus: with_mig });
+        placement.reasons.push(Reason { choice: Topic::Gpus, because, compromise: true });
+    }
+    placement
+}
+
+/// Refuses what a guest with vGPUs cannot have beside them.
+fn refuse(request: &Request) -> Result<(), PlanError> {
+    let impossible = |what: &str, hint: &str| {
+        Err(PlanError::Impossible { what: what.into(), hint: hint.into() })
+    };
+    if request.gpus != GpuWish::Count(0) {
+        let what = "a guest has whole GPUs or vGPUs, not both";
+        return impossible(what, "leave --gpus and --gpu out, or --vgpu");
+    }
+    if request.p2p_clique {
+        let what = "--p2p-clique is of whole GPUs: a vGPU has no peer-to-peer over PCIe";
+        return impossible(what, "leave --p2p-clique out");
+    }
+    Ok(())
+}
+
+/// Finds a guest's place with these vGPUs: on their node, elsewhere only if that is allowed.
+fn place(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+    choice: &Choice,
+    whole: &impl Fn(&Occupancy, &Request) -> Result<Placement, PlanError>,
+) -> Result<Placement, PlanError> {
+    let sized = sized(topology, request, choice);
+    let is_vf = |vgpu: &&GuestVgpu| !vgpu.is_mdev();
+    let given = choice.vgpus.iter().filter(is_vf).map(|vgpu| vgpu.function).collect();
+    let anywhere = Occupancy { given, ..held.clone() };
+    let on_node = choice.node.filter(|_| topology.nodes().len() > 1);
+    let near = on_node.map(|node| {
+        let own = topology.node(node).map(|node| node.pcpus.clone()).unwrap_or_default();
+        let others = topology.pcpus().minus(&own);
+        Occupancy { closed: held.closed.or(&others), ..anywhere.clone() }
+    });
+    let mut is_remote = false;
+    let found = match &near {
+        None => whole(&anywhere, &sized),
+        Some(near) => whole(near, &sized).or_else(|error| {
+            if !request.allow.remote {
+                return Err(error);
+            }
+            is_remote = true;
+            whole(&anywhere, &sized)
+        }),
+    };
+    let mut placement = found?;
+    let mut reasons = vec![Reason {
+        choice: Topic::Vgpus,
+        because: Because::Vgpu(VgpuReason::Chosen {
+            vgpus: choice.vgpus.clone(),
+            left: choice.left,
+            opens_card: choice.opens_card,
+        }),
+        compromise: false,
+    }];
+    if is_remote {
+        let because = Because::Vgpu(VgpuReason::Remote { node: on_node });
+        reasons.push(Reason { choice: Topic::Vgpus, because, compromise: true });
+    }
+    if request.vcpus.is_none() || request.memory_kib.is_none() {
+        let because = Because::Vgpu(VgpuReason::Share { thousandths: choice.part });
+        reasons.push(Reason { choice: Topic::Vgpus, because, compromise: false });
+    }
+    placement.reasons.splice(0..0, reasons);
+    placement.vgpus.clone_from(&choice.vgpus);
+    Ok(placement)
+}
+
+/// The request with cores and memory by the part of a card.
+fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
+    let node = choice.node.or_else(|| topology.nodes().first().map(|node| node.os_index));
+    let cards = topology.gpus().filter(|gpu| gpu.node == node || choice.node.is_none());
+    let cards = u64::try_from(cards.count().max(1)).unwrap_or(1);
+    let vcpus = request.vcpus.or_else(|| {
+        let cores: Vec<_> = topology.cores_of(node?).collect();
+        let kept = (request.reserve.cores as usize).min(cores.len());
+        let threads = cores.iter().map(|core| core.pcpus.len()).min().unwrap_or(1);
+        let own = (cores.len() - kept) as u64 * choice.part / (1000 * cards);
+        // One core is the emulator's where there are enough.
+        let own = if own > 2 { own - 1 } else { own.max(1) };
+        let floats = request.pins == PinPolicy::None && request.threads.is_none();
+        let threads = if floats { 1 } else { threads.max(1) };
+        u32::try_from(own).ok()?.checked_mul(u32::try_from(threads).ok()?)
+    });
+    let memory_kib = request.memory_kib.or_else(|| {
+        let node = topology.node(super::memory_node(topology, node?)?)?;
+        let kept = request.reserve.memory_kib.unwrap_or_else(|| reserve(node));
+        let all = node.memory_kib.saturating_sub(kept).share(choice.part, 1000 * cards);
+        let unit = MemSize::from_gib(1);
+        Some(if all > unit {
+            all.round_down(unit)
+        } else {
+            all.round_down(MemSize::from_kib(2048))
+        })
+    });
+    Request { vgpu: None, vcpus, memory_kib, ..request.clone() }
+}
+
+/// The cards that have the type, with what they offer of it; an error if the host has none.
+fn offers<'c>(
+    topology: &Topology,
+    cards: &'c [SharedCard],
+    wish: &VgpuWish,
+) -> Result<Vec<(&'c SharedCard, &'c VgpuOffer)>, PlanError> {
+    let named = match wish.gpu {
+        None => None,
+        Some(VgpuCardName::At(bdf)) => Some(bdf),
+        Some(VgpuCardName::Index(index)) => {
+            let gpu = topology.gpus().nth(index as usize).map(|gpu| gpu.bdf);
+            let what = || format!("this host has no GPU {index}");
+            let hint = || "`gpuvm vgpu list` shows the GPUs by index".to_owned();
+            Some(gpu.ok_or_else(|| PlanError::Impossible { what: what(), hint: hint() })?)
+        }
+    };
+    let is_named = |card: &&SharedCard| named.is_none_or(|bdf| card.bdf == bdf);
+    let found = cards.iter().filter(is_named);
+    let found = found.flat_map(|card| card.offers.iter().map(move |offer| (card, offer)));
+    let found: Vec<_> = found.filter(|(_, offer)| offer.is_named(&wish.type_name)).collect();
+    if found.is_empty() {
+        return Err(without(topology, cards, wish, named));
+    }
+    Ok(found)
+}
+
+/// The error of a type that no card has.
+fn without(
+    topology: &Topology,
+    cards: &[SharedCard],
+    wish: &VgpuWish,
+    named: Option<Bdf>,
+) -> PlanError {
+    let wanted = &wish.type_name;
+    if let Some(bdf) = named.filter(|bdf| cards.iter().all(|card| card.bdf != *bdf)) {
+        let what = format!("{bdf} has no vGPUs: its driver does not share it among guests");
+        let hint = "`gpuvm vgpu list` shows the GPUs that have; --gpu takes the whole GPU".into();
+        return PlanError::Impossible { what, hint };
+    }
+    let here = || cards.iter().filter(|card| named.is_none_or(|bdf| card.bdf == bdf));
+    if let Some(card) = here().find(|card| card.interface == VgpuInterface::Unknown) {
+        let what =
+            format!("no vGPU type `{wanted}` is known: {} has no virtual functions", card.bdf);
+        let hint = format!("`gpuvm vgpu vfs {} --on` enables them", card.bdf);
+        return PlanError::Impossible { what, hint };
+    }
+    if cards.is_empty() {
+        let what = topology.without("GPU that its driver shares among guests");
+        let hint =
+            "`gpuvm gpu list` shows the GPUs; vGPUs need NVIDIA's licensed host driver".into();
+        return PlanError::Impossible { what, hint };
+    }
+    let listed = here().map(|card| {
+        let names = card.offers.iter().filter(|offer| offer.creatable > 0);
+        let names: Vec<String> = names.map(|offer| offer.name.clone()).collect();
+        let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+        format!("\n  {}: {names}", card.bdf)
+    });
+    let lines: String = listed.collect();
+    let what = format!("no GPU can have a vGPU of type `{wanted}` now; types by GPU:{lines}");
+    let sizes = here().filter(|card| !card.existing.is_empty());
+    let hint = match sizes.map(|card| card.bdf).next() {
+        Some(bdf) => format!(
+            "a GPU has vGPUs of one frame buffer size unless it is in mixed mode: `nvidia-smi vgpu \
+             -shm 1 -i {bdf}`, before its first vGPU"
+        ),
+        None => "`gpuvm vgpu list` shows the types".into(),
+    };
+    PlanError::Impossible { what, hint }
+}
+
+/// The ways to give a guest its vGPUs, the best first: on as few cards as possible, on a card that
+/// has vGPUs already, where the fewest are left.
+fn choices(
+    topology: &Topology,
+    cards: &[SharedCard],
+    wish: &VgpuWish,
+) -> Result<Vec<Choice>, PlanError> {
+    let all = offers(topology, cards, wish)?;
+    let mode = |card: &SharedCard| topology.device(card.bdf).and_then(|device| device.mig);
+    let is_fit = |(card, offer): &&(&SharedCard, &VgpuOffer)| {
+        mode(card).is_none_or(|mig| mig.enabled == offer.mig_backed)
+    };
+    let offers: Vec<(&SharedCard, &VgpuOffer)> = all.iter().filter(is_fit).copied().collect();
+    if let (true, Some((card, offer))) = (offers.is_empty(), all.first()) {
+        return Err(mig_mode(card.bdf, offer));
+    }
+    let mut nodes: Vec<Option<NodeId>> = offers.iter().map(|(card, _)| card.node).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let count = wish.count as usize;
+    let mut found: Vec<Choice> = offers.iter().filter_map(|one| chosen(&[*one], count)).collect();
+    for node in nodes {
+        let on_node = offers.iter().filter(|(card, _)| card.node == node);
+        let mut on_node: Vec<(&SharedCard, &VgpuOffer)> = on_node.copied().collect();
+        on_node.sort_by_key(|(card, offer)| (Reverse(offer.places.len()), card.bdf));
+        if found.iter().all(|choice| choice.node != node) {
+            found.extend(chosen(&on_node, count));
+        }
+    }
+    found.sort_by_key(|choice| {
+        (choice.opens_card, choice.left, choice.vgpus.first().map(|vgpu| vgpu.function))
+    });
+    Ok(found)
+}
+
+/// The error of a type that does not go with a card's MIG mode.
+fn mig_mode(bdf: Bdf, offer: &VgpuOffer) -> PlanError {
+    let (is, needs, mode) = if offer.mig_backed {
+        ("off", "is backed by MIG", 1)
+    } else {
+        ("on", "is not backed by MIG", 0)
+    };
+    PlanError::Impossible {
+        what: format!("MIG of {bdf} is {is}, and vGPU type `{}` {needs}", offer.name),
+        hint: format!(
+            "choose another type, or `nvidia-smi -i {bdf} -mig {mode}` while no guest has the GPU"
+        ),
+    }
+}
+
+/// Takes this many of a type from cards, in their order; none: they have fewer.
+fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> {
+    let (first, _) = offers.first()?;
+    let mut choice =
+        Choice { node: first.node, vgpus: Vec::new(), part: 0, left: 0, opens_card: false };
+    for (card, offer) in offers {
+        let wanted = count - choice.vgpus.len();
+        if wanted == 0 {
+            break;
+        }
+        let taken = offer.places.iter().take(wanted);
+        choice.vgpus.extend(taken.map(|place| GuestVgpu {
+            card: card.bdf,
+            function: match place {
+                VgpuPlace::Vf(bdf) | VgpuPlace::Parent(bdf) => *bdf,
+            },
+            type_id: offer.id.clone(),
+            name: offer.name.clone(),
+            uuid: None,
+        }));
+        let number = wanted.min(offer.places.len());
+        choice.part += part(card, offer) * number as u64;
+        choice.left += offer.places.len() - number;
+        choice.opens_card |= card.existing.is_empty();
+    }
+    (choice.vgpus.len() == count).then_some(choice)
+}
+
+/// The part of a card that a vGPU is, in thousandths: by its number on a card, or by frame buffers;
+/// else by the places that the card has.
+fn part(card: &SharedCard, offer: &VgpuOffer) -> u64 {
+    if let Some(most) = offer.max_instances.filter(|most| *most > 0) {
+        return 1000 / u64::from(most);
+    }
+    let largest = card.offers.iter().filter_map(|other| other.frame_buffer_kib).max();
+    let of_card = card.frame_buffer_kib.or(largest);
+    match of_card.zip(offer.frame_buffer_kib) {
+        Some((whole, own)) if whole.kib() > 0 => (own.kib() * 1000 / whole.kib()).max(1),
+        _ => 1000 / u64::try_from(offer.places.len() + offer.in_use as usize).unwrap_or(1).max(1),
+    }
+}
+
+/// The error that no node has as many as requested.
+fn short(topology: &Topology, cards: &[SharedCard], wish: &VgpuWish) -> PlanError {
+    let Ok(offers) = offers(topology, cards, wish) else {
+        return without(topology, cards, wish, None);
+    };
+    let most = offers.iter().map(|(_, offer)| offer.places.len()).max().unwrap_or(0);
+    let lines = offers.iter().map(|(card, offer)| match &card.closed {
+        Some(why) => why.clone(),
+        None => format!("{}: {} creatable, {} in use", card.bdf, offer.creatable, offer.in_use),
+    });
+    let what = format!(
+        "requested {} of vGPU type `{}`, {most} available",
+        crate::words::count(wish.count, "vGPU"),
+        wish.type_name
+    );
+    let holders = offers.iter().flat_map(|(card, _)| &card.existing);
+    let mut names: Vec<String> =
+        holders.flat_map(|one| one.domains.iter().map(|name| format!("domain `{name}`"))).collect();
+    names.sort_unstable();
+    names.dedup();
+    let hint = match &names[..] {
+        [] => "`gpuvm vgpu list` shows who has which".to_owned(),
+        names => format!("{} have vGPUs there; `gpuvm vgpu list` shows them", list(names.iter())),
+    };
+    PlanError::Taken { what, holders: lines.collect(), hint }
+}

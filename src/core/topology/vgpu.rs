@@ -1,0 +1,153 @@
+//! What the vendor's driver of a GPU offers of vGPUs, as data, and what the names of types tell.
+
+use crate::memsize::MemSize;
+use serde::{Deserialize, Serialize};
+
+/// What a function offers of vGPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "interface", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Vgpu {
+    /// Mediated devices: `mdev_supported_types` at a card, or at each of its virtual functions.
+    Mdev {
+        /// Types, by id.
+        types: Vec<MdevType>,
+        /// Mediated devices that exist.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        devices: Vec<Mdev>,
+    },
+    /// A virtual function on the vendor's own VFIO driver: `nvidia/current_vgpu_type`.
+    Vfio {
+        /// Number of the type that is set; 0: none.
+        current: u32,
+        /// Numbers of the types that can be set now.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        creatable: Vec<u32>,
+    },
+    /// A card with such virtual functions.
+    Card {
+        /// Types that any of them offers, by number.
+        types: Vec<VfioType>,
+    },
+}
+
+/// A type of mediated devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MdevType {
+    /// Name of its directory (`nvidia-468`).
+    pub id: String,
+    /// Its name, without the vendor's in front (`A100-4C`).
+    pub name: String,
+    /// How many can be created now.
+    pub available: u32,
+    /// Frame buffer of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame_buffer_kib: Option<MemSize>,
+    /// How many a card can have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_instances: Option<u32>,
+}
+
+/// A mediated device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Mdev {
+    /// Its UUID.
+    pub uuid: String,
+    /// Id of its type; none: not readable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub type_id: Option<String>,
+}
+
+/// A type of virtual functions on the vendor's VFIO driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct VfioType {
+    /// Its number.
+    pub id: u32,
+    /// Its name, without the vendor's in front (`H200X-141C`).
+    pub name: String,
+}
+
+/// A GPU's MIG mode, as NVML reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Mig {
+    /// Whether it is on.
+    pub enabled: bool,
+    /// Whether it is on after the next reset of the GPU.
+    pub pending: bool,
+}
+
+impl Mig {
+    /// The mode, in words.
+    pub fn words(self) -> &'static str {
+        match (self.enabled, self.pending) {
+            (true, true) => "on",
+            (true, false) => "on, off after a reset",
+            (false, true) => "off, on after a reset",
+            (false, false) => "off",
+        }
+    }
+}
+
+/// Returns a type's name without the vendor's in front: `NVIDIA H200X-18C`, `GRID A100-4C`.
+pub fn plain_name(name: &str) -> &str {
+    let name = name.trim();
+    ["NVIDIA ", "GRID "].iter().fold(name, |name, prefix| name.strip_prefix(prefix).unwrap_or(name))
+}
+
+/// Returns the frame buffer that a type's name tells: the number before the letter of its series,
+/// in GiB; 0 is half a GiB (`M60-0B`). None: the name has another form.
+pub fn frame_buffer(name: &str) -> Option<MemSize> {
+    let last = name.rsplit('-').next().filter(|last| *last != name)?;
+    let digits = last.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, series) = last.split_at(digits);
+    let is_series = series.starts_with(['A', 'B', 'C', 'Q', 'G']);
+    match number.parse::<u64>().ok().filter(|_| is_series)? {
+        0 => Some(MemSize::from_kib(512 << 10)),
+        gib @ 1..=4096 => Some(MemSize::from_gib(gib)),
+        _ => None,
+    }
+}
+
+/// Whether a type is backed by a GPU instance of MIG: its name has the number of slices before the
+/// frame buffer (`A100-1-5C`, `DC-1-2Q`).
+pub fn is_mig_backed(name: &str) -> bool {
+    let mut words = name.rsplit('-');
+    let has_slices = words.nth(1).is_some_and(|slices| slices.parse::<u8>().is_ok());
+    has_slices && frame_buffer(name).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_frame_buffer_is_in_the_name() {
+        for (name, gib, is_mig) in [
+            ("H200X-141C", Some(141), false),
+            ("A100-4C", Some(4), false),
+            ("A100-1-5C", Some(5), true),
+            ("H100-1-10CME", Some(10), true),
+            ("RTX Pro 6000 Blackwell DC-1-2Q", Some(2), true),
+            ("T4-1B4", Some(1), false),
+            ("mtty-1", None, false),
+            ("18C", None, false),
+            ("", None, false),
+            ("X-99999C", None, false),
+        ] {
+            assert_eq!(frame_buffer(name), gib.map(MemSize::from_gib), "{name}");
+            assert_eq!(is_mig_backed(name), is_mig, "{name}");
+        }
+        assert_eq!(frame_buffer("M60-0B"), Some(MemSize::from_kib(512 << 10)));
+        for name in ["NVIDIA H200X-18C", "H200X-18C", " GRID H200X-18C "] {
+            assert_eq!(plain_name(name), "H200X-18C");
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! vGPUs: trees of every generation, rebuilt from what is documented of each, and what gpuvm says of
+//! them. No machine of the tests has such a card.
+
+use crate::support::tree::Small;
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// A card below a root port of its own, with this many virtual functions from `first` on.
+struct Card<'h> {
+    host: &'h Small,
+    bus: &'static str,
+    /// Class and ids of the card, and ids of its virtual functions.
+    ids: (&'static str, &'static str),
+    driver: &'static str,
+    total: u32,
+}
+
+impl Card<'_> {
+    fn place(&self, slot: &str) -> String {
+        format!("{}/0000:{}:{slot}", self.port(), self.bus)
+    }
+
+    /// The place of its root port, on the bus before its own.
+    fn port(&self) -> String {
+        let root = u8::from_str_radix(self.bus, 16).unwrap() - 1;
+        format!("pci0000:{root:02x}/0000:{root:02x}:01.0")
+    }
+
+    fn dir(&self, slot: &str) -> String {
+        format!("sys/devices/{}", self.place(slot))
+    }
+
+    /// Adds it with its virtual functions; `driver`: of these.
+    fn add(&self, vfs: &[String], driver: Option<&str>) -> &Self {
+        let Card { host, bus, ids: (ids, vf_ids), total, .. } = self;
+        let group = u32::from_str_radix(bus, 16).unwrap() * 100;
+        host.function(&self.port(), "0604 8086:347a", group, &[]);
+        let (total, enabled) = (total.to_string(), vfs.len().to_string());
+        let files = [("sriov_totalvfs", &*total), ("sriov_numvfs", &*enabled)];
+        host.function(&self.place("00.0"), ids, group + 1, &files);
+        self.bind("00.0", self.driver);
+        for (number, slot) in (2..).zip(vfs) {
+            host.function(&self.place(slot), vf_ids, group + number, &[]);
+            symlink("../0000:".to_owned() + bus + ":00.0", self.at(slot).join("physfn")).unwrap();
+            let name = format!("virtfn{}", number - 2);
+            symlink(format!("../0000:{bus}:{slot}"), self.at("00.0").join(name)).unwrap();
+            driver.iter().for_each(|driver| self.bind(slot, driver));
+        }
+        self
+    }
+
+    fn at(&self, slot: &str) -> std::path::PathBuf {
+        self.host.path().join(self.dir(slot))
+    }
+
+    fn bind(&self, slot: &str, driver: &str) {
+        let drivers = self.host.path().join("sys/bus/pci/drivers").join(driver);
+        fs::create_dir_all(&drivers).unwrap();
+        symlink(
+            Path::new("../../../../bus/pci/drivers").join(driver),
+            self.at(slot).join("driver"),
+        )
+        .unwrap();
+    }
+
+    /// Gives a function the files of NVIDIA's VFIO driver.
+    fn vfio(&self, slot: &str, current: u32, creatable: &str) {
+        let dir = self.dir(slot);
+        self.host.write(&format!("{dir}/nvidia/current_vgpu_type"), &current.to_string());
+        self.host.write(&format!("{dir}/nvidia/creatable_vgpu_types"), creatable);
+    }
+
+    /// Gives a function a type of mediated devices.
+    fn mdev(&self, slot: &str, id: &str, name: &str, available: u32) {
+        let dir = format!("{}/mdev_supported_types/{id}", self.dir(slot));
+        self.host.write(&format!("{dir}/name"), name);
+        self.host.write(&format!("{dir}/available_instances"), &available.to_string());
+        self.host.write(&format!("{dir}/device_api"), "vfio-pci");
+        let text = "num_heads=1, frl_config=60, framebuffer=4096M, max_resolution=4096x2160, \
+                    max_instance=10";
+        self.host.write(&format!("{dir}/description"), text);
+    }
+}
+
+/// Slots of virtual functions, eight to a device, from 00.4 on as NVIDIA's cards have them.
+fn slots(number: usize) -> Vec<String> {
+    (4..4 + number).map(|at| format!("{:02x}.{}", at / 8, at % 8)).collect()
+}
+
+/// The types of an H200 with no vGPU.
+const H200: &str = "ID    : vGPU Name\n1428  : NVIDIA H200X-141C\n1430  : NVIDIA H200X-70C\n\
+                    1437  : NVIDIA H200X-18C";
+/// What is left beside one of 18C.
+const ONLY_18C: &str = "ID    : vGPU Name\n1437  : NVIDIA H200X-18C";
+
+/// Two H200s on one node with VFs on NVIDIA's VFIO driver; the first has `set` vGPUs of 18C.
+fn h200(set: usize) -> Small {
+    let host = Small::new(1, 16);
+    for (bus, set) in [("3b", set), ("5e", 0)] {
+        let ids = ("0302 10de:2335", "0302 10de:2335");
+        let card = Card { host: &host, bus, ids, driver: "nvidia", total: 16 };
+        let vfs = slots(16);
+        card.add(&vfs, Some("nvidia"));
+        for (at, slot) in vfs.iter().enumerate() {
+            let (current, types) = match () {
+                () if at < set => (1437, "ID    : vGPU Name"),
+                () if set >= 8 => (0, "ID    : vGPU Name"),
+                () if set > 0 => (0, ONLY_18C),
+                () => (0, H200),
+            };
+            card.vfio(slot, current, types);
+        }
+    }
+    host
+}
+
+/// The row of a card in `vgpu list`.
+fn card(host: &Small, bdf: &str) -> Value {
+    let rows = host.json(&["vgpu", "list"]);
+    let row = rows.as_array().unwrap().iter().find(|row| row["bdf"] == bdf);
+    row.unwrap_or_else(|| panic!("{rows}")).clone()
+}
+
+/// Name, creatable and in use of each type of a card.
+fn types(card: &Value) -> Vec<(&str, u64, u64)> {
+    let of = |of: &'_ Value| (of["creatable"].as_u64().unwrap(), of["in_use"].as_u64().unwrap());
+    let all = card["types"].as_array().unwrap().iter();
+    all.map(|one| (one["name"].as_str().unwrap(), of(one).0, of(one).1)).collect()
+}
+
+/// Checks that an answer has this exit code and holds these texts.
+#[track_caller]
+fn holds((code, out, err): (i32, String, String), wanted: i32, parts: &[&str]) {
+    let text = out + &err;
+    assert_eq!(code, wanted, "{text}");
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn types_of_the_vendors_vfio_driver_are_listed_with_what_fits() {
+    let host = h200(0);
+    let empty = card(&host, "0000:3b:00.0");
+    assert_eq!((&empty["interface"], &empty["enabled_vfs"]), (&json!("vfio"), &json!(16)));
+    let all = [("H200X-141C", 1, 0), ("H200X-70C", 2, 0), ("H200X-18C", 8, 0)];
+    assert_eq!(types(&empty), all);
+    assert_eq!(empty["vgpus"], json!([]));
+    assert_eq!(empty["vfs"][0]["kind"], "free-slot");
+    let host = h200(3);
+    let used = card(&host, "0000:3b:00.0");
+    // The driver offers no other size, which the other card still does.
+    assert_eq!(types(&used), [("H200X-18C", 5, 3)]);
+    assert_eq!(types(&card(&host, "0000:5e:00.0")), all);
+    let vgpu = &used["vgpus"][0];
+    let expected = json!({ "function": "0000:3b:00.4", "type_id": "1437", "name": "H200X-18C",
+        "domains": [] });
+    assert_eq!(*vgpu, expected);
+    assert_eq!(used["vfs"][0]["kind"], "vgpu");
+    holds(host.run(&["vgpu", "list"]), 0, &["unknown holder", "H200X-141C", "16 of 16 VFs"]);
+    holds(host.run(&["gpu", "list"]), 0, &["vfio, 3 x H200X-18C", "has 16 virtual functions"]);
+    let gpu = &host.json(&["gpu", "list"])[0];
+    let shared = json!({ "interface": "vfio", "vfs": 16, "vgpus": { "H200X-18C": 3 } });
+    assert_eq!(gpu["vgpu"], shared);
+    let shown = ["2 GPUs", "0000:3b:00.0 by vfio: 3 x H200X-18C", "0000:5e:00.0 by vfio: none"];
+    holds(host.run(&["host", "show"]), 0, &shown);
+    holds(host.run(&["host", "show", "--all"]), 0, &["vGPU H200X-18C"]);
+    let full = card(&h200(8), "0000:3b:00.0");
+    assert_eq!((types(&full), full["vgpus"].as_array().unwrap().len()), (vec![], 8));
+    // Names are those of another card of the model.
+    assert_eq!(full["vgpus"][7]["name"], "H200X-18C");
+}
+
+#[test]
+fn a_card_with_virtual_functions_goes_to_no_guest_as_a_whole() {
+    let host = h200(1);
+    holds(host.run(&["plan", "--gpus", "1"]), 1, &["have 16 virtual functions enabled"]);
+    let (vgpu, slot) = ("with a vGPU type", "without a vGPU type");
+    holds(host.run(&["plan", "--gpu", "3b:00.4"]), 1, &[vgpu]);
+    holds(host.run(&["plan", "--gpu", "3b:00.5"]), 1, &[slot]);
+    holds(host.run(&["export", "--gpu", "3b:00.5", "--name", "a"]), 1, &[slot]);
+}
+
+#[test]
+fn a_record_keeps_what_was_read_of_vgpus() {
+    let host = h200(3);
+    let record = host.path().join("record.json");
+    let (code, out, err) = host.run(&["host", "capture", record.to_str().unwrap()]);
+    assert_eq!(code, 0, "{out}{err}");
+    let record = record.to_str().unwrap();
+    let (code, out, err) = crate::support::run(
+        crate::support::gpuvm(&["vgpu", "list", "--json"]).args(["--host", record]),
+    );
+    assert_eq!(code, 0, "{err}");
+    let rows: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(rows, host.json(&["vgpu", "list"]));
+}
+
+/// An RTX PRO 6000 whose 48 VFs nobody prepared: one card, not 49.
+#[test]
+fn virtual_functions_without_the_host_driver_are_no_cards() {
+    let host = Small::new(1, 16);
+    let ids = ("0302 10de:2bb5", "0302 10de:2bb5");
+    let six = Card { host: &host, bus: "41", ids, driver: "nvidia", total: 48 };
+    six.add(&slots(48), None);
+    holds(host.run(&["host", "show"]), 0, &["1 GPU (", "48 virtual functions of GPUs"]);
+    let capacity = host.json(&["capacity"]);
+    assert_eq!(capacity["largest"], Value::Null, "{capacity}");
+    holds(host.run(&["export", "--gpus", "1", "--name", "a"]), 1, &["has 48 virtual functions"]);
+    holds(host.run(&["plan", "--gpu", "41:00.4"]), 1, &["of 0000:41:00.0 without a vGPU type"]);
+    assert_eq!(host.json(&["vgpu", "list"]), json!([]));
+    assert_eq!(host.json(&["gpu", "list"]).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn names_with_blanks_and_mig_backed_types_are_kept() {
+    let host = Small::new(1, 16);
+    let ids = ("0302 10de:2bb5", "0302 10de:2bb5");
+    let six = Card { host: &host, bus: "41", ids, driver: "nvidia", total: 48 };
+    let vfs = slots(48);
+    six.add(&vfs, Some("nvidia"));
+    let types = "1601 : NVIDIA RTX Pro 6000 Blackwell DC-1-2Q\n\
+                 1622 : NVIDIA RTX Pro 6000 Blackwell DC-96Q";
+    vfs.iter().for_each(|slot| six.vfio(slot, 0, types));
+    let card = card(&host, "0000:41:00.0");
+    let all = [("RTX Pro 6000 Blackwell DC-1-2Q", 48, 0), ("RTX Pro 6000 Blackwell DC-96Q", 1, 0)];
+    assert_eq!(self::types(&card), all);
+    assert_eq!(
+        (&card["types"][0]["mig_backed"], &card["types"][1]["mig_backed"]),
+        (&json!(true), &json!(false))
+    );
+}
+
+#[test]
+fn mediated_devices_are_counted_below_a_card_and_below_its_functions() {
+    // Turing: at the card.
+    let host = Small::new(1, 8);
+    let turing = ("0302 10de:1eb8", "");
+    let t4 = Card { host: &host, bus: "3b", ids: turing, driver: "nvidia", total: 0 };
+    t4.add(&[], None);
+    t4.mdev("00.0", "nvidia-222", "GRID T4-4Q", 3);
+    let uuid = "6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b";
+    let dir = t4.at("00.0").join(uuid);
+    fs::create_dir_all(&dir).unwrap();
+    symlink("../mdev_supported_types/nvidia-222", dir.join("mdev_type")).unwrap();
+    let row = card(&host, "0000:3b:00.0");
+    assert_eq!((&row["interface"], types(&row)), (&json!("mdev"), vec![("T4-4Q", 3, 1)]));
+    assert_eq!(
+        (&row["vgpus"][0]["uuid"], &row["vgpus"][0]["name"]),
+        (&json!(uuid), &json!("T4-4Q"))
+    );
+    holds(host.run(&["plan", "--gpus", "1"]), 1, &["has 1 mediated device"]);
+    // Ampere before kernel 6.8: at each function, one each.
+    let host = Small::new(1, 8);
+    let ids = ("0302 10de:20b0", "0302 10de:20b0");
+    let a100 = Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 16 };
+    let vfs = slots(16);
+    a100.add(&vfs, Some("nvidia"));
+    vfs.iter().for_each(|slot| a100.mdev(slot, "nvidia-468", "GRID A100-4C", 1));
+    let row = card(&host, "0000:3b:00.0");
+    assert_eq!((&row["interface"], types(&row)), (&json!("mdev"), vec![("A100-4C", 10, 0)]));
+    assert_eq!(row["vfs"][0]["kind"], "mdev-parent");
+    let why = "goes to guests as mediated devices only";
+    holds(host.run(&["plan", "--gpu", "3b:00.4"]), 1, &[why]);
+}
+
+#[test]
+fn before_virtual_functions_are_enabled_the_interface_is_not_known() {
+    let host = Small::new(1, 8);
+    let ids = ("0302 10de:20b0", "");
+    Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 16 }.add(&[], None);
+    let row = card(&host, "0000:3b:00.0");
+    assert_eq!((&row["interface"], types(&row)), (&json!("unknown"), vec![]));
+    holds(host.run(&["vgpu", "list"]), 0, &["gpuvm vgpu vfs 0000:3b:00.0 --on"]);
+    // An ordinary whole card.
+    holds(host.run(&["plan", "--gpus", "1"]), 0, &["0000:3b:00.0"]);
+    assert_eq!(host.json(&["gpu", "list"])[0]["vgpu"], Value::Null);
+    let vfio = Small::new(1, 8);
+    Card { host: &vfio, bus: "3b", ids, driver: "vfio-pci", total: 16 }.add(&[], None);
+    assert_eq!(vfio.json(&["vgpu", "list"]), json!([]));
+}
+
+#[test]
+fn functions_of_other_makers_are_told_by_their_driver() {
+    // GIM: eight cards, each by its one function.
+    let host = Small::new(2, 32);
+    for bus in ["11", "22", "33", "44", "55", "66", "77", "88"] {
+        let ids = ("1200 1002:74a1", "1200 1002:74b5");
+        let card = Card { host: &host, bus, ids, driver: "gim", total: 8 };
+        card.add(&["02.0".to_owned()], None);
+    }
+    holds(host.run(&["host", "show"]), 0, &["8 GPUs"]);
+    holds(host.run(&["plan", "--gpus", "1"]), 0, &[":02.0"]);
+    holds(host.run(&["gpu", "list"]), 0, &["has 1 virtual function enabled"]);
+    assert_eq!(host.json(&["vgpu", "list"]), json!([]));
+    // Flex 170 on xe: shares of a card, by address.
+    let host = Small::new(1, 8);
+    let ids = ("0380 8086:56c0", "0380 8086:56c0");
+    let flex = Card { host: &host, bus: "3b", ids, driver: "i915", total: 31 };
+    flex.add(&["00.1".to_owned(), "00.2".to_owned()], None);
+    holds(host.run(&["host", "show"]), 0, &["1 GPU", "2 virtual functions of GPUs"]);
+    holds(host.run(&["plan", "--gpu", "3b:00.1"]), 0, &["a share of that card"]);
+    holds(host.run(&["plan", "--gpus", "1"]), 1, &["has 2 virtual functions enabled"]);
+}
+
+/// The functions and the types of a plan's vGPUs.
+fn vgpus(plan: &Value) -> Vec<(&str, &str)> {
+    let all = plan["placement"]["vgpus"].as_array().unwrap().iter();
+    all.map(|one| (one["function"].as_str().unwrap(), one["name"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn a_vgpu_is_planned_on_the_fullest_card_with_its_part_of_the_node() {
+    let host = h200(0);
+    let plan = host.json(&["plan", "--vgpu", "H200X-18C"]);
+    assert_eq!(vgpus(&plan), [("0000:3b:00.4", "H200X-18C")]);
+    assert_eq!(plan["placement"]["devices"], json!(["0000:3b:00.4"]));
+    // An eighth of half of 16 cores, and of 15 GiB.
+    assert_eq!(plan["placement"]["vcpu_pins"].as_array().unwrap().len(), 2);
+    assert_eq!(plan["placement"]["cells"][0]["memory_kib"], 960 << 10);
+    let shown = ["vGPUs        H200X-18C on 0000:3b:00.0", "vgpus"];
+    holds(host.run(&["plan", "--vgpu", "1437", "--explain"]), 0, &shown);
+    let sized = ["plan", "--vgpu", "h200x-18c", "--vcpus", "4", "--memory", "2G"];
+    assert_eq!(host.json(&sized)["placement"]["vcpu_pins"].as_array().unwrap().len(), 4);
+    // Eight fit on a card; the ninth is of the next one.
+    let nine = host.json(&["plan", "--vgpu", "H200X-18C,count=9"]);
+    let cards: Vec<&str> = vgpus(&nine).iter().map(|(function, _)| &function[..7]).collect();
+    assert_eq!(cards, [vec!["0000:3b"; 8], vec!["0000:5e"]].concat());
+    // Where one runs others follow, so that the other card stays whole.
+    let host = h200(3);
+    assert_eq!(
+        vgpus(&host.json(&["plan", "--vgpu", "H200X-18C"])),
+        [("0000:3b:00.7", "H200X-18C")]
+    );
+    let other = host.json(&["plan", "--vgpu", "H200X-18C,gpu=1"]);
+    assert_eq!(vgpus(&other), [("0000:5e:00.4", "H200X-18C")]);
+    // Another size goes to the other card.
+    let large = host.json(&["plan", "--vgpu", "H200X-141C"]);
+    assert_eq!(vgpus(&large), [("0000:5e:00.4", "H200X-141C")]);
+    let here = host.run(&["plan", "--vgpu", "H200X-141C,gpu=3b:00.0"]);
+    holds(here, 1, &["types by GPU", "0000:3b:00.0: H200X-18C", "-shm 1 -i 0000:3b:00.0"]);
+    holds(
+        host.run(&["plan", "--vgpu", "H200X-141C,count=2"]),
+        1,
+        &["requested 2 vGPUs", "1 avail"],
+    );
+}
+
+#[test]
+fn what_cannot_be_had_of_vgpus_is_refused_with_a_way_out() {
+    let host = h200(0);
+    holds(host.run(&["plan", "--vgpu", "A16-4Q"]), 1, &["no GPU can have a vGPU of type `A16-4Q`"]);
+    holds(host.run(&["plan", "--vgpu", "H200X-18C", "--gpus", "1"]), 2, &["cannot be used with"]);
+    holds(host.run(&["plan", "--vgpu", "H200X-18C,gpu=7"]), 1, &["this host has no GPU 7"]);
+    let clique = ["plan", "--vgpu", "H200X-18C", "--p2p-clique"];
+    holds(host.run(&clique), 1, &["--p2p-clique is of whole GPUs"]);
+    let before = Small::new(1, 8);
+    let ids = ("0302 10de:20b0", "");
+    Card { host: &before, bus: "3b", ids, driver: "nvidia", total: 16 }.add(&[], None);
+    let on = "`gpuvm vgpu vfs 0000:3b:00.0 --on`";
+    holds(before.run(&["plan", "--vgpu", "A100-4C"]), 1, &["no virtual functions", on]);
+    let none = Small::new(1, 8);
+    Card { host: &none, bus: "3b", ids, driver: "vfio-pci", total: 0 }.add(&[], None);
+    holds(none.run(&["plan", "--vgpu", "A100-4C"]), 1, &["this host has no GPU that its driver"]);
+}
+
+#[test]
+fn virtual_functions_are_enabled_and_kept_while_one_has_a_type() {
+    let dry = ["--dry-run"];
+    let run = |host: &Small, words: &[&str]| host.run(&[&["vgpu", "vfs"], words, &dry].concat());
+    let before = Small::new(1, 8);
+    let ids = ("0302 10de:20b0", "");
+    Card { host: &before, bus: "3b", ids, driver: "nvidia", total: 16 }.add(&[], None);
+    let enable = "enable the virtual functions of 0000:3b:00.0 by sriov-manage";
+    holds(run(&before, &["3b:00.0", "--on"]), 0, &[enable]);
+    holds(run(&before, &["3b:01.0", "--on"]), 1, &["0000:3b:01.0 is not a GPU of this host"]);
+    holds(run(&h200(0), &["3b:00.0", "--off"]), 0, &["disable the virtual functions"]);
+    holds(run(&h200(0), &["3b:00.4", "--off"]), 1, &["is a virtual function itself"]);
+    let used = run(&h200(1), &["3b:00.0", "--off"]);
+    holds(used, 1, &["0000:3b:00.4 has vGPU type 1437, and an unknown holder"]);
+}
+
+#[test]
+fn a_definition_has_the_vgpu_on_the_vendors_driver_and_holds_it() {
+    let host = h200(0);
+    let (code, xml, err) = host.run(&["export", "--vgpu", "H200X-18C", "--name", "a"]);
+    assert_eq!(code, 0, "{err}");
+    for part in ["managed='no'", "ua-vgpu0", "bus='0x3b' slot='0x00' function='0x4'", "gpuvm:vgpus"]
+    {
+        assert!(xml.contains(part), "{part}: {xml}");
+    }
+    let file = host.path().join("a.xml");
+    fs::write(&file, xml).unwrap();
+    let file = file.to_str().unwrap();
+    let (code, out, err) = host.run(&["check", file]);
+    assert!(!out.contains("hostdev"), "{code} {out}{err}");
+    let next = host.json(&["plan", "--vgpu", "H200X-18C", "--domain-xml", file]);
+    assert_eq!(vgpus(&next), [("0000:3b:00.5", "H200X-18C")]);
+    // Its type is not set yet, and counts all the same.
+    let other = host.json(&["plan", "--vgpu", "H200X-70C", "--domain-xml", file]);
+    assert_eq!(vgpus(&other), [("0000:5e:00.4", "H200X-70C")]);
+    holds(host.run(&["vgpu", "list", "--domain-xml", file]), 0, &["domain `a`"]);
+    holds(host.run(&["plan", "--gpus", "1", "--domain-xml", file]), 1, &["virtual functions"]);
+}
+
+#[test]
+fn a_mediated_device_is_defined_by_its_uuid() {
+    let host = Small::new(1, 8);
+    let ids = ("0302 10de:20b0", "0302 10de:20b0");
+    let a100 = Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 16 };
+    let vfs = slots(16);
+    a100.add(&vfs, Some("nvidia"));
+    vfs.iter().for_each(|slot| a100.mdev(slot, "nvidia-468", "GRID A100-4C", 1));
+    let (code, xml, err) = host.run(&["export", "--vgpu", "A100-4C,count=2", "--name", "a"]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(xml.matches("type='mdev' model='vfio-pci' managed='no'").count(), 2, "{xml}");
+    assert!(!xml.contains("type='pci' managed"), "{xml}");
+    let file = host.path().join("a.xml");
+    fs::write(&file, xml).unwrap();
+    let next = ["plan", "--vgpu", "A100-4C", "--domain-xml", file.to_str().unwrap()];
+    assert_eq!(vgpus(&host.json(&next)), [("0000:3b:00.6", "A100-4C")]);
+}
+
+/// What MIG is like is in the record, where NVML has reported it.
+#[test]
+fn mig_is_said_where_it_costs_nvlink() {
+    let host = Small::new(1, 16);
+    for bus in ["3b", "5e"] {
+        let ids = ("0302 10de:20b0", "");
+        Card { host: &host, bus, ids, driver: "vfio-pci", total: 0 }.add(&[], None);
+    }
+    let file = host.path().join("record.json");
+    let (code, _, err) = host.run(&["host", "capture", file.to_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    for device in record["host"]["devices"].as_array_mut().unwrap() {
+        if device["bdf"] == "0000:5e:00.0" {
+            device["mig"] = json!({ "enabled": true, "pending": true });
+        }
+    }
+    fs::write(&file, record.to_string()).unwrap();
+    let on = |words: &[&str]| {
+        let file = file.to_str().unwrap();
+        crate::support::run(crate::support::gpuvm(words).args(["--host", file]))
+    };
+    let said = "MIG is on in 0000:5e:00.0";
+    holds(on(&["plan", "--gpus", "2", "--explain"]), 0, &[said, "-mig 0"]);
+    let (_, out, err) = on(&["plan", "--gpus", "1", "--explain"]);
+    assert!(!(out + &err).contains(said));
+    holds(on(&["gpu", "list"]), 0, &["MIG", "on"]);
+    holds(on(&["host", "show"]), 0, &["MIG on"]);
+}
