@@ -111,7 +111,7 @@ impl Guest {
         self.virsh(harm);
         self.expect(harm, rules, says);
         self.virsh(repair);
-        self.expect(repair, &[], "as it should be");
+        self.expect(repair, &[], ": ok, ");
     }
 
     /// Lets the thread of vCPU 0 run on other pcpus, as an admin with `taskset` does, outside of
@@ -136,7 +136,7 @@ impl Guest {
 #[test]
 fn each_break_of_a_running_guest_is_found_and_named() {
     let Some(guest) = Guest::new() else { return };
-    guest.expect("create", &[], "verified (running): as it should be");
+    guest.expect("create", &[], "verified (running): ok, ");
     let pins = ["emulator-on-vcpu-core", "emulator-on-vcpu-core", "pending-pins"];
     let says = "pin of vcpu 0 of what runs: expected 0, found 1";
     guest.breaks("vcpupin verified 0 1 --live", &pins, says, "vcpupin verified 0 0 --live");
@@ -165,13 +165,13 @@ fn each_break_of_a_running_guest_is_found_and_named() {
     guest.move_vcpu("0,1");
     guest.expect("taskset", &["vcpu-affinity"], "vcpu 0 may run on pcpus: expected 0, found 0-1");
     guest.move_vcpu("0");
-    guest.expect("taskset", &[], "as it should be");
+    guest.expect("taskset", &[], ": ok, ");
     // Pages in use are released with the guest, and none is free.
     pool::set(0);
     let says = "pages of 2 MiB for its next start on node 0: expected 32, found 0";
     guest.expect("pages went", &["huge-pages-next-start"], says);
     pool::set(guest.pool.before + PAGES);
-    guest.expect("pages came", &[], "as it should be");
+    guest.expect("pages came", &[], ": ok, ");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn other_guests_on_its_pcpu_are_found_and_those_that_are_off_are_compared_too() 
     guest.virsh(&format!("define {}", file.display()));
     let held = |severity: &str| vec![("pcpu-held".to_owned(), severity.to_owned())];
     // One that is off yields its cores, unless it starts with the host.
-    guest.expect("another is off", &[], "as it should be");
+    guest.expect("another is off", &[], ": ok, ");
     guest.virsh("autostart other");
     let (found, answer) = guest.found(NAME);
     assert_eq!(found, held("warning"), "{answer:#}");

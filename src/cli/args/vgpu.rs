@@ -20,10 +20,10 @@ const VFS: &str = "Examples:
 /// A verb on vGPUs.
 #[derive(Debug, Subcommand)]
 pub enum VgpuVerb {
-    /// List vGPU types, what can be created, and holders
+    /// List vGPU types, creatable vGPUs, and holders
     ///
     /// For each GPU that its driver shares: the interface (mdev: mediated devices, vfio: virtual
-    /// functions on the vendor's VFIO driver), its types with what the driver can create now, and
+    /// functions on the vendor's VFIO driver), its types with the number that the driver can create now, and
     /// the vGPUs that exist with the domains that have them. CREATABLE: as many as fit beside those
     /// in use, by the frame buffers of the types; types that MIG backs are limited by virtual
     /// functions only. A vGPU that no domain has is never cleared by gpuvm.

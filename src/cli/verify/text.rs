@@ -15,7 +15,7 @@ pub(super) fn text(one: &Verified) -> String {
         return text + &format!("{name}: not compared\n");
     }
     let found = match findings.len() {
-        0 => "as it should be".to_owned(),
+        0 => "ok".to_owned(),
         1 => "1 difference".to_owned(),
         many => format!("{many} differences"),
     };

@@ -14,7 +14,7 @@
 //! | 2 | cores off the GPUs' node | each of their transfers to the GPU crosses nodes, whatever else is near |
 //! | 3 | NUMA nodes | each is a cell with memory of its own, which fills up by itself and is far from the others |
 //! | 4 | packages, preferred | without NVLinks between all GPUs their own traffic crosses packages: `--prefer package` |
-//! | 5 | steps to NICs and drives: of the farthest GPU, of all, of these | GPUDirect below one switch is the fastest, across packages the slowest |
+//! | 5 | steps to NICs and drives | of the farthest GPU, of all, of these: GPUDirect below one switch is the fastest |
 //! | 6 | packages | as above where NVLinks carry the GPUs' own traffic: `--prefer nic` |
 //! | 7 | root complexes | transfers between GPUs stay off the processor's own fabric |
 //! | 8 | PCIe switches | transfers between GPUs stay off the root port |

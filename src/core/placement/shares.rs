@@ -27,7 +27,7 @@ pub enum VgpuPlace {
     Parent(Bdf),
 }
 
-/// What a card offers of a type.
+/// A card's offer of a type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VgpuOffer {
@@ -38,7 +38,7 @@ pub struct VgpuOffer {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// Frame buffer of each; none: its name does not tell.
+    /// Frame buffer of each; none: its name has none.
     pub frame_buffer_kib: Option<MemSize>,
     /// Whether a GPU instance of MIG is behind it.
     pub mig_backed: bool,
@@ -66,7 +66,7 @@ pub struct ExistingVgpu {
     pub type_id: Option<String>,
     /// Name of its type; none: not known.
     pub name: Option<String>,
-    /// Domains that have it, running or not; empty: nobody knows who does.
+    /// Domains that have it, running or not; empty: unknown.
     pub domains: Vec<String>,
 }
 

@@ -58,7 +58,7 @@ pub(super) fn with_mig(mut placement: Placement, topology: &Topology) -> Placeme
     placement
 }
 
-/// Refuses what a guest with vGPUs cannot have beside them.
+/// Refuses options that exclude vGPUs.
 fn refuse(request: &Request) -> Result<(), PlanError> {
     let impossible = |what: &str, hint: &str| {
         Err(PlanError::Impossible { what: what.into(), hint: hint.into() })
@@ -156,7 +156,7 @@ fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
     Request { vgpu: None, vcpus, memory_kib, ..request.clone() }
 }
 
-/// The cards that have the type, with what they offer of it; an error if the host has none.
+/// The cards that have the type, with their offer of it; an error if the host has none.
 fn offers<'c>(
     topology: &Topology,
     cards: &'c [SharedCard],

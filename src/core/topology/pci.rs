@@ -176,7 +176,7 @@ pub struct PciDevice {
     /// Its device of VFIO; none: no VFIO driver has it, or a kernel before 6.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vfio: Option<VfioDevice>,
-    /// What it offers of vGPUs; none: nothing.
+    /// Its offer of vGPUs; none: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<Vgpu>,
     /// A GPU's MIG mode; none: it has none, or NVML did not report it.

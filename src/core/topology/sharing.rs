@@ -1,4 +1,4 @@
-//! Shares of a GPU: by which interface a vendor's driver gives them to guests, and what a virtual
+//! Shares of a GPU: by which interface a vendor's driver gives them to guests, and the kind of a virtual
 //! function of a GPU is. Told by files that the driver makes, never by versions of kernel or driver.
 
 use super::vendor::{VENDOR_ATI, VENDOR_INTEL, VENDOR_NVIDIA};
@@ -8,7 +8,7 @@ use crate::bdf::Bdf;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a virtual function of a GPU is.
+/// The kind of a virtual function of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -87,7 +87,7 @@ impl Topology {
         self.devices().iter().filter(move |vf| vf.sriov == Some(Sriov::Vf { pf }))
     }
 
-    /// What a virtual function of a GPU is; none: the function is none.
+    /// The kind of a virtual function of a GPU; none: it is another function.
     pub fn vf_kind(&self, vf: &PciDevice) -> Option<VfKind> {
         let Some(Sriov::Vf { pf }) = vf.sriov else { return None };
         if vf.kind() != DeviceKind::Gpu {

@@ -3,7 +3,7 @@
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 
-/// What a function offers of vGPUs.
+/// A function's offer of vGPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "interface", rename_all = "kebab-case", deny_unknown_fields)]

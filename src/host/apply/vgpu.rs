@@ -47,7 +47,7 @@ pub enum VgpuStep {
         to: u32,
         /// The number before.
         was: u32,
-        /// Whether its guest is gone, so that a function that somebody else uses by now, or that has
+        /// Whether its guest is gone, so that a function that another guest uses since, or that has
         /// another type, is left alone.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,

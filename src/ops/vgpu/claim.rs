@@ -1,5 +1,5 @@
 //! The vGPUs of a guest: their types are set and their mediated devices made before it starts, and
-//! cleared once it is removed. What somebody else has, or nobody knows who has, is left.
+//! cleared once it is removed. Those of others or of unknown holders are left.
 
 use crate::apply::Step;
 use crate::apply::vgpu::VgpuStep;

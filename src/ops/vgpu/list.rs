@@ -1,4 +1,4 @@
-//! vGPU types of each card, what can be created of them now, and who has those that exist: `vgpu
+//! vGPU types of each card, the number creatable now, and the holders of existing ones: `vgpu
 //! list`.
 
 use crate::bdf::Bdf;

@@ -35,7 +35,7 @@ use std::fmt;
 pub enum Topic {
     /// Which GPUs.
     Gpus,
-    /// Which vGPUs, and what comes with them.
+    /// The vGPUs and their share of the host.
     Vgpus,
     /// Which NVSwitches.
     Nvswitches,
