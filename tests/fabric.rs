@@ -842,7 +842,7 @@ fn a_partition_is_released_where_nobody_can_have_it_though_module_ids_are_unknow
     let verdict = |id: usize| document["partitions"][id]["verdict"].clone();
     assert_eq!((verdict(3), verdict(5)), ("stale".into(), "unknown".into()), "{document}");
     let (code, err) = release("5", &uri);
-    assert!(code == 1 && err.contains("whether domain `train-a` uses it cannot be told"), "{err}");
+    assert!(code == 1 && err.contains("it is unknown whether domain `train-a` uses it"), "{err}");
     for hint in ["once `gpuvm stop ", " 5` deactivates the partition"] {
         assert!(err.contains(hint), "{err}");
     }
@@ -1621,7 +1621,7 @@ fn a_missing_library_of_nvidia_is_named_and_not_the_guest() {
     let words = [env!("CARGO_BIN_EXE_gpuvm"), "fabric", "ensure", "--stdin"];
     let mut command = machine.command(&words, false, &pair);
     let (code, _, err) = run(command.env("LD_LIBRARY_PATH", dir.path()));
-    let told = "cannot be told: the module ids of 2 of them are not known";
+    let told = "is unknown: the module ids of 2 of them are not known";
     assert!(code == 1 && err.contains(told), "{err}");
     assert!(err.contains("hint: NVML has no module ids: libnvidia-ml.so.1"), "{err}");
 }

@@ -234,7 +234,7 @@ fn a_file_whose_birth_nobody_knows_is_left_by_recover() {
     });
     assert!(killed.is_some());
     let said = place.recover();
-    assert!(disk.exists() && said.contains("is not proven"), "{said}");
+    assert!(disk.exists() && said.contains("cannot be verified"), "{said}");
     assert!(said.contains(&format!("`rm {}`", disk.display())), "{said}");
     std::fs::remove_file(&disk).unwrap();
     // A run knows the files that it has just examined; a later one does not.
@@ -256,7 +256,7 @@ fn a_file_whose_birth_nobody_knows_is_left_by_recover() {
     });
     assert!(killed.is_some());
     let said = place.recover();
-    assert!(disk.exists() && said.contains("is not proven"), "{said}");
+    assert!(disk.exists() && said.contains("cannot be verified"), "{said}");
 }
 
 #[test]

@@ -418,11 +418,11 @@ fn what_only_looks_answers_without_libvirt() {
             let wish = if matches!(verb, ["plan"] | ["export"]) { wish } else { &[] };
             let (code, out, err) = run_without(without, &[verb, wish].concat());
             assert_eq!(code, 0, "{verb:?}: {out}{err}");
-            let told = err.matches("guests were not looked at").count();
+            let told = err.matches("guests were not examined").count();
             assert_eq!(told, 1, "{verb:?}: {err}");
         }
         let (_, json, err) = run_without(without, &[&["plan", "--json"], wish].concat());
-        assert!(json.contains("guests were not looked at"), "{json}{err}");
+        assert!(json.contains("guests were not examined"), "{json}{err}");
         let create = [&["create", "--name", "x", "--no-start"], wish].concat();
         let (code, out, err) = run_without(without, &create);
         assert!(

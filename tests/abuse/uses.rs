@@ -239,7 +239,7 @@ fn a_disk_that_a_saved_state_has_is_its_guests() {
     ground.place.virsh(&["managedsave", "c"]);
     let (code, out, said) = ground.place.gpuvm(&["undo", "c", "--yes"]);
     assert_eq!(code, 0, "{out}{said}");
-    assert!(blank.exists() && said.contains("stays with what the guest wrote"), "{said}");
+    assert!(blank.exists() && said.contains("is kept with the guest's data"), "{said}");
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() 
     assert_eq!(said.matches(others).count(), 6, "{said}");
     assert_eq!(said.matches("/etc/gpuvm/trust.json.old` puts it away").count(), 2, "{said}");
     // By `create` and by `host show`.
-    assert_eq!(said.matches("so guests are treated as strangers").count(), 8, "{said}");
+    assert_eq!(said.matches("guests are treated as strangers").count(), 8, "{said}");
     assert_eq!(said.matches("guests of this host belong to strangers").count(), 0, "{said}");
     assert!(
         said.contains("trust.json line 2") || said.contains("trust.json line 1: EOF"),
