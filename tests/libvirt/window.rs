@@ -47,7 +47,7 @@ fn written(dir: &Path, name: &str) -> String {
     let (code, told, err) =
         run(&mut gpuvm(&[&["plan", "--explain", "--host", &host], &words[..]].concat()));
     assert!(
-        code == 0 && told.contains("UEFI , set explicitly: the firmware would choose 64 GiB"),
+        code == 0 && told.contains(", set explicitly: the firmware would choose 64 GiB"),
         "{told}{err}"
     );
     xml
