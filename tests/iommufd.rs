@@ -246,7 +246,7 @@ fn a_definition_is_converted_by_tune_and_judged_by_check() {
 const SCHEMA: &str = "/usr/share/libvirt/schemas/domain.rng";
 
 /// Whether the libvirt of this machine knows the element.
-fn is_known() -> bool {
+pub fn is_known() -> bool {
     let common = Path::new(SCHEMA).with_file_name("domaincommon.rng");
     std::fs::read_to_string(common).is_ok_and(|text| text.contains("name=\"iommufd\""))
 }

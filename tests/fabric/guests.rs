@@ -163,7 +163,7 @@ fn a_guest_that_starts_with_the_host_needs_the_hook_where_nvswitches_are_shared(
     let (code, out, err) = autostart();
     let why = "the NVLink partition of domain `foreign` would not be activated";
     assert!(
-        code == 1 && err.contains(why) && err.contains("--install` has libvirt do so"),
+        code == 1 && err.contains(why) && err.contains("--install` lets libvirt activate it"),
         "{out}{err}"
     );
     // With the hook, and where the switches go to the guest, the partition is activated.

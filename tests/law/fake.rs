@@ -76,8 +76,13 @@ fn process(topology: &Topology, placement: &Placement) -> Process {
     });
     let memory = Some(memory.collect());
     let devices = placement.devices.iter().filter_map(|bdf| topology.device(*bdf));
-    let vfio = devices.filter_map(|device| device.iommu_group).map(|group| group.to_string());
-    let opened = Opened { vfio: vfio.collect(), ..Opened::default() };
+    let by_iommufd = placement.initiators.is_some();
+    let name = |device: &gpuvm::topology::PciDevice| match device.vfio {
+        Some(vfio) if by_iommufd => Some(format!("devices/vfio{}", vfio.number)),
+        _ => device.iommu_group.map(|group| group.to_string()),
+    };
+    let files = by_iommufd.then(|| ("/dev/iommu".to_owned(), false)).into_iter().collect();
+    let opened = Opened { vfio: devices.filter_map(name).collect(), files, ..Opened::default() };
     let vhosts = Vec::new();
     Process { pid: 100, threads, vhosts, memory, opened: Some(opened), file_limit: None }
 }
@@ -86,6 +91,9 @@ fn process(topology: &Topology, placement: &Placement) -> Process {
 fn view(topology: &Topology, placement: &Placement) -> View {
     let set = |vcpus: std::ops::Range<u32>| vcpus.map(VcpuId).collect::<VcpuSet>();
     let cells = (0..).zip(&placement.cells).map(|(id, cell)| (id, set(cell.vcpus.clone())));
+    let empty = placement.initiators.iter().flat_map(|all| &all.gpus);
+    let empty = empty.flat_map(|own| own.cells.clone()).map(|id| (id, VcpuSet::new()));
+    let cells = cells.chain(empty);
     let threads = placement.topology.threads;
     let siblings = (0..placement.vcpus()).map(|vcpu| {
         let first = vcpu / threads * threads;

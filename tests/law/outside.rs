@@ -47,7 +47,11 @@ impl Shapes {
         }
         let dir = tempfile::tempdir().unwrap();
         let mut broken = Vec::new();
-        for (at, (place, text)) in self.0.values().enumerate() {
+        // Guests by iommufd, such as those of Grace, are judged beside a libvirt that knows them
+        // (tests/trixie).
+        let knows = crate::iommufd::is_known();
+        let judged = self.0.values().filter(|(_, text)| knows || !text.contains("<iommufd"));
+        for (at, (place, text)) in judged.enumerate() {
             let file = dir.path().join(format!("{at}.xml"));
             std::fs::write(&file, text).unwrap();
             let how = crate::xml::tools::invalid(&file);

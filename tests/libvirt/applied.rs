@@ -377,7 +377,7 @@ fn what_get_prints_is_what_is_there() {
     let off = place.create("gt-b", &[&blank[1..], &["--if-absent"]].concat());
     let (code, out, err) = place.gpuvm(&off);
     assert!(code == 0 && out.contains("gt-b: create start mac: "), "{out}{err}");
-    assert!(err.contains("are not compared"), "{err}");
+    assert!(err.contains("were not compared"), "{err}");
     assert!(place.virsh(&["domstate", "gt-b"]).contains("running"), "it was not started");
     place.done(&off);
     place.done(&["stop", "gt-b", "--force"]);

@@ -141,7 +141,7 @@ fn a_disk_is_converted_compared_and_given_back() {
     place.done(&with(&["--yes"]));
     std::fs::write(images.path("a.raw"), &written).unwrap();
     let (code, _, err) = place.gpuvm(&["undo", "conv", "--yes", "--force"]);
-    assert!(code == 0 && err.contains("volume `a.raw` of pool `convert` stays"), "{err}");
+    assert!(code == 0 && err.contains("volume `a.raw` of pool `convert` is kept"), "{err}");
     assert_eq!(images.definition("conv"), before);
     place.done(&["tune", "conv", "--convert", "vda=raw", "--yes"]);
     assert_eq!(files(&images.dir), ["a-2.raw", "a.qcow2", "a.raw"]);

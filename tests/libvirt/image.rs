@@ -111,7 +111,7 @@ fn an_image_is_added_listed_used_and_removed() {
     std::fs::write(&list, format!("{}  base.img\n", sum(&qcow2))).unwrap();
     let (dry, _) = place.done(&["add", &qcow2, "--dry-run"]);
     assert!(
-        dry.contains("make volume `base.qcow2`") && dry.contains("read volume `base.qcow2`"),
+        dry.contains("make volume `base.qcow2`") && dry.contains("verify that volume `base.qcow2`"),
         "{dry}"
     );
     assert_eq!(files(&place.volumes), [""; 0]);

@@ -159,7 +159,7 @@ fn a_copy_that_is_broken_off_leaves_nothing() {
     for (doing, ended, said) in [
         ("compute the SHA-256 ", None, ""),
         ("fill volume", Some(1), "interrupted by SIGINT; earlier steps are undone"),
-        ("read volume", Some(1), "interrupted by SIGINT; earlier steps are undone"),
+        ("verify that volume", Some(1), "interrupted by SIGINT; earlier steps are undone"),
     ] {
         let mut add = place.command(&["add", &image]);
         let (code, err) = stopped_at(&mut add, doing, Signal::SIGINT);

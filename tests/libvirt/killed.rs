@@ -195,7 +195,7 @@ fn an_image_add_killed_in_the_middle_of_its_copy_is_undone() {
     let (image, volumes) = (long_image(&place.disks), place.daemon.fresh_dir("kill-copy-volumes"));
     let dir = volumes.to_str().unwrap();
     assert!(place.daemon.virsh(&["pool-create-as", "kill-copy", "dir", "--target", dir]).0);
-    for doing in ["fill volume", "read volume"] {
+    for doing in ["fill volume", "verify that volume"] {
         let mut add = place.command(&["image", "add", &image, "--pool", "kill-copy"]);
         assert_eq!(stopped_at(&mut add, doing, Signal::SIGKILL).0, None);
         assert_eq!(files(&volumes), ["long.adding", "long.raw"], "{doing}");

@@ -117,6 +117,8 @@ fn request_now(defined: &Defined<'_>, topology: &Topology, record: &Request) -> 
         },
         threads: record.threads.map(|_| shown.map_or(1, |shown| shown.value[4])),
         iommufd: match record.iommufd {
+            // GPUs with coherent memory have no other way.
+            IommufdWish::Auto if !defined.empty_cells.is_empty() => IommufdWish::Auto,
             _ if defined.is_by_iommufd => IommufdWish::On,
             // Somebody has removed it.
             IommufdWish::On => IommufdWish::Off,
