@@ -38,7 +38,7 @@ fn what_the_admin_says_once_counts_in_every_verb_and_is_taken_back() {
     assert_eq!(unsaid.matches(advice).count(), 3, "{unsaid}");
     assert!(unsaid.contains("not set: guests share NVLink only by --accept-shared-fabric"));
     assert!(
-        unsaid.contains("not isolated on NVLink: guests with 2, 4 GPUs; `gpuvm host"),
+        unsaid.contains("not isolated on NVLink: guests with 2, 4 GPUs; if all guests"),
         "{unsaid}"
     );
 

@@ -44,7 +44,9 @@ fn guests_of_every_shared_host_are_sound_and_valid() {
         for (name, (_, _, xml)) in guests_of(&plain(host.name), host.topology) {
             guests += 1;
             bad.extend(wrong(host, &xml));
-            if validate {
+            // A libvirt without iommufd knows none of the devices of Grace's guests.
+            let is_judged = crate::iommufd::is_known() || !xml.text().contains("<iommufd");
+            if validate && is_judged {
                 let file = dir.path().join(format!("{name}.xml"));
                 fs::write(&file, xml.text()).unwrap();
                 bad.extend(invalid(&file));
