@@ -13,6 +13,7 @@ use crate::fsroot::FsError;
 use crate::hypervisor::Hypervisor;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::words;
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -133,6 +134,12 @@ pub enum VgpuError {
     /// A mediated device is there already.
     #[error("mediated device {uuid} exists already")]
     MdevThere { uuid: String },
+    /// A mediated device has another type than the one to be removed.
+    #[error("mediated device {uuid} is not of type {type_id}, so it is left as it is")]
+    MdevChanged { uuid: String, type_id: String },
+    /// A guest has the mediated device open.
+    #[error("mediated device {uuid} is in use, so it is left as it is")]
+    MdevOpen { uuid: String },
     /// The kernel made or removed no mediated device.
     #[error("mediated device {uuid} of {parent} was not {done}")]
     MdevNotDone {
@@ -184,7 +191,9 @@ fn on_this_machine<T>(
     owner::on_this_machine(hypervisor, false, |owner| {
         let is_free = |functions: &[Bdf]| owner.free_of_guests(functions);
         let (root, pause, again) = (owner.root, PAUSE, AGAIN);
-        work(&Work { root, kernel: &Live, is_free: &is_free, pause, again })
+        // A group has one opener at a time.
+        let is_open = |group: &str| matches!(owner::open_node(group), Err(Errno::EBUSY));
+        work(&Work { root, kernel: &Live, is_free: &is_free, is_open: &is_open, pause, again })
     })
 }
 
@@ -216,11 +225,13 @@ impl VgpuStep {
             VgpuStep::SetFunctions { pf, on, .. } => {
                 work.set_functions(*pf, *on, &mut |text| observer.note(text))
             }
-            VgpuStep::SetType { vf, to, .. } => work.set_type(*vf, *to),
+            VgpuStep::SetType { vf, to, was, .. } => work.change_type(*vf, *was, *to),
             VgpuStep::CreateMdev { uuid, parent, type_id } => {
                 work.create_mdev(uuid, *parent, type_id)
             }
-            VgpuStep::RemoveMdev { uuid, parent, .. } => work.remove_mdev(uuid, *parent),
+            VgpuStep::RemoveMdev { uuid, parent, type_id } => {
+                work.remove_mdev(uuid, *parent, type_id)
+            }
         })
     }
 
@@ -230,7 +241,9 @@ impl VgpuStep {
         let undone = on_this_machine(hypervisor, |work| match self {
             VgpuStep::SetFunctions { pf, was, .. } => work.set_functions(*pf, *was, &mut |_| {}),
             VgpuStep::SetType { vf, to, was, .. } => work.revert_type(*vf, *to, *was),
-            VgpuStep::CreateMdev { uuid, parent, .. } => work.remove_mdev(uuid, *parent),
+            VgpuStep::CreateMdev { uuid, parent, type_id } => {
+                work.remove_mdev(uuid, *parent, type_id)
+            }
             VgpuStep::RemoveMdev { uuid, parent, type_id } => {
                 work.create_mdev(uuid, *parent, type_id)
             }

@@ -25,6 +25,8 @@ pub(super) struct Work<'a> {
     pub kernel: &'a dyn Kernel,
     /// Refuses functions of guests.
     pub is_free: &'a dyn Fn(&[Bdf]) -> Result<(), BindError>,
+    /// Whether a process has a group of VFIO open.
+    pub is_open: &'a dyn Fn(&str) -> bool,
     /// How long to wait between two checks.
     pub pause: Duration,
     /// How long to wait before the script is run again.
@@ -149,7 +151,7 @@ impl Work<'_> {
         self.type_now(vf)?.ok_or(VgpuError::NoFunction { vf })
     }
 
-    /// Refuses a function that somebody has, or that has another type by now.
+    /// Refuses a function that somebody has, or that has got another type.
     pub fn expect_type(&self, vf: Bdf, was: u32) -> Result<(), VgpuError> {
         match self.type_of(vf)? {
             now if now == was => Ok((self.is_free)(&[vf])?),
@@ -177,7 +179,15 @@ impl Work<'_> {
         }
     }
 
-    /// Sets the type of a function back, unless it has another one by now or somebody has it.
+    /// Changes the type of a function from the planned one; another type is left as it is.
+    pub fn change_type(&self, vf: Bdf, was: u32, to: u32) -> Result<(), VgpuError> {
+        match self.type_of(vf)? {
+            now if now == was || now == to => self.set_type(vf, to),
+            now => Err(VgpuError::TypeChanged { vf, now, was }),
+        }
+    }
+
+    /// Sets the type of a function back, unless it has another one or a guest has it.
     pub fn revert_type(&self, vf: Bdf, to: u32, was: u32) -> Result<(), VgpuError> {
         if self.type_of(vf)? == to { self.set_type(vf, was) } else { Ok(()) }
     }
@@ -213,11 +223,22 @@ impl Work<'_> {
         Err(VgpuError::MdevNotDone { uuid: uuid.to_owned(), parent, done: "made" })
     }
 
-    /// Removes a mediated device.
-    pub fn remove_mdev(&self, uuid: &str, parent: Bdf) -> Result<(), VgpuError> {
-        if !self.has_mdev(uuid, parent) {
+    /// Removes a mediated device of this type that no process has open: the kernel would wait for
+    /// its guest.
+    pub fn remove_mdev(&self, uuid: &str, parent: Bdf, type_id: &str) -> Result<(), VgpuError> {
+        let Some(dir) = self.root.dir(&format!("{}/{uuid}", path(parent)))? else {
             return Ok(());
+        };
+        let uuid = uuid.to_owned();
+        if dir.link_name("mdev_type")?.is_some_and(|now| now != type_id) {
+            return Err(VgpuError::MdevChanged { uuid, type_id: type_id.to_owned() });
         }
+        if let Some(group) = dir.link_name("iommu_group")?
+            && (self.is_open)(&group)
+        {
+            return Err(VgpuError::MdevOpen { uuid });
+        }
+        let uuid = uuid.as_str();
         self.kernel.write(&format!("{}/{uuid}/remove", path(parent)), "1", WRITE_S)?;
         if !self.has_mdev(uuid, parent) {
             return Ok(());

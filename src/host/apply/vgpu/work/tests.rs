@@ -79,7 +79,9 @@ impl Played {
             if used { Err(BindError::InUse { bdf: functions[0], by }) } else { Ok(()) }
         };
         let (pause, again) = (Duration::ZERO, Duration::ZERO);
-        let means = Work { root: &root, kernel: self, is_free: &is_free, pause, again };
+        let is_open = |group: &str| group == "40" && self.is_used.get();
+        let (is_free, is_open) = (&is_free, &is_open);
+        let means = Work { root: &root, kernel: self, is_free, is_open, pause, again };
         work(&means, PF.parse().unwrap(), VF.parse().unwrap())
     }
 
@@ -180,6 +182,9 @@ fn a_type_is_set_read_back_and_only_ours_is_cleared() {
     let deaf = Played { is_deaf: true, ..Played::new() };
     let failed = deaf.with(|work, _, vf| work.set_type(vf, 1437)).unwrap_err().to_string();
     assert_eq!(failed, format!("{VF}: vGPU type 1437 was written, 0 is read"));
+    // A type that another has set since the plan is left.
+    let changed = played.with(|work, _, vf| work.change_type(vf, 99, 1437));
+    assert!(matches!(changed, Err(VgpuError::TypeChanged { now: 0, was: 99, .. })));
     let absent = played.with(|work, pf, _| work.set_type(pf, 1437)).unwrap_err();
     assert!(matches!(absent, VgpuError::NoFunction { .. }), "{absent}");
 }
@@ -197,7 +202,16 @@ fn a_mediated_device_is_made_where_there_is_room_and_removed() {
     played.with(|work, _, vf| work.create_mdev(UUID, vf, "t")).unwrap();
     assert!(matches!(expect(), Err(VgpuError::MdevThere { .. })));
     played.with(|work, _, vf| work.create_mdev(UUID, vf, "t")).unwrap();
-    played.with(|work, _, vf| work.remove_mdev(UUID, vf)).unwrap();
-    played.with(|work, _, vf| work.remove_mdev(UUID, vf)).unwrap();
+    let there = played.at(&path(VF.parse().unwrap())).join(UUID);
+    symlink("../mdev_supported_types/t", there.join("mdev_type")).unwrap();
+    symlink("../../../../kernel/iommu_groups/40", there.join("iommu_group")).unwrap();
+    let remove = |of: &str| played.with(|work, _, vf| work.remove_mdev(UUID, vf, of));
+    assert!(matches!(remove("other"), Err(VgpuError::MdevChanged { .. })));
+    played.is_used.set(true);
+    assert!(matches!(remove("t"), Err(VgpuError::MdevOpen { .. })));
+    assert!(there.exists());
+    played.is_used.set(false);
+    remove("t").unwrap();
+    remove("t").unwrap();
     assert_eq!(*played.log.borrow(), [UUID, "1"]);
 }
