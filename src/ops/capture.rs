@@ -10,7 +10,7 @@ use crate::input;
 use crate::storage::abilities;
 use crate::topology::{Content, Facts, Parts, Topology, TopologyError};
 use crate::world::World;
-use gpuvm_core::versions::{Stack, Versions};
+use gpuvm_core::versions::{Abilities, Stack, Versions};
 use std::path::{Path, PathBuf};
 
 /// The largest text of `nvidia-smi topo -m` in bytes; one with 16 GPUs and 32 NICs has some 20 KiB.
@@ -54,7 +54,11 @@ fn with_stack(world: &World, topology: Topology) -> Result<Topology> {
     let Versions { libvirt: Some(libvirt), qemu: Some(qemu) } = hypervisor.versions() else {
         return Ok(topology);
     };
-    let abilities = abilities(&*hypervisor, true);
+    let abilities = Abilities {
+        iommufd: hypervisor.offers_iommufd(),
+        accelerates_smmu: hypervisor.accelerates_smmu(),
+        ..abilities(&*hypervisor, true)
+    };
     let mut parts = topology.parts().clone();
     parts.machine.stack = Some(Stack { libvirt, qemu, abilities });
     Ok(Topology::new(parts)?)

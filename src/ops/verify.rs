@@ -304,35 +304,49 @@ impl Machine {
         };
         let mut not_checked = [verify::unchecked(&subject), self.untold.clone()].concat();
         not_checked.extend(disks::unseen(hypervisor).map(str::to_owned));
-        let mut on_disks = disks::missing(&definition, hypervisor).unwrap_or_else(|error| {
+        let findings = verify::verify(&subject);
+        let findings =
+            self.beside(world, hypervisor, summary, &definition, findings, &mut not_checked);
+        Ok(Verified {
+            domain: name.clone(),
+            running,
+            findings,
+            rules: verify::rules().count(),
+            not_checked,
+        })
+    }
+
+    /// Adds what the definition says of other things: disks, devices, the start with the host.
+    fn beside(
+        &self,
+        world: &World,
+        hypervisor: &dyn Hypervisor,
+        summary: &DomainSummary,
+        definition: &DomainXml,
+        mut findings: Vec<Finding>,
+        not_checked: &mut Vec<String>,
+    ) -> Vec<Finding> {
+        let (name, here) = (&summary.name, self.here.as_ref());
+        let mut on_disks = disks::missing(definition, hypervisor).unwrap_or_else(|error| {
             not_checked.push(format!("whether the disks exist ({})", error.whole()));
             Vec::new()
         });
         if hypervisor.has_guests_here() {
-            on_disks.extend(formats::facts(&definition, &world.state_root()));
+            on_disks.extend(formats::facts(definition, &world.state_root()));
         }
-        let mut findings = verify::verify(&subject);
-        match here.map(|here| presences(&here.root, &definition)).transpose() {
-            Ok(all) => {
-                findings = with_devices(findings, &definition, &all.unwrap_or_default());
-            }
+        match here.map(|here| presences(&here.root, definition)).transpose() {
+            Ok(all) => findings = with_devices(findings, definition, &all.unwrap_or_default()),
             Err(error) => not_checked.push(format!("its devices ({})", error.whole())),
         }
         if let Some(here) = here.filter(|_| summary.persistent) {
-            match lacking(world, &definition, Some(&here.topology)) {
+            match lacking(world, definition, Some(&here.topology)) {
                 Ok(lacks) => findings = with_lacks(findings, name, &lacks),
                 Err(error) => {
                     not_checked.push(format!("its start with the host ({})", error.whole()))
                 }
             }
         }
-        Ok(Verified {
-            domain: name.clone(),
-            running,
-            findings: verify::with_disks(findings, &definition, &on_disks),
-            rules: verify::rules().count(),
-            not_checked,
-        })
+        verify::with_disks(findings, definition, &on_disks)
     }
 }
 

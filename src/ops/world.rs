@@ -159,10 +159,7 @@ impl World {
         let (versions, can) = match self.stack(&topology, named) {
             Some(of) => (of.stack.versions(), of.stack.abilities.accelerates_smmu),
             None => match self.hypervisor() {
-                Ok(hypervisor) => {
-                    let can = hypervisor.storage().abilities().accelerates_smmu;
-                    (hypervisor.versions(), can)
-                }
+                Ok(hypervisor) => (hypervisor.versions(), hypervisor.accelerates_smmu()),
                 Err(_) => return topology,
             },
         };

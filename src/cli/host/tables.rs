@@ -29,16 +29,22 @@ pub fn table(rows: Vec<Vec<String>>, width: usize, wide: Wide) -> String {
     }
 }
 
-/// Makes the table of nodes with their devices; nodes without pcpus, memory and devices are in one
-/// line below.
-pub fn nodes(topology: &Topology, width: usize) -> String {
-    let mut devices: BTreeMap<(NodeId, DeviceKind), usize> = BTreeMap::new();
+/// Counts the devices of each kind on each node.
+fn devices_by_node(topology: &Topology) -> BTreeMap<(NodeId, DeviceKind), usize> {
+    let mut devices = BTreeMap::new();
     for device in topology.devices() {
         let is_counted = !device.is_vf() && topology.set_aside(device).is_none();
         if let Some(node) = device.node.filter(|_| is_counted) {
             *devices.entry((node, device.kind())).or_default() += 1;
         }
     }
+    devices
+}
+
+/// Makes the table of nodes with their devices; nodes without pcpus, memory and devices are in one
+/// line below.
+pub fn nodes(topology: &Topology, width: usize) -> String {
+    let devices = devices_by_node(topology);
     let mut cores: BTreeMap<NodeId, usize> = BTreeMap::new();
     for core in topology.cores() {
         *cores.entry(core.node).or_default() += 1;

@@ -28,29 +28,8 @@ pub fn describe(planned: &Planned) -> String {
     let Planned { topology, placement, name, .. } = planned;
     let mut lines = Lines(format!("{name}\n"));
     devices(topology, placement, &mut lines);
-    let shape = placement.topology;
-    lines.add(
-        "vCPUs",
-        [format!(
-            "{}{}: {}{} of {} with {}",
-            placement.vcpus(),
-            planned
-                .request
-                .vcpus_at_start
-                .filter(|start| *start < placement.vcpus())
-                .map(|start| format!(", {start} at start"))
-                .unwrap_or_default(),
-            count(shape.sockets, "socket"),
-            if shape.dies > 1 {
-                format!(" of {}", count(shape.dies, "die"))
-            } else {
-                String::new()
-            },
-            count(shape.cores, "core"),
-            count(shape.threads, "thread")
-        )],
-    );
-    let threads = shape.threads.max(1) as usize;
+    lines.add("vCPUs", [vcpus(planned)]);
+    let threads = placement.topology.threads.max(1) as usize;
     let pins = placement.cells.iter().map(|cell| {
         let own = cell.vcpus.start as usize..cell.vcpus.end as usize;
         let pins = placement.vcpu_pins.get(own).unwrap_or_default();
@@ -94,6 +73,21 @@ pub fn describe(planned: &Planned) -> String {
     lines.add("guest PCIe", groups.chain(spare));
     lines.add("assumed", planned.assumed().map(|stack| stack.to_string()));
     lines.0
+}
+
+/// The number of vCPUs and their topology.
+fn vcpus(planned: &Planned) -> String {
+    let (vcpus, shape) = (planned.placement.vcpus(), planned.placement.topology);
+    let start = planned.request.vcpus_at_start.filter(|start| *start < vcpus);
+    let start = start.map(|start| format!(", {start} at start")).unwrap_or_default();
+    let dies =
+        if shape.dies > 1 { format!(" of {}", count(shape.dies, "die")) } else { String::new() };
+    format!(
+        "{vcpus}{start}: {}{dies} of {} with {}",
+        count(shape.sockets, "socket"),
+        count(shape.cores, "core"),
+        count(shape.threads, "thread")
+    )
 }
 
 fn devices(topology: &Topology, placement: &Placement, lines: &mut Lines) {

@@ -4,6 +4,7 @@ use super::guest::Guest;
 use super::report::Report;
 use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
+use crate::domain::read::Spot;
 use crate::finding::Rule;
 use crate::placement::{Occupancy, not_ready, shared_fabric};
 use crate::topology::{DeviceKind, FabricModel, NoPartition, Partition, Topology, Trust};
@@ -159,27 +160,39 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             let message = format!("{} belongs to Fabric Manager on the host", switch.bdf.value);
             report.add(&SHARED, switch.bdf.spot, message, "pass the GPUs only");
         }
-        return;
+    } else {
+        of_partition(guest, partition, first.device, &switches, report);
     }
+}
+
+/// Checks the NVSwitches of a guest that has the GPUs of a partition, the first of which is passed
+/// at `gpu`.
+fn of_partition<'t>(
+    guest: &Guest<'t>,
+    partition: &Partition,
+    gpu: Spot<'t>,
+    switches: &[&Passed<'t>],
+    report: &mut Report<'t>,
+) {
+    let number = partition.gpus.len();
     let count = u32::try_from(switches.len()).unwrap_or(u32::MAX);
     if count != partition.nvswitches {
         let message = format!(
             "partition {} of {} needs {}, the guest gets {count}",
             partition.id,
-            words::count(set.len(), "GPU"),
+            words::count(number, "GPU"),
             words::count(partition.nvswitches, "NVSwitch")
         );
         let from = list(&partition.nvswitch_pool);
-        let number = set.len();
         let hint = format!(
             "`gpuvm set {} --gpus {number}` gives it so many of {from}",
             shell::word(&guest.name)
         );
-        let spot = switches.last().map_or(first.device, |switch| switch.device);
+        let spot = switches.last().map_or(gpu, |switch| switch.device);
         report.add(&COUNT, spot, message, hint);
     }
-    let foreign = |p: &&Passed<'t>| !partition.nvswitch_pool.contains(&p.bdf.value);
-    for switch in switches.into_iter().filter(foreign).filter(|_| partition.nvswitches > 0) {
+    let foreign = |p: &&&Passed<'t>| !partition.nvswitch_pool.contains(&p.bdf.value);
+    for switch in switches.iter().filter(foreign).filter(|_| partition.nvswitches > 0) {
         let message =
             format!("NVSwitch {} is not on the board of the passed GPUs", switch.bdf.value);
         let hint = format!("take it from {}", list(&partition.nvswitch_pool));

@@ -125,13 +125,7 @@ fn domain_edits(
     let fill = passes || placement.huge_pages.is_some();
     let mut edits = vec![DomainEdit::SetType { virt: guest.virt }];
     // While its devices have their places in the document.
-    match way(guest, placement) {
-        IommufdWish::Auto => {}
-        said @ (IommufdWish::On | IommufdWish::Off) => {
-            let setting = Setting::iommufd(current, said == IommufdWish::On);
-            edits.push(DomainEdit::Set { setting });
-        }
-    }
+    edits.extend(passing(current, guest, placement).map(|setting| DomainEdit::Set { setting }));
     if current.name() != guest.name.as_str() {
         edits.push(DomainEdit::SetName { name: guest.name.as_str().to_owned() });
     }
@@ -176,13 +170,7 @@ fn domain_edits(
     if let Some(machine) = guest.record.request.machine.clone() {
         edits.push(DomainEdit::Set { setting: Setting::Machine { machine } });
     }
-    let many = needs_remapping(placement.topology) && current.is_x86();
-    if many && !current.remaps_interrupts() && current.can_remap_interrupts() {
-        // A template's own IOMMU keeps its DMA settings.
-        let is_own = current.root().find("devices/iommu").is_some();
-        let translates_dma = guest.abilities.translates_dma || is_own;
-        edits.push(DomainEdit::Set { setting: Setting::RemapInterrupts { translates_dma } });
-    }
+    edits.extend(remapping(current, guest, placement).map(|setting| DomainEdit::Set { setting }));
     if guest.virt == VirtType::Kvm {
         let passes = passes || !guest.vf_pools.is_empty();
         edits.extend(
@@ -198,6 +186,25 @@ fn way(guest: &Guest, placement: &Placement) -> IommufdWish {
         IommufdWish::Auto if placement.initiators.is_some() => IommufdWish::On,
         said => said,
     }
+}
+
+/// The setting of that way, where it is not left to libvirt.
+fn passing(current: &DomainXml, guest: &Guest, placement: &Placement) -> Option<Setting> {
+    match way(guest, placement) {
+        IommufdWish::Auto => None,
+        said => Some(Setting::iommufd(current, said == IommufdWish::On)),
+    }
+}
+
+/// The IOMMU that remaps interrupts, where a guest has so many vCPUs that it needs one.
+fn remapping(current: &DomainXml, guest: &Guest, placement: &Placement) -> Option<Setting> {
+    let many = needs_remapping(placement.topology) && current.is_x86();
+    let lacks = many && !current.remaps_interrupts() && current.can_remap_interrupts();
+    // A template's own IOMMU keeps its DMA settings.
+    let is_own = || current.root().find("devices/iommu").is_some();
+    lacks.then(|| Setting::RemapInterrupts {
+        translates_dma: guest.abilities.translates_dma || is_own(),
+    })
 }
 
 /// The edit that has a guest by iommufd share its memory in files. On every QEMU, since a

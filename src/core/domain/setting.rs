@@ -267,6 +267,21 @@ pub fn serial_log_path(dir: &str, name: &str) -> String {
     format!("{dir}/{name}-serial.log")
 }
 
+/// Puts something of gpuvm's own into a domain's metadata, where that is there.
+fn recorded(domain: Fragment, of_guest: Fragment) -> Fragment {
+    let guest = Fragment::new("gpuvm:guest").if_there().child(of_guest);
+    domain.child(Fragment::new("metadata").if_there().child(guest))
+}
+
+/// The passed functions of some addresses, each as a hostdev and as an interface.
+fn passed(devices: &[Bdf], of: impl Fn(&'static str) -> Fragment) -> Fragment {
+    let of = &of;
+    let named = |name| devices.iter().map(move |bdf| of(name).key(hostdev_bdf, bdf));
+    Fragment::new("devices")
+        .if_there()
+        .children(["hostdev", "interface"].into_iter().flat_map(named))
+}
+
 impl Setting {
     /// All functions of a domain are passed through by iommufd, or by their groups.
     pub fn iommufd(of: &DomainXml, on: bool) -> Setting {
@@ -313,9 +328,7 @@ impl Setting {
             Setting::NoFill => domain.child(backing(Fragment::gone("allocation"))),
             Setting::Made { disk } => {
                 let disk = shape::made(disk).key(remembered_path, &disk.path);
-                let made = Fragment::new("gpuvm:made").if_there().child(disk);
-                let guest = Fragment::new("gpuvm:guest").if_there().child(made);
-                domain.child(Fragment::new("metadata").if_there().child(guest))
+                recorded(domain, Fragment::new("gpuvm:made").if_there().child(disk))
             }
             Setting::Disks { disks } => {
                 let disks = disks.iter().map(DiskTuning::fragment);
@@ -345,22 +358,10 @@ impl Setting {
                 domain.child(Fragment::new("devices").if_there().child(root))
             }
             Setting::Unseated { devices } => {
-                let seat = |(name, bdf)| {
-                    let device = Fragment::new(name).key(hostdev_bdf, bdf).if_there();
-                    device.child(Fragment::gone("address"))
-                };
-                let names = ["hostdev", "interface"].into_iter();
-                let seats =
-                    names.flat_map(|name| devices.iter().map(move |bdf| (name, bdf))).map(seat);
-                domain.child(Fragment::new("devices").if_there().children(seats))
+                let seat = |name| Fragment::new(name).if_there().child(Fragment::gone("address"));
+                domain.child(passed(devices, seat))
             }
-            Setting::Gone { devices } => {
-                let names = ["hostdev", "interface"].into_iter();
-                let gone = |name| devices.iter().map(move |bdf| (name, bdf));
-                let gone = names.flat_map(gone);
-                let gone = gone.map(|(name, bdf)| Fragment::gone(name).key(hostdev_bdf, bdf));
-                domain.child(Fragment::new("devices").if_there().children(gone))
-            }
+            Setting::Gone { devices } => domain.child(passed(devices, Fragment::gone)),
             Setting::SerialLog { path } => {
                 let log = match path {
                     Some(path) => Fragment::new("log").attr("file", path).attr("append", "off"),
@@ -369,27 +370,11 @@ impl Setting {
                 let serial = Fragment::new("serial").nth(0).if_there().child(log);
                 domain.child(Fragment::new("devices").if_there().child(serial))
             }
-            Setting::Reserved { reserved } => {
-                let reserved = shape::reserved(reserved);
-                let guest = Fragment::new("gpuvm:guest").if_there().child(reserved);
-                domain.child(Fragment::new("metadata").if_there().child(guest))
-            }
-            Setting::Guarded { guarded } => {
-                let guest = Fragment::new("gpuvm:guest").if_there().child(shape::guarded(guarded));
-                domain.child(Fragment::new("metadata").if_there().child(guest))
-            }
-            Setting::Bound { bound } => {
-                let guest = Fragment::new("gpuvm:guest").if_there().child(shape::bound(bound));
-                domain.child(Fragment::new("metadata").if_there().child(guest))
-            }
-            Setting::Known { known } => {
-                let guest = Fragment::new("gpuvm:guest").if_there().child(shape::known(known));
-                domain.child(Fragment::new("metadata").if_there().child(guest))
-            }
-            Setting::Request { request } => {
-                let guest = Fragment::new("gpuvm:guest").if_there().child(shape::request(request));
-                domain.child(Fragment::new("metadata").if_there().child(guest))
-            }
+            Setting::Reserved { reserved } => recorded(domain, shape::reserved(reserved)),
+            Setting::Guarded { guarded } => recorded(domain, shape::guarded(guarded)),
+            Setting::Bound { bound } => recorded(domain, shape::bound(bound)),
+            Setting::Known { known } => recorded(domain, shape::known(known)),
+            Setting::Request { request } => recorded(domain, shape::request(request)),
             _ => domain.child(self.cpu(Fragment::new("cpu"))),
         }
     }

@@ -3,6 +3,7 @@
 use super::affinity::{Among, Homes};
 use super::budget::{Budget, Counting, Solution};
 use super::caches::with_caches;
+use super::cpus::GuestCpus;
 use super::explain::Reasons;
 use super::memory::Memory;
 use super::pcpus::Cores;
@@ -60,22 +61,8 @@ fn place_on(
     budget
         .solve(gpus, request.allow.remote, &mut solution)
         .map_err(|short| Shortage { topology, budget, homes, taken, gpus }.error(short))?;
-    let cpus = if request.pins == PinPolicy::None {
-        let cpus = cpus::floating(solution.vcpus, request)?;
-        let (because, compromise) = cpus::why_floating(&cpus, request, topology.pcpus().len());
-        reasons.0.push(Reason { choice: Topic::Vcpus, because: because.into(), compromise });
-        cpus
-    } else {
-        let chooser = Cores { topology, homes, taken, gpus, request };
-        let cores = chooser.choose(&solution);
-        chooser.explain(&cores, &mut reasons);
-        match request.profile {
-            Profile::Share | Profile::Near => {
-                cpus::pinned(&cores, request, gpus.first().map(|&gpu| homes.of_gpu(gpu).0))
-            }
-            Profile::NvidiaVm => cpus::vendor(&cores, request, gpus.len()),
-        }
-    };
+    let cores = Cores { topology, homes, taken, gpus, request };
+    let cpus = pcpus(&cores, &solution, &mut reasons)?;
     let (solution, gpus) = (&solution, gpus.len());
     let memory = Memory { topology, budget, solution, gpus, request };
     let cells = memory.cells(&cpus, &mut reasons);
@@ -114,6 +101,29 @@ fn place_on(
         reasons: reasons.0,
     };
     limits::within(placement, topology, request)
+}
+
+/// The pcpus of a guest's threads.
+fn pcpus(
+    chooser: &Cores<'_>,
+    solution: &Solution,
+    reasons: &mut Reasons,
+) -> Result<GuestCpus, PlanError> {
+    let Cores { topology, homes, gpus, request, .. } = *chooser;
+    if request.pins == PinPolicy::None {
+        let cpus = cpus::floating(solution.vcpus, request)?;
+        let (because, compromise) = cpus::why_floating(&cpus, request, topology.pcpus().len());
+        reasons.0.push(Reason { choice: Topic::Vcpus, because: because.into(), compromise });
+        return Ok(cpus);
+    }
+    let cores = chooser.choose(solution);
+    chooser.explain(&cores, reasons);
+    Ok(match request.profile {
+        Profile::Share | Profile::Near => {
+            cpus::pinned(&cores, request, gpus.first().map(|&gpu| homes.of_gpu(gpu).0))
+        }
+        Profile::NvidiaVm => cpus::vendor(&cores, request, gpus.len()),
+    })
 }
 
 /// Says what of the host could not be read.

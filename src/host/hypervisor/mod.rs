@@ -72,6 +72,14 @@ pub trait Hypervisor: Domains + Snapshots + Live + Addresses {
     fn versions(&self) -> Versions {
         Versions::default()
     }
+    /// Whether it passes functions of the host through by iommufd; none if it does not say.
+    fn offers_iommufd(&self) -> Option<bool> {
+        None
+    }
+    /// Whether its QEMU nests a guest's SMMUv3 in the host's.
+    fn accelerates_smmu(&self) -> bool {
+        false
+    }
     /// The QEMU program of this machine that guests run in; none: they run elsewhere, or in none.
     fn emulator(&self) -> Option<PathBuf> {
         None

@@ -113,13 +113,8 @@ pub(crate) fn overlays(
     if disks.is_empty() {
         return Ok(Overlays { copies, source, first: None, disks });
     }
-    let mut after = xml.clone();
-    after.apply(&DomainEdit::Set { setting: Setting::Disks { disks: tuned } })?;
-    for made in &made {
-        after = after.with_made(made)?;
-    }
-    let (name, uri) = (wanted.name.clone(), hypervisor.uri());
-    let records = add_made(world.state(), &row.uuid, &name, uri, &made)?;
+    let name = wanted.name.clone();
+    let records = add_made(world.state(), &row.uuid, &name, hypervisor.uri(), &made)?;
     let said = |disk: &Copied| {
         format!("disk {} over {}, below clone {}", disk.target, disk.from, wanted.to)
     };
@@ -128,11 +123,21 @@ pub(crate) fn overlays(
         name,
         what: disks.iter().map(said).collect(),
         before: xml.text().to_owned(),
-        after,
+        after: over(xml, tuned, &made)?,
         first: records.into_iter().chain(steps).collect(),
         last: Vec::new(),
     };
     Ok(Overlays { copies, source, first: Some(first), disks })
+}
+
+/// The first guest's definition with disks over the images.
+fn over(xml: &DomainXml, disks: Vec<DiskTuning>, made: &[Made]) -> Result<DomainXml> {
+    let mut after = xml.clone();
+    after.apply(&DomainEdit::Set { setting: Setting::Disks { disks } })?;
+    for made in made {
+        after = after.with_made(made)?;
+    }
+    Ok(after)
 }
 
 /// The error that an image does not go below two guests, of which a clone has a copy.

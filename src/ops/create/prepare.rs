@@ -69,12 +69,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     let Possible { planned, disks, networks } = possible(world, wanted, hypervisor)?;
     let name = planned.name.to_string();
     let Disks { mut steps, disks, made, abilities, seed, notices, mut losses, image } = disks;
-    for notice in &notices {
-        match notice {
-            Notice::NoDataDisk => world.note(&notice.to_string()),
-            Notice::Warning(text) => world.warning(text),
-        }
-    }
+    show(&notices, world);
     let devices = &planned.placement.devices;
     losses.extend(remains(&planned.topology, devices));
     doctor::before(world, &planned.topology, &planned.occupancy, devices, &[ACS_OVERRIDE.id])?;
@@ -133,6 +128,16 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     }
     steps.push(DomainStep::Define { name: name.clone(), xml: xml.text().to_owned() }.into());
     Ok(Prepared { name, xml, steps, losses })
+}
+
+/// Shows what is to know of a guest's disks.
+fn show(notices: &[Notice], world: &World) {
+    for notice in notices {
+        match notice {
+            Notice::NoDataDisk => world.note(&notice.to_string()),
+            Notice::Warning(text) => world.warning(text),
+        }
+    }
 }
 
 /// A guest that nothing stops, as far as place, disks and networks go.

@@ -95,17 +95,21 @@ impl Restored {
     }
 }
 
+/// Reads this machine; at boot without libvirt.
+fn topology(world: &World, boot: bool, root: &FsRoot) -> Result<Topology> {
+    if boot {
+        world.refuse_named_elsewhere("fabric restore")?;
+        return Ok(discover(root)?);
+    }
+    world.refuse_recorded("fabric restore")?;
+    world.refuse_elsewhere("fabric restore")?;
+    world.topology()
+}
+
 /// Passes the active partitions to Fabric Manager, or reports them without doing so.
 pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     let root = FsRoot::live()?;
-    let topology = if wanted.boot {
-        world.refuse_named_elsewhere("fabric restore")?;
-        discover(&root)?
-    } else {
-        world.refuse_recorded("fabric restore")?;
-        world.refuse_elsewhere("fabric restore")?;
-        world.topology()?
-    };
+    let topology = topology(world, wanted.boot, &root)?;
     let nothing = Restored {
         mode: None,
         partitions: Vec::new(),

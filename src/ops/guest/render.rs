@@ -201,7 +201,7 @@ pub(crate) fn way<'t>(
     let (versions, offered) = match stack {
         Some(of) => (of.stack.versions(), of.stack.abilities.iommufd),
         None => match world.hypervisor_to_look()? {
-            Some(hypervisor) => (hypervisor.versions(), hypervisor.storage().abilities().iommufd),
+            Some(hypervisor) => (hypervisor.versions(), hypervisor.offers_iommufd()),
             None => (Versions::default(), None),
         },
     };

@@ -69,18 +69,16 @@ pub fn remove(world: &World, wanted: &RemoveDisk) -> Result<Change<ChangedDisk>>
     {
         warnings.push(format!("`{target}` is the first disk of `{name}`, from which guests boot"));
     }
-    let names = match (*delete_data, &path) {
-        (true, Some(path)) if hypervisor.machine().is_here() => other_names(Path::new(path)),
-        _ => 0,
-    };
+    let is_file_here = *delete_data && hypervisor.machine().is_here();
+    let file = path.as_ref().filter(|_| is_file_here);
+    let names = file.map_or(0, |path| other_names(Path::new(path)));
     warnings.extend(path.as_ref().and_then(|path| keep_data(path, names)));
     let forget = made.as_ref().map(|made| made.path.as_str());
     let after = subject.xml.without_disk(target, forget)?;
     let after = settled(&subject.xml, after, abilities(hypervisor, false), hypervisor, world)?;
-    let first = match forget.filter(|_| hypervisor.has_guests_here()) {
-        Some(path) => drop_made(world.state(), &subject.uuid, path)?.into_iter().collect(),
-        None => Vec::new(),
-    };
+    let forgotten = forget.filter(|_| hypervisor.has_guests_here());
+    let first = forgotten.map(|path| drop_made(world.state(), &subject.uuid, path)).transpose()?;
+    let first = first.flatten().into_iter().collect();
     let source = defined.or(running).map(said).unwrap_or_default();
     let about = ChangedDisk {
         name: name.clone(),

@@ -109,7 +109,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
         let gets =
             wanted.items.size().gpus_said.is_some() || !wanted.items.size().functions.is_kept();
         let passes = gets || subjects.all.iter().any(passes);
-        subjects.abilities = abilities(&*hypervisor, passes);
+        subjects.abilities = abilities_for(&wanted.items, &*hypervisor, passes);
         subjects.log_dir = hypervisor.log_dir().filter(|_| !files);
         if let Some(dir) = hypervisor.missing_log_dir().filter(|_| !files)
             && wanted.items.serial_log == Item::On
@@ -130,11 +130,18 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     Ok(subjects)
 }
 
+/// What the hypervisor can do with the items; `passes`: including what passed functions need.
+fn abilities_for(items: &Items, hypervisor: &dyn Hypervisor, passes: bool) -> Abilities {
+    let is_by_iommufd = items.iommufd == Item::On;
+    let iommufd = is_by_iommufd.then(|| hypervisor.offers_iommufd()).flatten();
+    Abilities { iommufd, ..abilities(hypervisor, passes) }
+}
+
 /// A domain that is not there yet, with its host.
 pub fn of_new(world: &World, wanted: &Tune, xml: DomainXml) -> Result<Subjects> {
     let mut subjects = read(world, wanted)?;
     if xml.root().find("devices/hostdev").is_some() {
-        subjects.abilities = abilities(&*world.hypervisor()?, true);
+        subjects.abilities = abilities_for(&wanted.items, &*world.hypervisor()?, true);
     }
     let topology = &subjects.topology;
     let others = std::mem::take(&mut subjects.occupancy);

@@ -111,11 +111,22 @@ pub fn read(
         // hwloc lists no function twice; in a forged record the first one counts.
         devices.entry(bdf).or_insert(device);
     }
+    parts.drives = by_name(hwloc, domains, &mut devices);
+    parts.devices = devices.into_values().collect();
+}
+
+/// The drives; names of network interfaces are put to their functions.
+fn by_name(
+    hwloc: &hwlocality::Topology,
+    domains: &Domains,
+    devices: &mut BTreeMap<Bdf, PciDevice>,
+) -> Vec<Drive> {
     let mut drives: BTreeMap<String, Drive> = BTreeMap::new();
     for object in hwloc.objects_with_type(ObjectType::OSDevice) {
         let Some(ObjectAttributes::OSDevice(attributes)) = object.attributes() else { continue };
         let Some(name) = object.name().map(text).filter(|name| !name.is_empty()) else { continue };
-        let on = object.ancestors().find_map(function).map(|(bdf, _)| bdf);
+        let mut functions = object.ancestors().filter_map(|object| function(object, domains));
+        let on = functions.next().map(|(bdf, _)| bdf);
         let device = on.and_then(|bdf| devices.get_mut(&bdf));
         match attributes.device_type() {
             OSDeviceType::Storage => {
@@ -141,8 +152,7 @@ pub fn read(
         net.netdevs.sort_unstable();
         net.rdma.sort_unstable();
     }
-    parts.devices = devices.into_values().collect();
-    parts.drives = drives.into_values().collect();
+    drives.into_values().collect()
 }
 
 /// Address and ids of a PCI function, endpoint or bridge; none for anything else.

@@ -4,7 +4,6 @@
 //! libvirt generates the command line of a probe guest, or reports that QEMU cannot; nothing is
 //! created or started.
 
-use super::support::offers_iommufd;
 use gpuvm_core::domain::guest::{Abilities, VirtType};
 use virt::connect::Connect;
 
@@ -24,12 +23,10 @@ const QUEUE_MAPPING: Wish = (
 pub(super) fn ask(connection: &Connect) -> Abilities {
     // Emulation uses the same program, and works without hardware virtualization; a few QEMUs are
     // built without it.
-    let disks = match ask_for(connection, VirtType::Qemu) {
+    match ask_for(connection, VirtType::Qemu) {
         none if none == Abilities::default() => ask_for(connection, VirtType::Kvm),
         some => some,
-    };
-    let accelerates_smmu = is_arm(connection) && accelerates_smmu(connection);
-    Abilities { iommufd: offers_iommufd(connection), accelerates_smmu, ..disks }
+    }
 }
 
 /// Whether the host is one of Arm, by libvirt.
@@ -37,9 +34,12 @@ fn is_arm(connection: &Connect) -> bool {
     connection.node_info().is_ok_and(|node| node.model == "aarch64")
 }
 
-/// Probes a nested SMMUv3. Without validation libvirt drops attributes that it does not know, so
-/// what counts is that its QEMU would get this one.
-fn accelerates_smmu(connection: &Connect) -> bool {
+/// Probes a nested SMMUv3, which no other host than one of Arm has. Without validation libvirt drops
+/// attributes that it does not know, so what counts is that its QEMU would get this one.
+pub(super) fn accelerates_smmu(connection: &Connect) -> bool {
+    if !is_arm(connection) {
+        return false;
+    }
     let can = |virt: VirtType| {
         let probe = smmu_probe(virt);
         let line = connection.domain_xml_to_native("qemu-argv", &probe, 0);

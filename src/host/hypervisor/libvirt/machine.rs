@@ -78,6 +78,16 @@ impl Hypervisor for Libvirt {
         self.logs_to().filter(|dir| !dir.is_dir())
     }
 
+    fn offers_iommufd(&self) -> Option<bool> {
+        ask(format_args!("whether it has iommufd"), || support::offers_iommufd(&self.connection()))
+    }
+
+    fn accelerates_smmu(&self) -> bool {
+        ask(format_args!("whether it nests an SMMUv3"), || {
+            super::abilities::accelerates_smmu(&self.connection())
+        })
+    }
+
     fn versions(&self) -> Versions {
         ask(format_args!("its versions"), || {
             // libvirt's test driver returns its own version as QEMU's.
