@@ -316,7 +316,7 @@ impl Machine {
         })
     }
 
-    /// Adds what the definition says of other things: disks, devices, the start with the host.
+    /// Adds findings on disks, devices and the start with the host.
     fn beside(
         &self,
         world: &World,

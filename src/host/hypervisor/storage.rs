@@ -89,8 +89,8 @@ pub type Progress<'p> = &'p mut dyn FnMut(u64) -> bool;
 
 /// A hypervisor's storage.
 pub trait Storage {
-    /// Its disk features beyond the common ones; none if they cannot be probed. What it can do with
-    /// functions of the host is not among them.
+    /// Its disk features beyond the common ones; none if they cannot be probed. Features of passed
+    /// functions are not among them.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }

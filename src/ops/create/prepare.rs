@@ -130,7 +130,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     Ok(Prepared { name, xml, steps, losses })
 }
 
-/// Shows what is to know of a guest's disks.
+/// Shows the notices of a guest's disks.
 fn show(notices: &[Notice], world: &World) {
     for notice in notices {
         match notice {

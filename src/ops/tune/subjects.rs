@@ -130,7 +130,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     Ok(subjects)
 }
 
-/// What the hypervisor can do with the items; `passes`: including what passed functions need.
+/// The features that the items need of the hypervisor; `passes`: including those of root ports.
 fn abilities_for(items: &Items, hypervisor: &dyn Hypervisor, passes: bool) -> Abilities {
     let is_by_iommufd = items.iommufd == Item::On;
     let iommufd = is_by_iommufd.then(|| hypervisor.offers_iommufd()).flatten();
