@@ -172,6 +172,40 @@ fn the_plan_of_a_fleet_is_that_of_its_host_and_its_command_makes_the_guest() {
     );
 }
 
+/// A DGX-1 loses as much as an H100, and has a NIC as near.
+#[test]
+fn hosts_are_ranked_by_fit_and_those_that_create_refuses_come_last() {
+    let dir = scratch();
+    let [old, a100, h100, dgx2] = ["dgx-1", "dgx-a100", "dgx-h100", "dgx-2"].map(record);
+    let domains = project().join("tests/golden/capacity").display().to_string();
+    let all = hosts(
+        dir.path(),
+        &[
+            ("old", &[("record", &old)]),
+            ("a100", &[("record", &a100)]),
+            ("h100", &[("record", &h100)]),
+            ("busy", &[("record", &dgx2), ("domain_xml", &domains)]),
+        ],
+    );
+    let ranked = |gpus: &str| {
+        let ranked = json(&fleet(&all, &["plan", "--gpus", gpus, "--json"]));
+        let refused: Vec<bool> = each(&ranked, "refused").iter().map(Value::is_string).collect();
+        (each(&ranked, "name"), refused)
+    };
+    let (names, refused) = ranked("8");
+    assert_eq!(names[..3], ["h100", "a100", "old"], "by NVLinks, where the loss is the same");
+    assert_eq!(refused[..3], [false; 3]);
+    // The DGX-2 would lose least; its guest shares NVLinks with others.
+    let (names, refused) = ranked("2");
+    assert_eq!(names, ["h100", "busy", "old", "a100"]);
+    assert_eq!(refused, [false, true, true, true]);
+    let (code, out, _) = fleet(&all, &["plan", "--gpus", "2"]);
+    assert_eq!(code, 0);
+    let busy = out.lines().find(|line| line.starts_with("busy")).unwrap();
+    assert!(busy.ends_with("; `create` refuses it"), "{out}");
+    assert!(out.ends_with("gpuvm create --gpus 2\n"), "{out}");
+}
+
 #[test]
 fn a_bad_file_of_hosts_is_refused_with_its_place() {
     let dir = scratch();

@@ -221,8 +221,7 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     match (command, heard.first().filter(|_| has_place)) {
         (Some(command), Some(first)) => {
             cx.output.text(&format!("\n{command}\n"))?;
-            let shared = first.answer.as_ref().and_then(|place| place.shared.as_ref());
-            if let Some(why) = shared {
+            if let Some(why) = first.answer.as_ref().and_then(|place| place.refused.as_ref()) {
                 cx.output.progress(why);
             }
             if first.connect.is_none() {
@@ -250,10 +249,12 @@ fn row(one: &HostAnswer<HostPlace>) -> Vec<String> {
     cells.extend([gpus.unwrap_or_else(dash), place.vcpus.to_string(), memory]);
     cells.push(place.lost.to_string());
     cells.extend([links.unwrap_or_else(dash), place.nic.clone().unwrap_or_else(dash)]);
-    cells.push(match place.compromises {
+    let place_is = match place.compromises {
         0 => "without compromise".to_owned(),
         some => format!("with {}", count(some, "compromise")),
-    });
+    };
+    let refused = place.refused.as_ref().map_or("", |_| "; `create` refuses it");
+    cells.push(format!("{place_is}{refused}"));
     cells
 }
 

@@ -120,9 +120,9 @@ pub struct HostPlace {
     /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none:
     /// no GPU, or no NIC.
     pub nic: Option<String>,
-    /// That `create` refuses it as it is, and why; none: it does not.
-    #[serde(skip)]
-    pub shared: Option<String>,
+    /// Why `create` refuses it as requested; absent: it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// How well it suits the guest.
     #[serde(skip)]
     pub fit: Fit,
@@ -136,8 +136,8 @@ impl HostPlace {
     /// then compromises, NVLinks, the NICs, and memory.
     pub fn order(&self) -> impl Ord + use<> {
         let links = Reverse(self.fit.nvlinks);
-        let is_shared = self.shared.is_some();
-        (is_shared, self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
+        let is_refused = self.refused.is_some();
+        (is_refused, self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
     }
 }
 
@@ -221,7 +221,7 @@ pub fn places(
         let fit = fit(&planned.topology, placement);
         let said = planned.topology.machine().trust;
         let shared = placement.shared_fabric().filter(|_| Trust::refuses(said, false));
-        let shared = shared.map(|why| {
+        let refused = shared.map(|why| {
             let unless = match said {
                 None => " without --accept-shared-fabric",
                 Some(_) => "",
@@ -236,7 +236,7 @@ pub fn places(
             compromises: placement.reasons.iter().filter(|reason| reason.is_compromise()).count(),
             nvlinks: fit.nvlinks,
             nic: fit.nic.map(|nic| nic.to_string()),
-            shared,
+            refused,
             fit,
             macs: macs(&planned.occupancy),
         })

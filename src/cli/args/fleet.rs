@@ -48,9 +48,10 @@ pub enum FleetVerb {
     /// Plans the guest on each host. Of those with a place, the host where later guests lose least
     /// comes first: for each size, the guests that no longer fit times their GPUs are added up. Of
     /// equal ones the fewest compromises come first, then the most NVLinks between two of its GPUs,
-    /// the nearest NICs, and the most memory. Prints the command for the first one and books
-    /// nothing: if others are faster, `create` refuses on the host. Exits with 1 if no host has a
-    /// place; hosts that have not answered are reported.
+    /// the nearest NICs, and the most memory. A place that `create` refuses, such as one with GPUs
+    /// that share NVLinks with those of another guest, comes after all others. Prints the command for
+    /// the first one and books nothing: if others are faster, `create` refuses on the host. Exits
+    /// with 1 if no host has a place; hosts that have not answered are reported.
     #[command(after_long_help = PLAN)]
     Plan(Box<Late<FleetPlanArgs>>),
     /// Record the layout of each host in its file
