@@ -4,7 +4,7 @@
 mod tracked;
 
 use crate::discover::process;
-use crate::error::{Class, Coded, Result, classed};
+use crate::error::{Class, Coded, Error, Result, classed};
 use crate::fsroot::{FsRoot, KeptLimit};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::hypervisor::{DomainSummary, Hypervisor};
@@ -79,6 +79,15 @@ struct Dues {
     scan: Due,
 }
 
+/// Running guests that cannot be sampled.
+#[derive(Debug, Default)]
+struct Unseen {
+    /// Names of those without a process here.
+    no_process: Vec<String>,
+    /// Those whose definition cannot be read, with the error.
+    unread: Vec<(String, Error)>,
+}
+
 /// A series of samples.
 pub struct Top {
     hypervisor: Rc<dyn Hypervisor>,
@@ -147,21 +156,27 @@ impl Top {
             scans: Vec::new(),
             times: (0, 0),
         };
-        let unseen = top.list()?;
-        let refused = unseen.iter().find(|name| top.request.names.contains(name));
+        let Unseen { no_process, unread } = top.list()?;
+        let refused = no_process.iter().find(|name| top.request.names.contains(name));
         if let Some(name) = refused {
             let hint = "libvirt may run in a container: run gpuvm in its process namespace";
             return Err(TopError::NoProcess { name: name.clone() }.hint(hint));
         }
-        for name in unseen {
+        for name in no_process {
             world.warning(&format!("domain `{name}` has no process that is seen here"));
+        }
+        for (name, error) in unread {
+            if top.request.names.contains(&name) {
+                return Err(error);
+            }
+            world.warning(&format!("domain `{name}` is left out: {}", error.whole()));
         }
         top.dues.list.take(LIST_EVERY);
         Ok(top)
     }
 
-    /// Reads which guests run, and returns the names of those without a process.
-    fn list(&mut self) -> Result<Vec<String>> {
+    /// Reads which guests run, and returns those that cannot be sampled.
+    fn list(&mut self) -> Result<Unseen> {
         let all = self.hypervisor.domains()?;
         self.refuse_absent(&all)?;
         let wanted = |row: &&DomainSummary| {
@@ -178,26 +193,28 @@ impl Top {
         let actives = || all.iter().filter(|row| row.state.is_active());
         let active = actives().map(|row| row.uuid.to_ascii_lowercase()).collect();
         if self.active == active && running.iter().filter(is_known).count() == running.len() {
-            return Ok(Vec::new());
+            return Ok(Unseen::default());
         }
         let processes = process::all(&self.root)?;
         let named = actives().filter_map(|row| {
             Some((*processes.get(&row.uuid.to_ascii_lowercase())?, row.name.clone()))
         });
         (self.names, self.active) = (named.collect(), active);
-        let mut unseen = Vec::new();
+        let mut unseen = Unseen::default();
         for row in running {
             let uuid = row.uuid.to_ascii_lowercase();
             let Some(&pid) = processes.get(&uuid) else {
-                unseen.push(row.name.clone());
+                unseen.no_process.push(row.name.clone());
                 continue;
             };
             if self.guests.get(&uuid).is_some_and(Tracked::is_fresh) {
                 continue;
             }
             let known = self.guests.remove(&uuid);
-            let opened = Tracked::open(self, row, pid, known)?;
-            self.guests.extend(opened.map(|guest| (uuid, guest)));
+            match Tracked::open(self, row, pid, known) {
+                Ok(opened) => self.guests.extend(opened.map(|guest| (uuid, guest))),
+                Err(error) => unseen.unread.push((row.name.clone(), error)),
+            }
         }
         Ok(unseen)
     }

@@ -8,29 +8,45 @@
 //! other choice.
 
 use super::candidates::Candidate;
-use crate::topology::Proximity;
+use crate::topology::{Proximity, Way};
 
-/// How far two functions are for a guest: 0 below one PCIe switch, 1 on one node, 2 elsewhere.
-pub(super) fn distance(proximity: Proximity) -> u32 {
-    match proximity {
-        Proximity::Same | Proximity::NvLink(_) | Proximity::Pix | Proximity::Pxb => 0,
-        Proximity::Phb | Proximity::Node => 1,
-        Proximity::Sys => 2,
+/// How near a device is to a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Beside {
+    pub(super) over: Proximity,
+    /// Whether they are on no node of one package.
+    is_apart: bool,
+}
+
+impl Beside {
+    pub(super) fn new(gpu: &Way<'_>, device: Option<&Way<'_>>) -> Beside {
+        let over = device.map_or(Proximity::Sys, |device| gpu.over_pcie(device));
+        let is_near = || device.is_some_and(|device| gpu.is_on_package_of(device));
+        Beside { over, is_apart: over == Proximity::Sys && !is_near() }
+    }
+
+    /// The same for a guest: 0 below one PCIe switch, 1 on one node, 2 on one package, 3 elsewhere.
+    pub(super) fn distance(self) -> u32 {
+        match self.over {
+            Proximity::Same | Proximity::NvLink(_) | Proximity::Pix | Proximity::Pxb => 0,
+            Proximity::Phb | Proximity::Node => 1,
+            Proximity::Sys => 2 + u32::from(self.is_apart),
+        }
+    }
+
+    /// The same as a number of steps; nearer is smaller.
+    pub(super) fn rank(self) -> i32 {
+        match self.over {
+            Proximity::Same | Proximity::NvLink(_) | Proximity::Pix => 0,
+            Proximity::Pxb => 1,
+            Proximity::Phb => 2,
+            Proximity::Node => 3,
+            Proximity::Sys => 4 + i32::from(self.is_apart),
+        }
     }
 }
 
-/// Converts a proximity to a number; nearer is smaller.
-pub(super) fn rank(proximity: Proximity) -> i32 {
-    match proximity {
-        Proximity::Same | Proximity::NvLink(_) | Proximity::Pix => 0,
-        Proximity::Pxb => 1,
-        Proximity::Phb => 2,
-        Proximity::Node => 3,
-        Proximity::Sys => 4,
-    }
-}
-
-const FARTHEST: i32 = 4;
+const FARTHEST: i32 = 5;
 
 const RANKS: usize = FARTHEST as usize + 1;
 /// The last rank that is below a switch.
@@ -40,7 +56,7 @@ const SWITCH: usize = 1;
 pub(super) struct Cover<'w> {
     candidates: &'w [Candidate],
     /// How near each candidate is to each GPU of the host: a row for each GPU.
-    beside: &'w [Vec<Proximity>],
+    beside: &'w [Vec<Beside>],
     number: usize,
     /// GPUs of the guest, as places among these rows.
     gpus: &'w [usize],
@@ -66,7 +82,7 @@ type Worth = (bool, i32, i32, u32, bool, usize, usize, [i32; 5], usize);
 impl<'w> Cover<'w> {
     pub(super) fn new(
         candidates: &'w [Candidate],
-        beside: &'w [Vec<Proximity>],
+        beside: &'w [Vec<Beside>],
         number: usize,
         gpus: &'w [usize],
         wanted: &'w [[i32; 2]],
@@ -108,7 +124,7 @@ impl<'w> Cover<'w> {
 
     /// How near a candidate is to a GPU.
     fn rank(&self, gpu: usize, at: usize) -> i32 {
-        rank(self.beside[self.gpus[gpu]][at])
+        self.beside[self.gpus[gpu]][at].rank()
     }
 
     /// Whether the wanted number is enough for each GPU to have one as near as this rank. The
@@ -143,7 +159,7 @@ impl<'w> Cover<'w> {
                 }
             }
         }
-        let nearest = self.gpus.iter().map(|&gpu| distance(self.beside[gpu][at])).min();
+        let nearest = self.gpus.iter().map(|&gpu| self.beside[gpu][at].distance()).min();
         let (gpus, there) = below[SWITCH];
         let is_single = there < gpus;
         let spare = below.iter().filter(|(gpus, there)| *there >= gpus * self.rounds).count();

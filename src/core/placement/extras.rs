@@ -6,7 +6,7 @@
 use super::affinity::Homes;
 use super::assign::{Cost, cheapest};
 use super::candidates::{Candidate, Devices, Kind, Refused, short};
-use super::cover::{Cover, distance, rank};
+use super::cover::{Beside, Cover};
 use super::explain::{Reasons, count};
 use super::groups;
 use super::nearness::{Far, Places};
@@ -69,7 +69,7 @@ pub(super) struct Wish {
     /// Unavailable functions, each with the GPUs that it would be near enough to.
     refused: Vec<(Refused, Vec<usize>)>,
     /// How near each candidate is to each GPU: a row for each GPU.
-    pub(super) beside: Vec<Vec<Proximity>>,
+    pub(super) beside: Vec<Vec<Beside>>,
     /// Candidates below a switch with a GPU, as bits, a row of words per GPU.
     on_switch: Vec<u64>,
     /// Candidates on the node of a GPU, those below a switch with it included, as bits.
@@ -77,7 +77,7 @@ pub(super) struct Wish {
     places: Places,
 }
 
-/// The distance of what is on another node.
+/// The distance of devices on other nodes, at least.
 const FAR: u32 = 2;
 
 /// The distance up to which a device is near enough.
@@ -85,7 +85,7 @@ fn limit(near: Near) -> u32 {
     match near {
         Near::Switch => 0,
         Near::Node => 1,
-        Near::Any => 2,
+        Near::Any => 3,
     }
 }
 
@@ -224,15 +224,13 @@ impl Wish {
     ) -> Result<Wish, PlanError> {
         let supply = devices.supply(kind, wish)?;
         let way = |bdf| devices.topology.device(bdf).map(|device| devices.topology.way(device));
-        let over = |gpu: &Way<'_>, to: &Option<Way<'_>>| {
-            to.as_ref().map_or(Proximity::Sys, |to| gpu.over_pcie(to))
-        };
+        let over = |gpu: &Way<'_>, to: &Option<Way<'_>>| Beside::new(gpu, to.as_ref());
         let ways: Vec<_> = supply.candidates.iter().map(|candidate| way(candidate.bdf)).collect();
-        let beside: Vec<Vec<Proximity>> =
+        let beside: Vec<Vec<Beside>> =
             gpus.iter().map(|gpu| ways.iter().map(|to| over(gpu, to)).collect()).collect();
         let near_to = |refused: &Refused| {
             let to = way(refused.bdf);
-            let is_near = |(_, gpu): &(usize, &Way<'_>)| distance(over(gpu, &to)) <= limit(near);
+            let is_near = |(_, gpu): &(usize, &Way<'_>)| over(gpu, &to).distance() <= limit(near);
             gpus.iter().enumerate().filter(is_near).map(|(at, _)| at).collect()
         };
         let refused = supply.refused.into_iter().map(|refused| {
@@ -246,7 +244,7 @@ impl Wish {
             for (gpu, row) in beside.iter().enumerate() {
                 let is_there = |at: &usize| {
                     let is_kept = near != Near::Any && supply.candidates[*at].is_own;
-                    is_kept || distance(row[*at]) <= up_to
+                    is_kept || row[*at].distance() <= up_to
                 };
                 for at in (0..row.len()).filter(is_there) {
                     bits[gpu * words + at / 64] |= 1 << (at % 64);
@@ -297,7 +295,11 @@ impl Wish {
     fn far(&self, gpus: &[usize]) -> Option<Far> {
         let [on_switch, on_node] = self.reach(gpus);
         let most = limit(self.near);
-        let there = [on_switch, on_node, self.candidates.len()][most as usize];
+        let there = match self.near {
+            Near::Switch => on_switch,
+            Near::Node => on_node,
+            Near::Any => self.candidates.len(),
+        };
         if there < self.number || self.needed(gpus)? > self.number {
             return None;
         }
@@ -333,7 +335,7 @@ impl Wish {
     /// The nearest devices, each with the index of the GPU that it is for.
     fn choose(&self, gpus: &[usize], outside: &[usize]) -> Result<Choice, PlanError> {
         let nearest = |at: usize| {
-            let all = gpus.iter().map(|&gpu| distance(self.beside[gpu][at]));
+            let all = gpus.iter().map(|&gpu| self.beside[gpu][at].distance());
             all.min().unwrap_or(limit(Near::Any))
         };
         let is_near = |&at: &usize| self.candidates[at].is_own || nearest(at) <= limit(self.near);
@@ -351,10 +353,10 @@ impl Wish {
         let rounds = self.number.div_ceil(gpus.len().max(1));
         let cost = |gpu: usize, round: usize, at: usize| {
             let beside = self.beside[gpu][at];
-            let is_single = round == 0 && distance(beside) == 0;
+            let is_single = round == 0 && beside.distance() == 0;
             Cost([
                 i32::from(!is_single),
-                rank(beside),
+                beside.rank(),
                 i32::try_from(round).unwrap_or(i32::MAX >> 16),
             ])
         };
@@ -374,14 +376,14 @@ impl Wish {
         let mut wanted = vec![[0; 2]; self.candidates.len()];
         for &gpu in outside {
             let row = &self.beside[gpu];
-            let switched = |at: &usize| distance(row[*at]) == 0;
+            let switched = |at: &usize| row[*at].distance() == 0;
             let Some(best) = (0..row.len()).filter(switched).map(|at| row[at]).min() else {
                 continue;
             };
             let alone = row.iter().filter(|beside| **beside == best).count() == 1;
             for &at in near.iter().filter(|at| switched(at)) {
                 wanted[at][0] += i32::from(alone && row[at] == best);
-                wanted[at][1] += if row[at] <= Proximity::Pix { 64 } else { 1 };
+                wanted[at][1] += if row[at].over <= Proximity::Pix { 64 } else { 1 };
             }
         }
         wanted
@@ -482,21 +484,21 @@ impl Wish {
 
 /// Adds the reasons for the choice, and its compromises.
 fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) {
-    let mut choice: Vec<(usize, Option<(usize, Proximity)>)> =
+    let mut choice: Vec<(usize, Option<(usize, Beside)>)> =
         choice.iter().map(|&(gpu, at)| (at, nearest(wish, gpus, gpu, at))).collect();
     choice.sort_by_key(|(at, _)| *at);
     let bdf = |at: usize| wish.candidates[at].bdf;
     let kind = wish.kind;
     let taken = choice.iter().map(|&(at, beside)| BesideGpu {
         device: bdf(at),
-        gpu: beside.map(|(gpu, proximity)| (wish.name(gpu), proximity)),
+        gpu: beside.map(|(gpu, beside)| (wish.name(gpu), beside.over)),
         node: wish.candidates[at].node,
     });
     let of = (!wish.is_exact).then_some(wish.free);
     reasons.say(kind.topic(), BesideReason::Taken { devices: taken.collect(), kind, of });
     let at_distance = |wanted: u32| {
         let far = choice.iter().filter(move |(_, beside)| {
-            beside.is_some_and(|(_, proximity)| distance(proximity) == wanted)
+            beside.is_some_and(|(_, beside)| beside.distance().min(FAR) == wanted)
         });
         far.map(|(at, _)| bdf(*at)).collect::<Vec<_>>()
     };
@@ -520,12 +522,12 @@ fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) 
             reasons.compromise(kind.topic(), BesideReason::Unknown { devices: unknown });
         }
     }
-    let lacks = |gpu: &&usize| choice.iter().all(|(at, _)| distance(wish.beside[**gpu][*at]) > 0);
+    let lacks = |gpu: &&usize| choice.iter().all(|(at, _)| wish.beside[**gpu][*at].distance() > 0);
     let without: Vec<GpuName> = gpus.iter().filter(lacks).map(|&gpu| wish.name(gpu)).collect();
     // A device or a GPU whose node is unknown may be near.
     let is_known = choice.iter().all(|(at, _)| wish.candidates[*at].node.is_some());
     let is_off = |gpu: &&usize| {
-        let far = choice.iter().all(|(at, _)| distance(wish.beside[**gpu][*at]) == FAR);
+        let far = choice.iter().all(|(at, _)| wish.beside[**gpu][*at].distance() >= FAR);
         far && wish.has_node[**gpu] && is_known
     };
     let off: Vec<GpuName> = gpus.iter().filter(is_off).map(|&gpu| wish.name(gpu)).collect();
@@ -544,7 +546,7 @@ fn nearest(
     gpus: &[usize],
     meant: Option<usize>,
     at: usize,
-) -> Option<(usize, Proximity)> {
+) -> Option<(usize, Beside)> {
     let all = gpus.iter().map(|&gpu| (wish.beside[gpu][at], Some(gpu) != meant, gpu));
-    all.min().map(|(proximity, _, gpu)| (gpu, proximity))
+    all.min().map(|(beside, _, gpu)| (gpu, beside))
 }

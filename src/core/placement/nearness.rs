@@ -3,26 +3,28 @@
 //! then takes devices by the same criteria.
 
 use super::candidates::Candidate;
-use super::cover::rank;
+use super::cover::Beside;
 use super::slots::{MOST, Mask};
-use crate::topology::Proximity;
 
 /// Ranks below the farthest.
-const RANKS: usize = 4;
-/// The last rank that is below a switch, and the last that is on the node.
+const RANKS: usize = 5;
+/// The last rank that is below a switch, the last that is on the node, and that of the package.
 const SWITCH: usize = 1;
 const NODE: usize = 3;
+const PACKAGE: usize = 4;
+/// The distance of devices on other packages than every GPU.
+const FARTHEST: u32 = 3;
 
 /// How far devices are from a set, compared field by field; sums over kinds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Far {
     /// Steps from the GPU that is farthest from its nearest device: 0 below one PCIe switch, 1
-    /// below several, 2 by one host bridge, 3 on one node, 4 elsewhere.
+    /// below several, 2 by one host bridge, 3 on one node, 4 on one package, 5 elsewhere.
     pub(super) worst: u32,
     /// The same of all GPUs, summed.
     pub(super) gpus: u32,
     /// From each device to its nearest GPU, summed: 0 with no host bridge between, 1 on the node, 2
-    /// elsewhere.
+    /// on the package, 3 elsewhere.
     pub(super) devices: u32,
 }
 
@@ -48,7 +50,8 @@ struct Place {
 impl Place {
     /// How far its devices are from the nearest GPU of a set.
     fn distance(&self, set: Mask) -> u32 {
-        u32::from(self.within[SWITCH] & set == 0) + u32::from(self.within[NODE] & set == 0)
+        let levels = [SWITCH, NODE, PACKAGE].into_iter();
+        levels.map(|rank| u32::from(self.within[rank] & set == 0)).sum()
     }
 }
 
@@ -62,12 +65,12 @@ pub(super) struct Places {
 
 impl Places {
     /// `beside`: how near each candidate is to each GPU, a row for each GPU.
-    pub(super) fn new(candidates: &[Candidate], beside: &[Vec<Proximity>]) -> Places {
+    pub(super) fn new(candidates: &[Candidate], beside: &[Vec<Beside>]) -> Places {
         let mut places: Vec<Place> = Vec::new();
         for (at, candidate) in candidates.iter().enumerate() {
             let mut within = [0; RANKS];
             for (gpu, row) in beside.iter().enumerate().take(MOST) {
-                let rank = usize::try_from(rank(row[at])).unwrap_or(RANKS);
+                let rank = usize::try_from(row[at].rank()).unwrap_or(RANKS);
                 within.iter_mut().skip(rank).for_each(|gpus| *gpus |= 1 << gpu);
             }
             let is_own = candidate.is_own;
@@ -108,7 +111,7 @@ impl Places {
                 worst.map_or(0, |worst| (place.within[worst] & open[worst]).count_ones())
             };
             let worth = |(place, _): &(&Place, usize)| {
-                (reached(place), gain(place), 2 - place.distance(set))
+                (reached(place), gain(place), FARTHEST - place.distance(set))
             };
             let best = (0..left.len()).max_by_key(|&at| worth(&left[at]));
             let Some(best) = best.filter(|&at| gain(left[at].0) > 0) else { break };
@@ -121,7 +124,7 @@ impl Places {
             }
         }
         // No GPU comes nearer to one by the others.
-        for distance in 0..=2 {
+        for distance in 0..=FARTHEST {
             let these = left.iter().filter(|(place, _)| place.distance(set) == distance);
             let taken = these.map(|(_, number)| number).sum::<usize>().min(missing);
             far.devices += distance * u32::try_from(taken).unwrap_or(u32::MAX);

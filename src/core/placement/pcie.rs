@@ -4,7 +4,7 @@
 //! addresses and nodes, not XML.
 
 use super::affinity::Homes;
-use super::cover::distance;
+use super::cover::Beside;
 use super::cpus::GuestCpus;
 use super::explain::Reasons;
 use super::reason::{Topic, TreeReason};
@@ -161,7 +161,7 @@ fn by_switch(topology: &Topology, devices: Vec<Bdf>) -> Vec<Bdf> {
     let same_switch = |a: &Way<'_>, b: &Way<'_>| a.over_pcie(b) <= Proximity::Pix;
     let behind = |kind: DeviceKind, way: &Way<'_>| {
         let nearest = (0..gpus.len()).min_by_key(|&at| (gpus[at].2.over_pcie(way), at))?;
-        if !is_extra(kind) || distance(gpus[nearest].2.over_pcie(way)) > 0 {
+        if !is_extra(kind) || Beside::new(&gpus[nearest].2, Some(way)).distance() > 0 {
             return None;
         }
         let run = gpus[nearest..].windows(2).take_while(|pair| same_switch(&pair[0].2, &pair[1].2));

@@ -63,6 +63,8 @@ pub struct Way<'a> {
     root: Cow<'a, str>,
     /// Its node, or the only one of the host.
     node: Option<NodeId>,
+    /// The package of that node's cores.
+    package: Option<u32>,
 }
 
 impl Topology {
@@ -97,7 +99,9 @@ impl Topology {
             (None, Some(top)) => Cow::Owned(format!("pci{:04x}:{:02x}", top.segment(), top.bus())),
             (None, None) => Cow::default(),
         };
-        Way { device, down, root, node: device.node }
+        let first = device.node.and_then(|node| self.node(node)?.pcpus.first());
+        let package = first.and_then(|pcpu| Some(self.core_of(pcpu)?.package));
+        Way { device, down, root, node: device.node, package }
     }
 }
 
@@ -118,6 +122,11 @@ impl Way<'_> {
     /// Whether the function's node is known.
     pub fn has_node(&self) -> bool {
         self.node.is_some()
+    }
+
+    /// Whether both functions are known to be on nodes of one package.
+    pub fn is_on_package_of(&self, other: &Way<'_>) -> bool {
+        self.package.is_some() && self.package == other.package
     }
 
     /// How near two functions are over PCIe, ignoring NVLinks.

@@ -103,14 +103,30 @@ fn a_guest_that_ends_is_dropped_and_one_that_starts_again_is_another() {
     assert!(top.report().guests.is_empty());
     top.dues.list = Due(None);
     top.dues.list.take(LIST_EVERY);
-    assert!(top.list().unwrap().is_empty());
+    assert!(top.list().unwrap().no_process.is_empty());
     top.sample();
     std::thread::sleep(Duration::from_millis(2));
     top.sample();
     assert_eq!(top.report().guests.len(), 1);
     fake.domains.borrow_mut().get_mut("a").unwrap().1 = false;
-    assert!(top.list().unwrap().is_empty());
+    assert!(top.list().unwrap().no_process.is_empty());
     assert!(top.guests.is_empty());
+}
+
+#[test]
+fn a_guest_whose_definition_is_unreadable_ends_no_other() {
+    let (tree, fake) = (Tree::new(), fake());
+    let uuid = "99999999-2222-4333-8444-777777777777";
+    fake.put("sealed", uuid, true);
+    tree.write("proc/50/cmdline", &format!("qemu\0-uuid\0{uuid}\0"));
+    tree.write("run/libvirt/qemu/sealed.pid", "50");
+    let denied = crate::hypervisor::HypervisorErrorKind::Denied;
+    fake.unreadable.borrow_mut().insert("sealed".to_owned(), denied);
+    let names = |top: &Top| top.guests.values().map(|guest| guest.plan().name.clone()).collect();
+    let read: Vec<String> = names(&open(&tree, &fake, &[]).unwrap());
+    assert_eq!(read, ["a"]);
+    let error = open(&tree, &fake, &["sealed"]).err().unwrap().whole();
+    assert!(error.contains("cannot read domain `sealed`"), "{error}");
 }
 
 #[test]

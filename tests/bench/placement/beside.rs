@@ -18,18 +18,23 @@ pub struct Cost {
     /// Steps from each GPU to its nearest device, summed.
     pub gpus: u32,
     /// From each device to its nearest GPU, summed: 0 with no host bridge between, 1 on one node,
-    /// else 2.
+    /// 2 on one package, else 3.
     pub devices: u32,
 }
 
-/// Steps between two functions: a PCIe switch, several, a host bridge, a node, packages.
-fn steps(proximity: Proximity) -> u32 {
-    match proximity {
+/// Steps between two functions: a PCIe switch, several, a host bridge, a node, a package, packages.
+fn steps(topology: &Topology, one: Bdf, other: Bdf) -> u32 {
+    let package = |bdf: Bdf| {
+        let node = topology.device(bdf)?.node?;
+        topology.cores().iter().find(|core| core.node == node).map(|core| core.package)
+    };
+    match topology.proximity(one, other) {
         Proximity::Same | Proximity::NvLink(_) | Proximity::Pix => 0,
         Proximity::Pxb => 1,
         Proximity::Phb => 2,
         Proximity::Node => 3,
-        Proximity::Sys => 4,
+        Proximity::Sys if package(one).is_some() && package(one) == package(other) => 4,
+        Proximity::Sys => 5,
     }
 }
 
@@ -42,9 +47,7 @@ pub struct Board {
 impl Board {
     /// Reads the tree.
     pub fn new(topology: &Topology, gpus: &[Bdf], devices: &[Bdf]) -> Board {
-        let row = |gpu: &Bdf| {
-            devices.iter().map(|device| steps(topology.proximity(*gpu, *device))).collect()
-        };
+        let row = |gpu: &Bdf| devices.iter().map(|device| steps(topology, *gpu, *device)).collect();
         Board { steps: gpus.iter().map(row).collect() }
     }
 
@@ -55,7 +58,8 @@ impl Board {
         let own = |at: &usize| match self.steps.iter().map(|row| row[*at]).min() {
             Some(0 | 1) => 0,
             Some(2 | 3) => 1,
-            _ => 2,
+            Some(4) => 2,
+            _ => 3,
         };
         Cost {
             worst: nearest.iter().copied().max().unwrap_or_default(),
@@ -264,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_optimum_is_that_of_all_sets() {
-        let board = Board { steps: vec![vec![0, 4, 2, 4], vec![4, 4, 2, 1]] };
+        let board = Board { steps: vec![vec![0, 5, 2, 4], vec![5, 5, 2, 1]] };
         // Each GPU has its own; or one in the middle serves both.
         assert_eq!(board.optimum(2), Some(board.cost(&[0, 3])));
         assert_eq!(board.cost(&[0, 3]), Cost { worst: 1, gpus: 1, devices: 0 });

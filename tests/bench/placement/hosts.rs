@@ -166,6 +166,15 @@ pub fn uneven() -> Vec<Host> {
         ("a NIC on node 1 only", two(&[bare, bare], &[switch(2, 1, 0), switch(2, 0, 1)])),
         ("NICs on the inner switches", two(&[bare, switch(2, 1, 0)], &[switch(2, 1, 0), bare])),
         ("NICs without a GPU", two(&[switch(0, 2, 1), bare], &[bare, switch(0, 1, 1)])),
+        ("four nodes of two packages", {
+            let nodes = vec![
+                node(0, 8, 64, &[switch(0, 1, 1)]),
+                node(0, 8, 64, &[bare]),
+                node(1, 8, 64, &[switch(0, 1, 1)]),
+                node(1, 8, 64, &[bare]),
+            ];
+            HostSpec { nodes, ..smt.clone() }
+        }),
         ("one NIC for three", two(&[switch(1, 0, 1), switch(3, 1, 0)], &[switch(3, 1, 0)])),
     ];
     let host = |(name, spec): (&str, HostSpec)| Host { name: name.into(), topology: spec.build() };

@@ -5,7 +5,7 @@ use super::testhost::{HostSpec, device, held};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::placement::affinity::Homes;
-use crate::placement::cover::{distance, rank};
+use crate::placement::cover::Beside;
 use crate::placement::explain::Reasons;
 use crate::placement::extras::{Extras, Search};
 use crate::placement::nearness::Far;
@@ -242,6 +242,17 @@ fn fewer_nics_than_gpus_are_near_all_of_them() {
     assert_eq!(two.nvmes.iter().map(node).collect::<Vec<_>>(), [0, 1]);
     let a100 = host("dgx-a100");
     assert_eq!(buses(&chosen(&a100, &request(&all(4), 2, 0, 0)).nics), [0x0c, 0x4b]);
+    // Nodes of one package are nearer to each other than those of two.
+    let package = |bdf: &Bdf| {
+        let node = a100.device(*bdf).unwrap().node.unwrap();
+        a100.cores_of(node).next().unwrap().package
+    };
+    let two = chosen(&a100, &request(&all(8), 2, 0, 2));
+    for devices in [&two.nics, &two.nvmes] {
+        assert_eq!(devices.iter().map(package).collect::<Vec<_>>(), [0, 1], "{devices:?}");
+    }
+    let drive = chosen(&a100, &request(&[6, 7], 0, 0, 1));
+    assert_eq!(drive.nvmes.iter().map(package).collect::<Vec<_>>(), [1], "{drive:?}");
     let dgx2 = host("dgx-2");
     let nics = chosen(&dgx2, &request(&all(16), 2, 0, 2));
     assert_eq!((buses(&nics.nics), buses(&nics.nvmes)), (vec![0x35, 0xb8], vec![0x2e, 0xb1]));
@@ -445,12 +456,18 @@ fn small(gpus: &[u8], nics: &[u8]) -> Topology {
     Topology::new(parts).unwrap()
 }
 
+/// How near a NIC is to a GPU.
+fn beside(host: &Topology, gpu: Bdf, nic: Bdf) -> Beside {
+    let [gpu, nic] = [gpu, nic].map(|bdf| host.way(host.device(bdf).unwrap()));
+    Beside::new(&gpu, Some(&nic))
+}
+
 /// The most GPUs that each have a NIC of these on their switch, one NIC for each.
 fn most_pairs(host: &Topology, gpus: &[Bdf], nics: &[Bdf]) -> usize {
     let edges: Vec<Vec<usize>> = gpus
         .iter()
         .map(|&gpu| {
-            let is_near = |at: &usize| distance(host.proximity(gpu, nics[*at])) == 0;
+            let is_near = |at: &usize| beside(host, gpu, nics[*at]).distance() == 0;
             (0..nics.len()).filter(is_near).collect()
         })
         .collect();
@@ -475,10 +492,9 @@ fn most_pairs(host: &Topology, gpus: &[Bdf], nics: &[Bdf]) -> usize {
 /// nearest NIC, all GPUs' ranks, distances of the NICs from their nearest GPU, and GPUs that have
 /// no NIC of their own below a switch.
 fn judged(host: &Topology, gpus: &[Bdf], nics: &[Bdf]) -> (i32, i32, u32, usize) {
-    let nearest = |gpu: &Bdf| nics.iter().map(|&nic| rank(host.proximity(*gpu, nic))).min();
+    let nearest = |gpu: &Bdf| nics.iter().map(|&nic| beside(host, *gpu, nic).rank()).min();
     let ranks: Vec<i32> = gpus.iter().filter_map(nearest).collect();
-    let far =
-        |nic: &Bdf| gpus.iter().map(|&gpu| distance(host.proximity(gpu, *nic))).min().unwrap();
+    let far = |nic: &Bdf| gpus.iter().map(|&gpu| beside(host, gpu, *nic).distance()).min().unwrap();
     (
         ranks.iter().copied().max().unwrap_or(0),
         ranks.iter().sum(),
@@ -498,9 +514,9 @@ fn best_of(
     let most = match near {
         Near::Switch => 0,
         Near::Node => 1,
-        Near::Any => 2,
+        Near::Any => 3,
     };
-    let far = |a: Bdf, b: Bdf| distance(host.proximity(a, b));
+    let far = |a: Bdf, b: Bdf| beside(host, a, b).distance();
     let is_near = |nic: &Bdf| gpus.iter().any(|&gpu| far(gpu, *nic) <= most);
     let from: Vec<Bdf> = from.iter().copied().filter(is_near).collect();
     let sets = (0..1u64 << from.len()).filter(|set| set.count_ones() as usize == number);
