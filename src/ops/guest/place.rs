@@ -92,11 +92,10 @@ impl PlannedPlace {
                 format!("{} has device {bdf}, which this host lacks", self.path.display());
             return Err(classed(Class::NotFound, message, HINT));
         }
-        let of = |kind: DeviceKind, vf: bool, number: usize| {
+        let of = |kind: DeviceKind, vf: Option<bool>, number: usize| {
             let devices = devices.iter().copied().filter(|&bdf| {
                 topology.device(bdf).is_some_and(|device| {
-                    let is_vf = device.is_vf();
-                    device.kind() == kind && is_vf == vf
+                    device.kind() == kind && vf.is_none_or(|vf| device.is_vf() == vf)
                 })
             });
             // Functions after these are included because the IOMMU cannot isolate them.
@@ -104,10 +103,11 @@ impl PlannedPlace {
         };
         let wish = |asked: &DeviceWish, kind, vf| match asked {
             DeviceWish::Count(0) => DeviceWish::default(),
-            asked => DeviceWish::Exact(of(kind, vf, asked.number())),
+            asked => DeviceWish::Exact(of(kind, Some(vf), asked.number())),
         };
         let mut request = self.request.clone();
-        let gpus = of(DeviceKind::Gpu, false, request.gpus.number() as usize);
+        // A virtual function that is a card by itself counts as one.
+        let gpus = of(DeviceKind::Gpu, None, request.gpus.number() as usize);
         let extras = &mut request.extras;
         if let (DeviceWish::Count(number), [one]) = (&extras.vfs, &extras.vf_settings[..]) {
             extras.vf_settings = vec![one.clone(); *number as usize];
