@@ -72,6 +72,7 @@ const CASES: &[(&str, &str, Overlay)] = &[
     ]),
     ("reset-missing", "warning", &[("sys/bus/pci/devices/0000:86:00.0/reset_method", "\n")]),
     ("reset-missing", "warning", &[("proc/sys/kernel/osrelease", "6.14.2\n")]),
+    ("lanes-missing", "warning", &[("sys/bus/pci/devices/0000:86:00.0/current_link_width", "4\n")]),
     ("bar-window", "error", &[("sys/bus/pci/devices/0000:86:00.0/resource",
         "0x00000000c4000000 0x00000000c4ffffff 0x0000000000040200\n0x0000000000000000 0x0000000fffffffff 0x000000002014220c\n")]),
     ("bar-window", "warning", &[
@@ -926,7 +927,7 @@ fn what_is_found_is_told_without_counts_of_nothing() {
         run(command.args(more).arg("--host").arg(&host).current_dir(dir.path()))
     };
     let (code, out, _) = doctor(&[]);
-    let line = "15 of 39 rules checked: no problem; 24 not checked:\n";
+    let line = "16 of 40 rules checked: no problem; 24 not checked:\n";
     assert!(code == 0 && out.starts_with(line), "{out}");
     let listed = out.lines().skip(1).take_while(|line| line.starts_with("  ")).count();
     assert_eq!(listed, 24, "{out}");
@@ -939,7 +940,7 @@ fn what_is_found_is_told_without_counts_of_nothing() {
         .unwrap();
     let (code, out, _) = doctor(&["--journal", "log"]);
     assert!(code == 3 && out.contains("error: in the log, 1 line like line 1: NVRM"), "{out}");
-    assert!(out.contains("\n19 of 43 rules checked: 1 error; 24 not checked:\n"), "{out}");
+    assert!(out.contains("\n20 of 44 rules checked: 1 error; 24 not checked:\n"), "{out}");
     let (code, _, err) = doctor(&["--journal", "missing"]);
     assert!(code == 1 && err.contains("missing") && err.contains("hint: `sudo jour"), "{err}");
     let (_dir, _, root) = hosts();

@@ -252,6 +252,15 @@ fn the_answer_of_plan_is_taken_again() {
     let asked = [&asked[..], &["--template", named]].concat();
     let exported = export(&["--plan", path]);
     assert!(exported == export(&asked) && exported.1.contains("i6300esb"), "{exported:?}");
+    // So is how it runs.
+    let line = "--vcpus 2 --memory 1G --virt-type qemu --name emulated --json";
+    let (code, json, err) = plan_cli("dgx-2", line);
+    assert_eq!(code, 0, "{err}");
+    std::fs::write(&file, &json).unwrap();
+    let asked = ["--vcpus", "2", "--memory", "1G", "--virt-type", "qemu", "--name", "emulated"];
+    let exported = export(&["--plan", path]);
+    assert!(exported.1.contains("<domain type='qemu'"), "{exported:?}");
+    assert_eq!(exported, export(&asked));
     // An odd number of vCPUs leaves half of a core, which must not lead to another choice.
     for (host, line) in [
         ("dgx-1", "--gpu 0 --vcpus 7 --reserve-cores 1 --memory 4G --name a --json"),

@@ -295,6 +295,11 @@ fn functions_of_other_makers_are_told_by_their_driver() {
     holds(host.run(&["plan", "--gpus", "1"]), 0, &[":02.0"]);
     holds(host.run(&["gpu", "list"]), 0, &["has 1 virtual function enabled"]);
     assert_eq!(host.json(&["vgpu", "list"]), json!([]));
+    // A plan with such a card is taken as it is.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plan.json");
+    fs::write(&file, host.json(&["plan", "--gpus", "1"]).to_string()).unwrap();
+    holds(host.run(&["export", "--plan", file.to_str().unwrap()]), 0, &["<hostdev "]);
     // Flex 170 on xe: shares of a card, by address.
     let host = Small::new(1, 8);
     let ids = ("0380 8086:56c0", "0380 8086:56c0");
@@ -302,6 +307,8 @@ fn functions_of_other_makers_are_told_by_their_driver() {
     flex.add(&["00.1".to_owned(), "00.2".to_owned()], None);
     holds(host.run(&["host", "show"]), 0, &["1 GPU", "2 virtual functions of GPUs"]);
     holds(host.run(&["plan", "--gpu", "3b:00.1"]), 0, &["a share of that card"]);
+    fs::write(&file, host.json(&["plan", "--gpu", "3b:00.1"]).to_string()).unwrap();
+    holds(host.run(&["export", "--plan", file.to_str().unwrap()]), 0, &["<hostdev "]);
     holds(host.run(&["plan", "--gpus", "1"]), 1, &["has 2 virtual functions enabled"]);
 }
 

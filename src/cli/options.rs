@@ -40,14 +40,17 @@ fn worded(opt: Opt, values: Vec<String>) -> Vec<String> {
     if opt.shape() == Shape::Joined { vec![values.join(",")] } else { values }
 }
 
-/// Returns a request in options of `create`.
-pub fn words(request: &Request) -> String {
+/// Returns options of `create` as words of a command line.
+pub fn words(options: Vec<(Opt, Vec<String>)>) -> String {
     let edit = |(opt, values): (Opt, Vec<String>)| Edit {
         flag: opt.flag().into(),
         values: Some(worded(opt, values)),
     };
-    let edits: Vec<Edit> = guest::options(request).into_iter().map(edit).collect();
-    if edits.is_empty() { "--gpus 0".to_owned() } else { told(&edits) }
+    if options.is_empty() {
+        return "--gpus 0".to_owned();
+    }
+    let edits: Vec<Edit> = options.into_iter().map(edit).collect();
+    told(&edits)
 }
 
 /// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for
@@ -88,7 +91,7 @@ mod tests {
     #[test]
     fn a_request_has_all_its_options() {
         let mut request = Request { pins: PinPolicy::Auto, ..Request::for_gpus(0) };
-        assert_eq!(words(&request), "--gpus 0");
+        assert_eq!(words(guest::options(&request)), "--gpus 0");
         (request.profile, request.spare_ports) = (Profile::Near, Some(3));
         (request.p2p_clique, request.movable) = (true, true);
         request.iommufd = IommufdWish::On;
@@ -96,6 +99,6 @@ mod tests {
         (request.allow.remote, request.allow.split) = (true, true);
         let all = "--gpu-model 'A100 80' --p2p-clique --iommufd on --spare-ports 3 --profile near \
                    --allow remote,split --movable";
-        assert_eq!(words(&request), all);
+        assert_eq!(words(guest::options(&request)), all);
     }
 }

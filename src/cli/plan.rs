@@ -7,6 +7,7 @@ use super::context::Context;
 use super::error::EXIT_DONE;
 use super::output::offered_text;
 use super::{room, view};
+use crate::domain::guest::VirtType;
 use crate::placement::{Placement, Reason};
 use crate::request::{DomainName, Request};
 use crate::shell::word;
@@ -30,6 +31,9 @@ pub(in crate::cli) struct Answer<'a> {
     /// The template that was named, as an absolute path.
     #[serde(skip_serializing_if = "Option::is_none")]
     template: Option<&'a Path>,
+    /// The domain type, if it is not `kvm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    virt_type: Option<VirtType>,
     /// Where it goes.
     placement: &'a Placement,
     /// The libvirt and QEMU that are assumed of a recorded host which names none.
@@ -55,7 +59,9 @@ pub fn run(args: &PlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let template = template.as_deref();
     let refused = placement.refused(planned.topology.machine().trust).map(ToString::to_string);
     let assumed = planned.assumed();
-    let answer = Answer { name, request, template, placement, assumed, refused, warnings };
+    let virt_type = Some(wanted.virt).filter(|virt| *virt != VirtType::Kvm);
+    let answer =
+        Answer { name, request, template, virt_type, placement, assumed, refused, warnings };
     if args.view.is_wanted() && draw(args, cx, &planned, &answer)? {
         return Ok(EXIT_DONE);
     }

@@ -4,6 +4,7 @@ use super::context::Context;
 use super::options::words;
 use crate::domain::guest::VirtType;
 use crate::request::{GpuWish, Request};
+use gpuvm_core::guest;
 use gpuvm_core::placement::RoomOffer;
 use gpuvm_ops::capacity::Fits;
 use gpuvm_ops::error::{Error, NoPlace};
@@ -14,7 +15,7 @@ use gpuvm_ops::taken::Taken;
 /// The request for room for a guest.
 pub fn wanted(request: Request, accept_shared_fabric: bool) -> RoomRequest {
     let shared = if accept_shared_fabric { " --accept-shared-fabric" } else { "" };
-    let options = words(&request) + shared;
+    let options = words(guest::options(&request)) + shared;
     let guest = GuestRequest {
         request,
         name: NameRequest::Usual,

@@ -121,8 +121,16 @@ fn bytes(bytes: u64) -> MemSize {
 
 /// A domain for people, one fact a line.
 fn text(shown: &ShownDomain) -> String {
-    let ShownDomain { summary, view, autostart, lacks_at_boot, clashes_at_boot, addresses, usage } =
-        shown;
+    let ShownDomain {
+        summary,
+        view,
+        autostart,
+        lacks_at_boot,
+        clashes_at_boot,
+        addresses,
+        usage,
+        options,
+    } = shown;
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
         if !value.is_empty() {
@@ -171,8 +179,6 @@ fn text(shown: &ShownDomain) -> String {
     };
     line("agent", agent.into());
     used(usage, view, &mut line);
-    let request = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
-    let request = request.map(words);
-    line("request", request.unwrap_or_default());
+    line("request", options.clone().map(words).unwrap_or_default());
     text
 }

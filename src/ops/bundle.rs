@@ -15,7 +15,7 @@ use crate::error::{Class, Coded, Result, classed};
 use crate::hypervisor::XmlOf;
 use crate::hypervisor::machine::host_name;
 use crate::hypervisor::uses::Uses;
-use crate::lookup::find;
+use crate::lookup::{find, refuse_unread};
 use crate::shell::{domain, word};
 use crate::storage::room;
 use crate::world::World;
@@ -104,6 +104,7 @@ pub fn bundle(world: &World, wanted: &BundleRequest) -> Result<Change<ExportedGu
     let above = path.parent().unwrap_or(Path::new("/"));
     room::refuse_missing(above)?;
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+    refuse_unread(&xml)?;
     if !is_ours(&xml) {
         let hint =
             format!("`virsh dumpxml {} >{}.xml` writes its definition", domain(name), word(name));

@@ -19,7 +19,7 @@ use crate::error::{Coded as _, Result};
 use crate::guest::refuse_name_taken;
 use crate::hypervisor::XmlOf;
 use crate::hypervisor::uses::Uses;
-use crate::lookup::find;
+use crate::lookup::{find, refuse_unread};
 use crate::shell::word;
 use crate::world::World;
 use gpuvm_core::guest::gpus_of;
@@ -60,6 +60,7 @@ pub fn clone(world: &World, wanted: &CloneRequest) -> Result<Change<ClonedGuest>
     refuse_busy(world, hypervisor, &row, &again[6..])?;
     refuse_name_taken(hypervisor, to, (format!("clone domain `{name}` to `{to}`"), "name"))?;
     let source = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+    refuse_unread(&source)?;
     if !is_ours(&source) {
         let hint = format!(
             "`virt-clone --original {} --name {} --auto-clone` clones a domain of anybody",

@@ -21,6 +21,7 @@ use crate::guest::{NameRequest, template_of};
 use crate::history::guest as history;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::images;
+use crate::lookup::refuse_unread;
 use crate::memsize::MemSize;
 use crate::seed::DATA_DISK_SERIAL;
 use crate::shell::word;
@@ -53,6 +54,7 @@ pub fn compare(
 ) -> Result<Option<Compared>> {
     let Some(summary) = rows.iter().find(|row| row.name == name).cloned() else { return Ok(None) };
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+    refuse_unread(&xml)?;
     let view = View::of(&xml, Some(topology))?;
     let record = view.remembered.as_ref().and_then(|record| record.request.clone());
     let Some(record) = record.filter(|_| !xml.is_copy()) else {

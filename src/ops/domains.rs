@@ -3,19 +3,24 @@
 use crate::address::best;
 use crate::autostart::{clashing, lacking};
 use crate::discover::process;
+use crate::domain::guest::VirtType;
 use crate::domain::view::{NicView, View, gpu_indexes, remembered};
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::error::{Result, usage};
 use crate::fsroot::FsRoot;
+use crate::history::guest::told;
 use crate::hypervisor::network::NetworkLease;
 use crate::hypervisor::{Definition, DomainState, DomainSummary, Hypervisor, XmlOf, definitions};
 use crate::lookup::find;
 use crate::network::{AddressSource, GuestAddress};
+use crate::request::Request;
 use crate::taken::{domains_of_files, is_active};
+use crate::topology::Topology;
 use crate::usage::{Usage, use_of};
 use crate::verify::{Verify, verify};
 use crate::world::World;
 use gpuvm_core::finding::Severity;
+use gpuvm_core::guest::{self, Opt};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -79,6 +84,9 @@ pub struct ShownDomain {
     pub addresses: Vec<GuestAddress>,
     /// Its present usage.
     pub usage: Usage,
+    /// Options of `create` for such a guest; none: gpuvm did not make it.
+    #[serde(skip)]
+    pub options: Option<Vec<(Opt, Vec<String>)>>,
 }
 
 /// A domain with its definition, if that can be parsed.
@@ -183,12 +191,20 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
     let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-    let mut view = View::of(&xml, world.topology().ok().as_ref())?;
+    let topology = world.topology().ok();
+    let mut view = View::of(&xml, topology.as_ref())?;
+    let mut next = None;
     if summary.state.is_active() && summary.persistent {
         // Objects made for it may have been removed since it was started.
         let inactive = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
         view.remembered = remembered(&inactive).filter(|_| inactive.is_ours());
+        next = Some(inactive);
     }
+    let recorded = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
+    let options = recorded.map(|recorded| {
+        let told = told(world.state(), &summary.uuid);
+        options_of(next.as_ref().unwrap_or(&xml), topology.as_ref(), recorded, told.as_ref())
+    });
     let addresses = if summary.state.has_guest() {
         hypervisor.addresses(name, &macs(&view))?
     } else {
@@ -205,7 +221,36 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         _ => Vec::new(),
     };
     let usage = use_of(&*hypervisor, &summary, &view);
-    Ok(ShownDomain { summary, view, autostart, lacks_at_boot, clashes_at_boot, addresses, usage })
+    Ok(ShownDomain {
+        summary,
+        view,
+        autostart,
+        lacks_at_boot,
+        clashes_at_boot,
+        addresses,
+        usage,
+        options,
+    })
+}
+
+/// Returns the options of `create` for a guest as it is, without those of its disks, networks and
+/// first boot; `told`: its creation options.
+fn options_of(
+    xml: &DomainXml,
+    topology: Option<&Topology>,
+    recorded: &Request,
+    told: Option<&BTreeMap<String, Vec<String>>>,
+) -> Vec<(Opt, Vec<String>)> {
+    let now = topology.map(|topology| guest::now(xml, topology, recorded).requested());
+    let mut options = guest::options(now.as_ref().unwrap_or(recorded));
+    if xml.root().attr("type").as_deref() == Some(VirtType::Qemu.as_str()) {
+        options.push((Opt::VirtType, vec![VirtType::Qemu.as_str().to_owned()]));
+    }
+    let accepts = Opt::AcceptSharedFabric;
+    if told.is_some_and(|told| told.contains_key(accepts.field())) {
+        options.push((accepts, Vec::new()));
+    }
+    options
 }
 
 /// Reads the definition of a domain as libvirt has it: that of its next start, or of a domain that

@@ -108,7 +108,8 @@ pub fn resolve_on(
     let placement = run_by(wanted.virt, placement);
     if let Some(planned) = planned {
         // The request is remembered, not the place that it led to.
-        request = Request { template: request.template, ..planned.request.clone() };
+        let movable = wanted.request.movable || planned.request.movable;
+        request = Request { template: request.template, movable, ..planned.request.clone() };
     }
     let name = name::named(&wanted.name, &topology, &placement, &occupancy)?;
     let stack = world.stack(&topology, wanted.taken.assume);

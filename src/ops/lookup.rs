@@ -1,10 +1,14 @@
 //! Domains by name.
 
-use crate::error::{Class, Refusal};
+use crate::domain::{DomainXml, DomainXmlError};
+use crate::error::{Class, Error, Refusal, Result, classed};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError};
 
 /// Finds the domain of this name.
-pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, HypervisorError> {
+pub fn find(
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+) -> std::result::Result<DomainSummary, HypervisorError> {
     let mut rows = hypervisor.domains()?;
     match rows.iter().position(|row| row.name == name) {
         Some(at) => Ok(rows.swap_remove(at)),
@@ -15,6 +19,24 @@ pub fn find(hypervisor: &dyn Hypervisor, name: &str) -> Result<DomainSummary, Hy
 /// The same for a verb about several domains or guests, whose name is in a list of its own.
 pub fn not_found(name: &str, rows: &[DomainSummary]) -> Refusal {
     Refusal::new(Class::NotFound, no_domain(name, rows).to_string(), LISTED)
+}
+
+/// Refuses a guest whose recorded request this program does not understand.
+pub(crate) fn refuse_unread(xml: &DomainXml) -> Result<()> {
+    match xml.unread_request() {
+        None => Ok(()),
+        Some(error) => Err(unread(&xml.name(), &error)),
+    }
+}
+
+/// The error that what was requested of a guest cannot be read.
+pub(crate) fn unread(name: &str, error: &DomainXmlError) -> Error {
+    let message = format!("gpuvm made domain `{name}`, and its record cannot be read: {error}");
+    classed(
+        Class::Refused,
+        message,
+        "a later gpuvm may have made it: `gpuvm --version` is this one",
+    )
 }
 
 /// The hint of a name that no domain has.

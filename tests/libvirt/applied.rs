@@ -494,8 +494,12 @@ fn a_guest_of_a_plan_is_made_once() {
     assert!(code == 2 && err.contains("`gpuvm create NAME --if-absent`"), "{err}");
     let (code, _, err) = create(&["pl-b", "--name", "pl-a"]);
     assert!(code == 2 && err.contains("cannot be used with"), "{err}");
-    let made = create(&["pl-b"]);
+    let made = create(&["pl-b", "--movable"]);
     assert!(made.0 == 0 && place.has("pl-b"), "{made:?}");
+    let described = place.done(&["get", "pl-b"]);
+    assert!(described.contains("movable: true"), "{described}");
+    let shown = place.done(&["show", "pl-b"]);
+    assert!(shown.contains(" --movable --virt-type qemu\n"), "{shown}");
     for name in ["pl-a", "pl-b"] {
         place.done(&["delete", name, "--yes"]);
     }

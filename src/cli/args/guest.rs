@@ -44,7 +44,8 @@ pub struct GuestArgs {
     pub shape: ShapeArgs,
     /// Use the placement in this file (from `plan --json`)
     ///
-    /// Devices, cores and memory are those of the plan, and so is the name unless --name is given;
+    /// Devices, cores, memory and domain type are those of the plan, and so is the name unless
+    /// --name is given;
     /// `-` reads standard input. Refused if that placement is no longer free. Disks, networks and
     /// first boot are given as usual.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = PLACEMENT)]

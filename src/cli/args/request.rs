@@ -8,6 +8,7 @@ use super::{
 use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::cli::refuse::usage;
+use crate::domain::guest::VirtType;
 use crate::request::{
     DeviceWish, DomainName, Extras, GpuWish, HugePages, Near, PinPolicy, Profile, Request,
     RequestError, Reserve, Rule, Template, VfWish, Which,
@@ -37,7 +38,10 @@ impl GuestArgs {
             request: request(&self.gpus, &self.shape)?,
             name,
             template: self.template.clone().or_else(|| place.as_ref()?.template.clone()),
-            virt: self.virt_type,
+            virt: match (self.virt_type, &place) {
+                (VirtType::Kvm, Some(place)) => place.virt.unwrap_or(VirtType::Kvm),
+                (named, _) => named,
+            },
             networks: self.network.clone(),
             taken: Taken { assume: self.assume, ..Taken::from(&self.taken) },
             place,

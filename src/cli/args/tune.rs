@@ -375,6 +375,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         (ItemName::KvmHints, args.kvm_hints.is_some()),
         (ItemName::CpuCache, args.cpu_cache.is_some()),
         (ItemName::Invtsc, args.invtsc.is_some()),
+        (ItemName::Iothreads, args.iothreads.is_some()),
     ] {
         if is_named {
             unnamed.remove(&name);

@@ -161,7 +161,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             report.add(&SHARED, switch.bdf.spot, message, "pass the GPUs only");
         }
     } else {
-        of_partition(guest, partition, first.device, &switches, report);
+        of_partition(guest, (partition, topology), first.device, &switches, report);
     }
 }
 
@@ -169,7 +169,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
 /// at `gpu`.
 fn of_partition<'t>(
     guest: &Guest<'t>,
-    partition: &Partition,
+    (partition, topology): (&Partition, &Topology),
     gpu: Spot<'t>,
     switches: &[&Passed<'t>],
     report: &mut Report<'t>,
@@ -184,10 +184,9 @@ fn of_partition<'t>(
             words::count(partition.nvswitches, "NVSwitch")
         );
         let from = list(&partition.nvswitch_pool);
-        let hint = format!(
-            "`gpuvm set {} --gpus {number}` gives it so many of {from}",
-            shell::word(&guest.name)
-        );
+        let name = shell::word(&guest.name);
+        let accept = accepted(partition, topology);
+        let hint = format!("`gpuvm set {name} --gpus {number}{accept}` gives it so many of {from}");
         let spot = switches.last().map_or(gpu, |switch| switch.device);
         report.add(&COUNT, spot, message, hint);
     }
@@ -197,6 +196,17 @@ fn of_partition<'t>(
             format!("NVSwitch {} is not on the board of the passed GPUs", switch.bdf.value);
         let hint = format!("take it from {}", list(&partition.nvswitch_pool));
         report.add(&FOREIGN, switch.bdf.spot, message, hint);
+    }
+}
+
+/// The option that `set` needs to give a guest a partition with its NVSwitches; empty: none.
+fn accepted(partition: &Partition, topology: &Topology) -> &'static str {
+    let switches = partition.nvswitch_pool.iter().take(partition.nvswitches as usize);
+    let functions: Vec<Bdf> = partition.gpus.iter().chain(switches).copied().collect();
+    let is_shared = shared_fabric(topology, &Occupancy::default(), &functions).is_some();
+    match topology.machine().trust {
+        said if is_shared && Trust::refuses(said, false) => " --accept-shared-fabric",
+        _ => "",
     }
 }
 

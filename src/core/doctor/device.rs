@@ -21,6 +21,9 @@ pub const D3COLD: Rule =
     Rule::warning("d3cold", "a GPU that does not answer, or whose power is cut while it is idle");
 /// It works in one guest, then only after a reboot of the host.
 pub const RESET: Rule = Rule::warning("reset-missing", "a GPU that cannot be reset between guests");
+/// Width, unlike speed, does not fall while a GPU is idle.
+pub const LANES: Rule =
+    Rule::warning("lanes-missing", "a GPU with fewer PCIe lanes than it and its port have");
 /// The guest sees it with an invalid I/O region.
 pub const BAR_WINDOW: Rule =
     Rule::error("bar-window", "a GPU whose memory has no address on the host or in a guest");
@@ -38,6 +41,7 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
         health(gpu, report);
         reset(case, gpu, facts, report);
         bars(case, gpu, facts, report);
+        lanes(case, gpu, report);
     }
     for silent in case.topology.devices().iter().filter(|device| device.may_be_silent_gpu()) {
         // A device that is lost reads all ones; no kernel lists one whose ids are zero.
@@ -242,6 +246,27 @@ fn reset(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report
         fix: vec!["# another slot, or a newer kernel".into()],
     };
     report.of(&RESET, gpu.bdf, wrong);
+}
+
+/// Compares the lanes of a GPU with those that it and its port have.
+fn lanes(case: &Case<'_>, gpu: &PciDevice, report: &mut Report<'_>) {
+    let port = gpu.parent.and_then(|port| case.topology.device(port)).filter(|_| !gpu.is_vf());
+    let most = |device: &PciDevice| device.link_max.as_ref()?.width;
+    let Some(most) = port.and_then(|port| Some(most(port)?.min(most(gpu)?))) else { return };
+    let width = gpu.link.as_ref().and_then(|link| link.width);
+    let width = report.need(&LANES, &width, "sys/bus/pci/devices/N/current_link_width").copied();
+    let Some(width) = width.filter(|width| *width < most) else { return };
+    let wrong = Wrong {
+        message: format!("{} has {width} PCIe lanes; it and its port have {most}", name(gpu)),
+        values: (most.to_string(), width.to_string()),
+        at: format!("/sys/bus/pci/devices/{}/current_link_width", gpu.bdf),
+        hint:
+            "seat the card and its riser again; a slot that shares its lanes needs another setting \
+               in the firmware"
+                .into(),
+        fix: vec!["# seat the card again: no command does".into()],
+    };
+    report.of(&LANES, gpu.bdf, wrong);
 }
 
 /// Finds a kernel with which no GPU is reset.

@@ -54,6 +54,7 @@ const RULES: &[&Rule] = &[
     &UNHEALTHY,
     &device::RESET,
     &device::BAR_WINDOW,
+    &device::LANES,
     &memory::MEMLOCK,
     &iommu::RMRR,
     &iommu::IRQ_REMAP,

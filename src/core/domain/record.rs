@@ -66,6 +66,14 @@ impl DomainXml {
         self.recorded_uuid().is_some() && !self.is_copy()
     }
 
+    /// Returns why the request in our metadata cannot be read, as where a later version wrote it;
+    /// none: it can be, there is none, or the metadata is not the domain's own.
+    pub fn unread_request(&self) -> Option<DomainXmlError> {
+        let guest = self.ours().filter(|_| self.is_ours())?;
+        guest.elements().find(|element| local(element.name()) == "request")?;
+        self.record().err()
+    }
+
     /// Whether the resources recorded as bound, reserved and set up for the guest can be its own,
     /// so that they may be released: anybody can write metadata.
     fn may_give_back(&self) -> Result<bool, DomainXmlError> {

@@ -46,6 +46,24 @@ impl Guest {
     }
 }
 
+impl Guest {
+    /// Returns the request with the sizes that it has, of those that were requested.
+    pub fn requested(&self) -> Request {
+        let (asked, sized) = (&self.request, self.sized());
+        // A size is rounded to whole pages.
+        let is_kept =
+            |size: &MemSize| size.kib().abs_diff(self.memory.kib()) < PageSize::TwoMib.size().kib();
+        let memory_kib =
+            asked.memory_kib.filter(is_kept).or(asked.memory_kib.and(sized.memory_kib));
+        Request {
+            vcpus: asked.vcpus.and(sized.vcpus),
+            vcpus_at_start: sized.vcpus_at_start,
+            memory_kib,
+            ..asked.clone()
+        }
+    }
+}
+
 /// Reads the present options of a guest; `record`: the request when it was made, or an empty one.
 pub fn now(xml: &DomainXml, topology: &Topology, record: &Request) -> Guest {
     let defined = Defined::read(xml);

@@ -285,6 +285,8 @@ pub(super) struct Budget {
     gpus: Vec<(Bdf, usize)>,
     /// Requested display GPUs: they bring no share unless the guest has no other GPU.
     displays: Vec<Bdf>,
+    /// The node of most of the requested NICs and drives; none: there are none.
+    beside: Option<usize>,
     scratch: RefCell<Solution>,
 }
 
@@ -367,10 +369,18 @@ impl Budget {
             near_rooms: Vec::new(),
             gpus: homes.places().collect(),
             displays: taken.asked().to_vec(),
+            beside: None,
             scratch: RefCell::default(),
         };
         budget.look_around(topology);
         budget
+    }
+
+    /// The same for a guest whose NICs and drives are on a node. Without GPUs its cores are near
+    /// them.
+    pub(super) fn beside(mut self, node: Option<NodeId>) -> Budget {
+        self.beside = node.and_then(|node| self.nodes.iter().position(|stock| stock.id == node));
+        self
     }
 
     /// Sorts the other nodes by distance from each.

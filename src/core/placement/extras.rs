@@ -200,7 +200,7 @@ impl Search {
 
     /// Returns the node that has most of the requested devices, for a guest without GPUs; of
     /// equals, the one with the most free.
-    fn node(&self) -> Option<NodeId> {
+    pub(super) fn node(&self) -> Option<NodeId> {
         let on =
             |wish: &Wish, node| wish.candidates.iter().filter(|c| c.node == Some(node)).count();
         let all = self.wishes.iter().flat_map(|wish| &wish.candidates);

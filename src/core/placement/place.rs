@@ -50,8 +50,8 @@ fn place_on(
     let taken = Taken::new(topology, held).asking(&request.gpus);
     let homes = Homes::of_request(topology, request, among);
     let homes = homes.with(taken.asked());
-    let budget = Budget::new(topology, &homes, &taken, request, counting);
     let extras = extras::Search::new(topology, &homes, &taken, request);
+    let budget = Budget::new(topology, &homes, &taken, request, counting).beside(extras.node());
     extras.check()?;
     let judges = score::Judges { budget: &budget, extras: &extras };
     let chosen = devices::choose(topology, &homes, &taken, &judges, request, &mut reasons)?;

@@ -423,10 +423,14 @@ impl Topology {
         self.parts.devices.iter().filter(move |d| d.kind() == kind)
     }
 
-    /// Functions of a kind among these, in their order; `vf`: virtual functions, or the others.
+    /// Functions of a kind among these, in their order; `vf`: virtual functions, or the others. A
+    /// virtual function that is a card by itself, as with AMD's GIM, is one of the others.
     pub fn among(&self, functions: &[Bdf], kind: DeviceKind, vf: bool) -> Vec<&PciDevice> {
+        let is_card =
+            |device: &PciDevice| kind == DeviceKind::Gpu && self.unsupported(device).is_none();
+        let is_vf = |device: &PciDevice| device.is_vf() && !is_card(device);
         let devices = functions.iter().filter_map(|bdf| self.device(*bdf));
-        devices.filter(|device| device.kind() == kind && device.is_vf() == vf).collect()
+        devices.filter(|device| device.kind() == kind && is_vf(device) == vf).collect()
     }
 
     /// The function and the bridges above it: endpoint first, root port last. Empty for an unknown

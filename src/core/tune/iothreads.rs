@@ -47,7 +47,17 @@ fn iothreads(work: &mut Work<'_>) -> Result<(), TuneError> {
         (Item::Keep, _) | (Item::On | Item::To(_), None) => return Ok(()),
         (Item::Off, _) => None,
         (Item::On, Some(placement)) => {
-            Some(Spread::new(virtio.len(), mapping, placement, work.given.topology))
+            let spread = |placement: &Placement| {
+                Spread::new(virtio.len(), mapping, placement, work.given.topology)
+            };
+            let usual = spread(placement);
+            // More than usual are the choice of its owner.
+            let own = u32::try_from(work.guest.claims.iothreads.len()).unwrap_or(u32::MAX);
+            let items = work.given.items;
+            let is_unnamed = items.resize.is_none() && items.unnamed.contains(&item);
+            let is_kept = is_unnamed && own > usual.threads();
+            let kept = is_kept.then(|| spread(&with_threads(placement, own)));
+            Some(kept.filter(|kept| kept.threads() == own).unwrap_or(usual))
         }
         (Item::To(number), Some(placement)) => {
             let wanted = with_threads(placement, number);

@@ -296,6 +296,7 @@ impl Items {
                 ItemName::KvmHints,
                 ItemName::CpuCache,
                 ItemName::Invtsc,
+                ItemName::Iothreads,
             ]
             .into(),
         }

@@ -22,6 +22,10 @@ pub(super) fn understood<'t>(
         return refused(fault.spot, fault.message.clone());
     }
     architecture(current, given.topology)?;
+    // What its owner chose is in its record.
+    if let Some(error) = current.unread_request() {
+        return Err(error.into());
+    }
     if claims.vcpus.value == 0 {
         return refused(claims.vcpus.spot, "it has no vCPU");
     }

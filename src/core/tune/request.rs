@@ -213,6 +213,14 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_whose_record_is_not_understood_is_not_tuned() {
+        let text = guest(true).text().replace("\"profile\":\"share\"", "\"profile\":\"later\"");
+        let xml = DomainXml::parse(&text).unwrap();
+        let error = made(&xml, &Items::all()).unwrap_err().to_string();
+        assert!(error.contains("not a request that this program knows"), "{error}");
+    }
+
+    #[test]
     fn a_guest_of_somebody_else_is_told_nothing() {
         let items = Items { huge_pages: Item::Off, ..Items::default() };
         let after = made(&guest(false), &items).unwrap();

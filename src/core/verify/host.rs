@@ -4,6 +4,7 @@ use super::report::{Between, Report, Wrong};
 use crate::check::guest::Guest;
 use crate::cpuset::CpuSet;
 use crate::finding::Rule;
+use crate::shell::word;
 use crate::topology::Topology;
 use crate::verify::tuning::Tuning;
 
@@ -83,13 +84,17 @@ fn pages(defined: &Guest<'_>, topology: &Topology, tuning: &Tuning, report: &mut
     let several = topology.nodes().iter().filter(|node| !node.memory_kib.is_zero()).count() > 1;
     let off = topology.machine().numa_balancing == Some(false);
     if several && off && !huge && !defined.banks().iter().all(bound) {
+        let hint = format!(
+            "`gpuvm host tuning --numa-balancing on`, or bind the memory: `gpuvm tune {} --cells \
+             on --memory-nodes on`",
+            word(&defined.name)
+        );
         let wrong = Wrong {
             what: "automatic NUMA balancing".into(),
             expected: "1".into(),
             found: "0".into(),
             at: "/proc/sys/kernel/numa_balancing".into(),
-            hint: "`gpuvm host tuning --numa-balancing on`, or bind the memory: `gpuvm tune NAME \
-                   --cells on --memory-nodes on`",
+            hint: &hint,
         };
         report.differs(&BALANCING, Between::Host, wrong);
     }

@@ -12,7 +12,7 @@ use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Result, classed};
 use crate::history::guest::told;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
-use crate::lookup::find;
+use crate::lookup::{find, refuse_unread};
 use crate::shell::word;
 use crate::topology::Topology;
 use crate::world::World;
@@ -48,7 +48,9 @@ pub struct Described {
 pub fn describe(world: &World, name: &str) -> Result<Described> {
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
-    let described = of(world, &*hypervisor, &world.topology()?, &summary)?;
+    let xml = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
+    refuse_unread(&xml)?;
+    let described = of(world, &*hypervisor, &world.topology()?, (&summary, &xml))?;
     described.ok_or_else(|| {
         let message =
             format!("gpuvm did not make domain `{name}`, so what was requested is unknown");
@@ -63,7 +65,12 @@ pub fn describe_all(world: &World) -> Result<Vec<Described>> {
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     let mut all = Vec::new();
     for row in rows {
-        all.extend(of(world, &*hypervisor, &topology, &row)?);
+        let xml = DomainXml::parse(&hypervisor.xml(&row.name, XmlOf::Inactive)?)?;
+        if let Err(error) = refuse_unread(&xml) {
+            world.warning(&error.whole());
+            continue;
+        }
+        all.extend(of(world, &*hypervisor, &topology, (&row, &xml))?);
     }
     Ok(all)
 }
@@ -73,27 +80,26 @@ fn of(
     world: &World,
     hypervisor: &dyn Hypervisor,
     topology: &Topology,
-    summary: &DomainSummary,
+    (summary, xml): (&DomainSummary, &DomainXml),
 ) -> Result<Option<Described>> {
-    let xml = DomainXml::parse(&hypervisor.xml(&summary.name, XmlOf::Inactive)?)?;
-    let view = View::of(&xml, Some(topology))?;
+    let view = View::of(xml, Some(topology))?;
     let record = view.remembered.as_ref().and_then(|record| record.request.clone());
     let Some(record) = record.filter(|_| !xml.is_copy()) else { return Ok(None) };
-    let now = now(&xml, topology, &record);
+    let now = now(xml, topology, &record);
     let sized = now.sized();
     let mut fields: Vec<Field> = vec![("name", summary.name.clone().into())];
     fields.extend(options(&sized).into_iter().map(field));
     if xml.root().attr("type").as_deref() == Some(VirtType::Qemu.as_str()) {
         fields.push(text(Opt::VirtType, VirtType::Qemu.as_str()));
     }
-    networks(&xml, view.vcpus, &mut fields);
-    let other_disks = disks(&xml, &mut fields);
+    networks(xml, view.vcpus, &mut fields);
+    let other_disks = disks(xml, &mut fields);
     let told = told(world.state(), &summary.uuid);
-    let told = told.map(|told| told_now(told, &xml, hypervisor)).transpose()?;
+    let told = told.map(|told| told_now(told, xml, hypervisor)).transpose()?;
     if let Some(told) = &told {
         told_fields(told, &mut fields);
         let is_share = sized.gpus.number() > 0 && !told.contains_key(Opt::DataSize.field());
-        if is_share && !has_own_data(&xml) {
+        if is_share && !has_own_data(xml) {
             fields.push(text(Opt::DataSize, "none"));
         }
     }
@@ -187,9 +193,18 @@ fn disks(xml: &DomainXml, fields: &mut Vec<Field>) -> Vec<String> {
         given.iter().filter_map(of).collect::<Vec<_>>()
     };
     let (drives, partitions) = (below("/dev/disk/by-id/"), below("/dev/disk/by-partuuid/"));
-    let plain = given.iter().filter(|path| !path.starts_with("/dev/disk/")).cloned().collect();
     let boots_from_made = made.iter().any(|made| made.role == Role::Os);
-    list(fields, if boots_from_made { Opt::AddDisk } else { Opt::Disk }, plain);
+    // `create` puts a data disk between those of --disk and those of --add-disk.
+    let data = xml.disks().position(is_own_data);
+    let after: Vec<String> = match data {
+        Some(data) => xml.disks().skip(data).filter_map(local_path_of).collect(),
+        None => Vec::new(),
+    };
+    let plain = given.iter().filter(|path| !path.starts_with("/dev/disk/")).cloned();
+    let (added, named): (Vec<String>, Vec<String>) =
+        plain.partition(|path| boots_from_made || after.contains(path));
+    list(fields, Opt::Disk, named);
+    list(fields, Opt::AddDisk, added);
     list(fields, Opt::Drive, drives);
     list(fields, Opt::Partition, partitions);
     other
@@ -198,6 +213,7 @@ fn disks(xml: &DomainXml, fields: &mut Vec<Field>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seed::DATA_DISK_SERIAL;
 
     #[test]
     fn disks_without_a_path_are_told_apart() {
@@ -213,5 +229,25 @@ mod tests {
         let other = disks(&DomainXml::parse(xml).unwrap(), &mut fields);
         assert_eq!(other, ["p/v", "r/i", "/x.img", "nbd", "nvme"]);
         assert_eq!(fields, [("disk", vec!["/d/a.raw"].into())]);
+    }
+
+    #[test]
+    fn disks_after_the_made_data_disk_were_added() {
+        let disk = |name: &str| {
+            let serial = if name == "data" { DATA_DISK_SERIAL } else { name };
+            format!("<disk type='file'><source file='/d/{name}'/><serial>{serial}</serial></disk>")
+        };
+        let xml = format!(
+            "<domain type='kvm'><name>a</name><metadata><g:guest xmlns:g='urn:gpuvm:domain:1'>\
+             <g:made><g:disk path='/d/data' role='data'/></g:made></g:guest></metadata>\
+             <devices>{}{}{}</devices></domain>",
+            disk("x"),
+            disk("data"),
+            disk("y")
+        );
+        let mut fields = Vec::new();
+        disks(&DomainXml::parse(&xml).unwrap(), &mut fields);
+        let wanted = [("disk", vec!["/d/x"].into()), ("add-disk", vec!["/d/y"].into())];
+        assert_eq!(fields, wanted);
     }
 }

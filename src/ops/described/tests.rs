@@ -277,6 +277,25 @@ fn a_copy_of_a_guest_was_not_made_by_gpuvm() {
     }
 }
 
+/// By a later version of gpuvm, say: it is ours to delete, and nothing is guessed of it.
+#[test]
+fn a_guest_whose_record_is_not_understood_is_named_as_such_by_every_verb() {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 0, false);
+    let text = stage.fake.definition("a");
+    let later = text.replace("\"profile\":\"share\"", "\"profile\":\"quantum\"");
+    assert_ne!(later, text);
+    stage.fake.put_xml(&later, false);
+    let unread = |error: Error| {
+        let said = error.whole();
+        let wanted = "gpuvm made domain `a`, and its record cannot be read: ";
+        assert!(said.starts_with(wanted) && said.contains("quantum"), "{said}");
+    };
+    unread(describe(&stage.world, "a").unwrap_err());
+    unread(run(&stage, &file(vec![asked("a", GpuWish::Count(0))])).unwrap_err());
+    assert!(describe_all(&stage.world).unwrap().is_empty());
+}
+
 #[test]
 fn what_somebody_took_out_is_what_get_prints_and_apply_gives_back() {
     let stage = dgx2();

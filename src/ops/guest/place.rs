@@ -2,6 +2,7 @@
 //! one, or is refused.
 
 use crate::cpuset::CpuSet;
+use crate::domain::guest::VirtType;
 use crate::error::{Class, NoPlace, Result, classed};
 use crate::input;
 use crate::memsize::MemSize;
@@ -28,6 +29,8 @@ pub struct PlannedPlace {
     pub request: Request,
     /// The template that was named for it.
     pub template: Option<PathBuf>,
+    /// How it is run, if not as usual.
+    pub virt: Option<VirtType>,
     placement: Placement,
 }
 
@@ -48,6 +51,8 @@ struct Document {
     /// The template that was named for it.
     #[serde(default)]
     template: Option<PathBuf>,
+    #[serde(default)]
+    virt_type: Option<VirtType>,
     placement: Placement,
 }
 
@@ -59,7 +64,7 @@ impl PlannedPlace {
         request: Request,
         placement: Placement,
     ) -> PlannedPlace {
-        PlannedPlace { path: path.to_owned(), name, request, template: None, placement }
+        PlannedPlace { path: path.to_owned(), name, request, template: None, virt: None, placement }
     }
 
     /// Reads a plan from a file, or `-`: standard input.
@@ -74,13 +79,14 @@ impl PlannedPlace {
             let found = format!("format `{}` version {}", head.format, head.version);
             return Err(other(format!("{found}, not `{FORMAT}` version {VERSION}")));
         }
-        let Document { name, request, template, placement } =
+        let Document { name, request, template, virt_type, placement } =
             serde_json::from_str(&text).map_err(|error| other(error.to_string()))?;
         if placement.cells.is_empty() || placement.vcpu_pins.is_empty() {
             return Err(other("its placement has no cells or no vCPUs".into()));
         }
         request.check()?;
-        Ok(PlannedPlace { path: path.to_owned(), name, request, template, placement })
+        let path = path.to_owned();
+        Ok(PlannedPlace { path, name, request, template, virt: virt_type, placement })
     }
 
     /// The request for this place alone: its devices by address. Sizes and pages that were not

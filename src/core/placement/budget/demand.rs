@@ -276,8 +276,12 @@ impl Budget {
             stock.room.is_none_or(|room| self.rooms[room].id != stock.id)
         };
         let free = |node: usize| self.nodes[node].free(threads);
+        let far = |node: usize| match self.beside {
+            Some(own) if own != node => self.near[own].iter().position(|near| *near == node),
+            _ => None,
+        };
         let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
-        nodes.sort_by_key(|&node| (bare(node), Reverse(free(node)), node));
+        nodes.sort_by_key(|&node| (bare(node), far(node), Reverse(free(node)), node));
         let mut fitting: Vec<usize> =
             nodes.iter().copied().filter(|&node| free(node) >= cores).collect();
         if !spreading {
@@ -286,7 +290,8 @@ impl Budget {
                 let strain = stock.strain(0, cores + 1);
                 // Cores near a GPU are worth more to it than its share of a node without GPUs.
                 let beside = if stock.has_gpus { strain } else { 0 };
-                (bare(node), stock.free(1) <= cores, beside, strain, free(node), node)
+                let is_full = stock.free(1) <= cores;
+                (bare(node), far(node), is_full, beside, strain, free(node), node)
             });
         }
         let exactly = match self.request.cells {
