@@ -1,6 +1,8 @@
 //! Several guests at once, and a guest's file for NCCL, by the program on a recorded DGX H100.
 
-use super::{H100, Machine, domain_with, embedded, operations, remembering, restored, verified};
+use super::machine::{H100, Machine, domain_with, embedded, operations, remembering};
+use super::restore::restored;
+use super::verify::verified;
 use crate::support::{gpuvm, project, run};
 use serde_json::{Value, json};
 

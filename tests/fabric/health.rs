@@ -1,7 +1,8 @@
 //! The health of GPUs on a live machine, as a fake of NVML reports it: a GPU over a limit is not
 //! offered, by any verb, and the findings are remembered for when the driver does not have it.
 
-use super::{H100, Machine, embedded, guest_with, makes};
+use super::create::makes;
+use super::machine::{H100, Machine, embedded, guest_with};
 use crate::support::tree::host_text;
 use serde_json::Value;
 use std::fs::Permissions;
