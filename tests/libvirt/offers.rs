@@ -234,9 +234,9 @@ fn follow(
     }
 }
 
-/// The test of `a_long`: a third of the commands in each state, each in some of them, and all with
-/// `GPUVM_OFFERS=all`.
-pub fn in_each_state() {
+/// A third of the commands in each state, each in some of them, and all with `GPUVM_OFFERS=all`.
+#[test]
+fn each_command_that_is_offered_in_any_state_leads_on() {
     let Some(ground) = Ground::new() else { return };
     let name = format!("'{NAME}'");
     let all = std::env::var("GPUVM_OFFERS").is_ok_and(|value| value == "all");

@@ -114,15 +114,15 @@ fn every_network_carries_what_it_should_and_the_doctor_names_each_break() {
 /// Keeps a test on this machine's kernel, whatever that lacks; so it is on user-mode Linux.
 const HERE: (&str, &str) = ("GPUVM_TRAFFIC", "here");
 
-/// The test of `a_long`, by its module and name.
-pub fn bonds_and_limits(module: &str, test: &str) {
+#[test]
+fn bonds_carry_what_they_should_and_limits_hold() {
     let here = std::env::var(HERE.0).is_ok_and(|value| value == HERE.1) || !namespaces();
     if let Some(refused) = if here { None } else { uml::refused() } {
         // There is no network to fetch the guest's kernel over.
         let dir = tempfile::tempdir().unwrap();
         if Tiny::new(dir.path()).is_some() {
             eprintln!("traffic: on user-mode Linux, since this kernel refuses `{refused}`");
-            uml::passes(module, test, HERE);
+            uml::passes(module_path!(), "bonds_carry_what_they_should_and_limits_hold", HERE);
         }
         return;
     }

@@ -498,12 +498,15 @@ fn make() -> Result<PathBuf, String> {
         std::fs::copy(&module, root.path().join("modules").join(name)).unwrap();
         names += &format!("modules/{name}\n");
     }
-    let archive = std::fs::File::create(dir.join("initramfs")).unwrap();
+    // Another test program may copy the file meanwhile: the rename replaces it at once.
+    let packed = root.path().with_extension("cpio");
+    let archive = std::fs::File::create(&packed).unwrap();
     let mut cpio = Command::new("cpio");
     cpio.args(["-o", "-H", "newc", "--quiet"]).current_dir(root.path());
     let child = cpio.stdin(Stdio::piped()).stdout(archive).spawn();
     let mut child = child.map_err(|_| "cpio is not installed".to_owned())?;
     child.stdin.take().unwrap().write_all(names.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "cpio failed");
+    std::fs::rename(&packed, dir.join("initramfs")).unwrap();
     Ok(dir)
 }
