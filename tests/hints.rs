@@ -9,7 +9,7 @@ use clap::{Command as Clap, CommandFactory as _};
 use gpuvm::cli::args::request;
 use gpuvm::cli::args::{Cli, Verb};
 use gpuvm::cli::offer::{Call, reads_records};
-use gpuvm::cli::options::{changes, told};
+use gpuvm::cli::options::{changes, text_of};
 use gpuvm::discover::source::load;
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{Occupancy, nearest, plan};
@@ -708,7 +708,7 @@ fn check_nearest(name: &str, topology: &Topology) -> usize {
     let mut seen = 0;
     for asked in too_much(topology) {
         // The options of the request itself, as they would have been typed.
-        let line: Vec<String> = told(&changes(&usual, &asked))
+        let line: Vec<String> = text_of(&changes(&usual, &asked))
             .split(' ')
             .filter(|word| !word.is_empty())
             .map(str::to_owned)

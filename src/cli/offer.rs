@@ -3,7 +3,7 @@
 //! commands.
 
 use super::args::{Cli, called_as_vendor, is_about_records};
-use super::options::{Edit, changes, told};
+use super::options::{Edit, changes, text_of};
 use crate::shell::word;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
@@ -526,7 +526,7 @@ pub fn nearest(refused: &NoPlace) -> (Vec<String>, Option<String>) {
     let edits = refused.nearest.iter().map(|near| needed(changes(&refused.request, near)));
     let edits: Vec<Vec<Edit>> = edits.collect();
     let command = edits.first().and_then(|edits| instead(edits));
-    (edits.iter().map(|edits| told(edits)).collect(), command)
+    (edits.iter().map(|edits| text_of(edits)).collect(), command)
 }
 
 /// Returns the changes without removals of options that were not given.

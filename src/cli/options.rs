@@ -47,12 +47,12 @@ pub fn words(request: &Request) -> String {
         values: Some(worded(opt, values)),
     };
     let edits: Vec<Edit> = guest::options(request).into_iter().map(edit).collect();
-    if edits.is_empty() { "--gpus 0".to_owned() } else { told(&edits) }
+    if edits.is_empty() { "--gpus 0".to_owned() } else { text_of(&edits) }
 }
 
 /// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for
 /// omitted options.
-pub fn told(edits: &[Edit]) -> String {
+pub fn text_of(edits: &[Edit]) -> String {
     let option = |Edit { flag, values }: &Edit| -> Vec<String> {
         match values.as_deref() {
             None => Vec::new(),
@@ -81,7 +81,7 @@ mod tests {
         let mut from = Request { pins: PinPolicy::Auto, ..Request::for_gpus(1) };
         let mut to = from.clone();
         (from.reserve.cores, from.spare_ports, to.pins) = (400, Some(3), PinPolicy::None);
-        let said = told(&changes(&from, &to));
+        let said = text_of(&changes(&from, &to));
         assert_eq!(said, "--pins none without --spare-ports and --reserve-cores");
     }
 

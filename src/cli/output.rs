@@ -159,14 +159,14 @@ impl Output {
     /// Prints progress.
     pub fn progress(self, text: &str) {
         if !self.quiet {
-            tell(text);
+            report(text);
         }
     }
 
     /// Prints a warning.
     pub fn warning(self, text: &str) {
         if !self.quiet {
-            tell(&format!("warning: {text}"));
+            report(&format!("warning: {text}"));
         }
     }
 }
@@ -282,7 +282,7 @@ fn led(text: Cow<'_, str>) -> Cow<'_, str> {
 
 /// Writes to standard error, even with `--quiet`: errors, and the text before a question. Adds a
 /// newline if missing.
-pub fn tell(text: &str) {
+pub fn report(text: &str) {
     let text = offered(redacted(text));
     let text = escaped(&text, Form::Text);
     let text = wrap::fit(&text, columns(std::io::stderr()));

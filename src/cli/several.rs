@@ -103,7 +103,7 @@ pub fn each(
                 if cx.output.json {
                     Failure::of(&error).print();
                 } else {
-                    output::tell(&error::report(&error));
+                    output::report(&error::report(&error));
                 }
                 error::exit_code(&error)
             }

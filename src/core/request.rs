@@ -1,17 +1,17 @@
 //! A request for a guest, with defaults filled in and every value checked. Contains no flags about
 //! how to run.
 
+mod device_text;
 mod machine;
 mod spelled;
 mod vf;
 mod vgpu;
-mod wish;
 
+pub use device_text::{VfWish, Which};
 pub use machine::MachineModel;
 pub use spelled::Spelled;
 pub use vf::{Guard, VfSettings};
 pub use vgpu::{MOST_VGPUS, VgpuCardName, VgpuWish};
-pub use wish::{VfWish, Which};
 
 use crate::bdf::Bdf;
 use crate::host_device::HostDevice;

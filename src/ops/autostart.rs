@@ -17,7 +17,7 @@ use crate::domain::{DomainXml, is_bound_by_us};
 use crate::error::{Class, Coded as _, Error, Result, classed, dump_and_define};
 use crate::fabric::{HOOK, file_steps, hook, refuse_old_libvirt};
 use crate::fsroot::FsRoot;
-use crate::hypervisor::uses::{Conflict, How, User, Uses};
+use crate::hypervisor::file_users::{Conflict, How, User, Uses};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::initramfs::outdated;
 use crate::input;

@@ -18,7 +18,7 @@ use crate::domain::DomainXml;
 use crate::error::{Coded as _, Result};
 use crate::guest::refuse_name_taken;
 use crate::hypervisor::XmlOf;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::lookup::find;
 use crate::shell::word;
 use crate::world::World;

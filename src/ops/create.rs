@@ -1,11 +1,11 @@
 //! `create`: defines and starts a planned guest, and waits for its address. It is created
 //! completely or not at all.
 
+mod creation_options;
 mod machine;
 mod prepare;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use crate::address::{Wait, Waited};
 use crate::apply::{DomainStep, Step, Transaction};
@@ -26,11 +26,11 @@ use crate::shell::word;
 use crate::start::{Start, start};
 use crate::storage::{SeedRequest, StorageRequest};
 use crate::world::World;
+pub(crate) use creation_options::{CreationOptions, creation_options};
 use prepare::{Prepared, prepare};
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-pub(crate) use told::{Told, told};
 
 /// The reason a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]

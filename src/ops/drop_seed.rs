@@ -8,7 +8,7 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Made, Role};
 use crate::error::{Class, Coded, Error, Result, classed, dump_and_define};
 use crate::guest::has_ended;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorError, XmlOf};
 use crate::lookup::find;
 use crate::made::{Fate, Proof};

@@ -304,22 +304,22 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
     world.refuse_elsewhere("fabric release")?;
     let topology = world.topology()?;
     if topology.fabric().model != FabricModel::SharedNvswitch {
-        return Err(FabricError::NotShared.told());
+        return Err(FabricError::NotShared.with_hint());
     }
     if Config::read(&FsRoot::live()?)?.is_of_vgpu() {
-        return Err(FabricError::Virtual { partition }.told());
+        return Err(FabricError::Virtual { partition }.with_hint());
     }
     let manager = Manager::of_host(&FsRoot::live()?)?;
-    let listed = manager.list().map_err(|refusal| FabricError::from(refusal).told())?;
+    let listed = manager.list().map_err(|refusal| FabricError::from(refusal).with_hint())?;
     let running = running(world, &topology)?;
     let steps = match release(partition, &listed, &running) {
         Release::AlreadySo => Vec::new(),
         Release::Deactivate => {
-            let step = step(partition, &listed, &topology).map_err(FabricError::told)?;
-            refuse_candidates(&step, &*world.hypervisor()?).map_err(FabricError::told)?;
+            let step = step(partition, &listed, &topology).map_err(FabricError::with_hint)?;
+            refuse_candidates(&step, &*world.hypervisor()?).map_err(FabricError::with_hint)?;
             vec![Step::Partition(PartitionChange::Deactivate(step))]
         }
-        Release::Refused(refusal) => return Err(FabricError::from(refusal).told()),
+        Release::Refused(refusal) => return Err(FabricError::from(refusal).with_hint()),
     };
     let question = (!steps.is_empty()).then(|| Question::Agree {
         lines: None,
@@ -348,9 +348,9 @@ fn step(
 /// GPUs since the plan.
 pub fn released(partition: u32) -> Result<()> {
     let listed = Manager::of_host(&FsRoot::live()?)?.list();
-    let listed = listed.map_err(|refusal| FabricError::from(refusal).told())?;
+    let listed = listed.map_err(|refusal| FabricError::from(refusal).with_hint())?;
     if listed.iter().any(|one| one.id == partition && one.active) {
-        return Err(FabricError::ChangedSince { partition }.told());
+        return Err(FabricError::ChangedSince { partition }.with_hint());
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 //! output is written, so that no link of another user leads it elsewhere.
 
 use crate::error::{Class, Coded, Error, Result, classed};
-use crate::held::{HeldDir, HeldError};
 use crate::input;
+use crate::pinned_dir::{HeldDir, HeldError};
 use gpuvm_core::shell::word;
 use nix::unistd::geteuid;
 use std::fs::{File, Metadata, Permissions};

@@ -142,7 +142,7 @@ impl HostPlace {
 }
 
 /// One host's answer, and the identity of its machine.
-struct Told<T> {
+struct HostReply<T> {
     answer: Result<T>,
     is_reached: bool,
     machine: Option<Identity>,
@@ -380,23 +380,23 @@ fn one<T: Send + 'static>(
 ) -> (Heard<T>, Option<Identity>) {
     let quiet = Arc::new(Quiet::default());
     let told = if host.connect.is_none() {
-        told(host, (&quiet, layout), question)
+        reply(host, (&quiet, layout), question)
     } else {
         let (tell, heard) = mpsc::channel();
         let (own, asked, reporter) = (host.clone(), Arc::clone(question), Arc::clone(&quiet));
         // It is abandoned on a timeout, and ends with the program.
         std::thread::spawn(move || {
             // After a timeout there is no receiver.
-            let _ = tell.send(told(&own, (&reporter, layout), &asked));
+            let _ = tell.send(reply(&own, (&reporter, layout), &asked));
         });
         heard.recv_timeout(limit).unwrap_or_else(|_| {
             let seconds = limit.as_secs();
             let silent = FleetError::Silent { seconds }.hint("--limit SECONDS waits longer");
-            Told { answer: Err(silent), is_reached: false, machine: None }
+            HostReply { answer: Err(silent), is_reached: false, machine: None }
         })
     };
     let warnings = std::mem::take(&mut *quiet.0.lock().unwrap_or_else(PoisonError::into_inner));
-    let Told { answer, is_reached, machine } = told;
+    let HostReply { answer, is_reached, machine } = told;
     (Heard { host: host.clone(), answer, is_reached, same_as: None, warnings }, machine)
 }
 
@@ -404,13 +404,13 @@ fn told<T>(
     host: &FleetHost,
     (quiet, layout): (&Arc<Quiet>, Layout),
     (question, records): &(impl Fn(&World, &FleetHost) -> Result<T>, Records),
-) -> Told<T> {
+) -> HostReply<T> {
     let reporter: Arc<dyn Reporter> = Arc::clone(quiet) as _;
     let world = match host.world(reporter, layout, records) {
         Ok(world) => world,
         Err(error) => {
             let is_reached = !is_of_libvirt(&error);
-            return Told { answer: Err(error), is_reached, machine: None };
+            return HostReply { answer: Err(error), is_reached, machine: None };
         }
     };
     let answer = question(&world, host).and_then(|answer| match world.unseen() {
@@ -426,7 +426,7 @@ fn told<T>(
     let is_reached = connected.is_some() || !answer.as_ref().is_err_and(is_of_libvirt);
     // Each connection of the test driver has guests of its own.
     let machine = connected.filter(|_| !world.is_test()).map(|hypervisor| hypervisor.identity());
-    Told { answer, is_reached, machine }
+    HostReply { answer, is_reached, machine }
 }
 
 fn is_of_libvirt(error: &Error) -> bool {

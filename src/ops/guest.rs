@@ -12,7 +12,7 @@ pub use render::{Extra, RenderError, needs_template, render, template_file, temp
 use crate::disks::linked_functions;
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
-use crate::domain::wish::{NicWish, mac_twice};
+use crate::domain::nic_request::{NicWish, mac_twice};
 use crate::error::{Class, Coded as _, NoPlace, Result, classed, dump_hint, usage};
 use crate::hypervisor::machine::log_of;
 use crate::hypervisor::{

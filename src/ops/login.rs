@@ -76,7 +76,8 @@ pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
         let hint = format!("`gpuvm ip {} --all` lists the guest's addresses", word(name));
         return Err(classed(Class::Refused, message, hint));
     }
-    let recorded = || guest::told(world.state(), &uuid)?.remove("user")?.into_iter().next();
+    let recorded =
+        || guest::creation_options(world.state(), &uuid)?.remove("user")?.into_iter().next();
     let user = user.clone().or_else(|| user_of(hypervisor, name)).or_else(recorded);
     if user.is_none() && !wanted.user_is_set {
         let message = format!("the user to log in to `{name}` as is not recorded");

@@ -259,7 +259,7 @@ fn moves(
                 leg => move_guests(world, leg, &room.new, wanted),
             }
         };
-        let moved = session.run(plan).map_err(|error| told(error, leg, done, world));
+        let moved = session.run(plan).map_err(|error| with_progress(error, leg, done, world));
         let moved = moved?;
         done += leg.len();
         for target in leg.iter().filter(|_| moved.made) {
@@ -300,7 +300,7 @@ fn ended(world: &World, target: &Target, room: &RoomPlan) -> Result<()> {
 }
 
 /// Adds how far the moves have come to an error.
-fn told(error: Error, leg: &[Target], done: usize, world: &World) -> Error {
+fn with_progress(error: Error, leg: &[Target], done: usize, world: &World) -> Error {
     let names: Vec<String> = leg.iter().map(|target| format!("`{}`", target.name)).collect();
     let is_left = matches!(&error, Error::Apply(applied) if applied.needs_recovery());
     let state = |target: &Target| -> Option<DomainState> {

@@ -14,7 +14,7 @@ use crate::source::{Source, definition};
 use crate::world::World;
 use gpuvm_core::check::place_hint;
 use gpuvm_core::nccl::{
-    NcclError, Note, System, Told, note_redirects, redirecting_ports, topology,
+    NcclError, Note, NotedSystem, System, note_redirects, redirecting_ports, topology,
 };
 use serde::Serialize;
 
@@ -51,7 +51,7 @@ pub fn nccl_of(world: &World, domain: &DomainXml) -> Result<Nccl> {
 /// Makes the topology of a domain on its host.
 fn of(domain: &DomainXml, world: &World, source: &Source) -> Result<Nccl> {
     let host = world.topology()?;
-    let Told { system, mut notes, is_needed } =
+    let NotedSystem { system, mut notes, is_needed } =
         topology(domain, &host).map_err(|error| helped(error, source))?;
     notes.extend(note_redirects(&redirecting_ports(&system, &host)));
     let name = Some(domain.name()).filter(|name| !name.is_empty());

@@ -46,7 +46,7 @@ pub fn refuse_versions(known: Option<&FabricVersions>) -> Result<()> {
         Some(versions) => versions.clone(),
         None => versions(&FsRoot::live()?),
     };
-    apart(&found).map_or(Ok(()), |error| Err(error.told()))
+    apart(&found).map_or(Ok(()), |error| Err(error.with_hint()))
 }
 
 /// Returns the error of versions that differ; none: they do not.
@@ -102,7 +102,7 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
     refuse_versions(desk.versions.as_ref())?;
     let listed = listed(&*desk.manager, &wanted, topology, guest)?;
     let running = running(world, topology)?;
-    let file = desk.remembered().map_err(|e| FabricError::from(e).told())?;
+    let file = desk.remembered().map_err(|e| FabricError::from(e).with_hint())?;
     let step = activation(&wanted, &listed, guest)?;
     match decide(&asked(&step), &listed, &running, &file) {
         // A stop that is just ending may still deactivate it; the step checks again, and does
@@ -110,7 +110,7 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
         Decision::Activate | Decision::AlreadySo => {
             Ok(Some(Step::Partition(PartitionChange::Activate(step))))
         }
-        Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
+        Decision::Refused(refusal) => Err(FabricError::from(refusal).with_hint()),
     }
 }
 
@@ -231,7 +231,7 @@ fn between(
     let mut others = running(world, &topology)?;
     others.retain(|one| Some(one.domain.uuid.as_str()) != guest.uuid);
     match decide(&asked(&step), &listed, &others, &RestoreList::default()) {
-        Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
+        Decision::Refused(refusal) => Err(FabricError::from(refusal).with_hint()),
         Decision::Activate | Decision::AlreadySo => Ok((steps, Some(step))),
     }
 }
@@ -430,7 +430,7 @@ pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> V
 /// The partition that a guest needs by the known topology of the host.
 fn needed(topology: &Topology, guest: Guest<'_>) -> Result<Option<Need>> {
     let failed = || format!("domain `{}` would have no working CUDA", guest.name);
-    need(topology, guest.devices).map_err(|why| FabricError::from(why).told()).doing(failed)
+    need(topology, guest.devices).map_err(|why| FabricError::from(why).with_hint()).doing(failed)
 }
 
 /// Fabric Manager's list. While it is starting, the known topology of the host is used: the step
@@ -446,7 +446,7 @@ fn listed(
         Err(why) if why.meaning(Call::List) == Meaning::Starting => Ok(by_record(topology)),
         Err(why) => {
             let (partition, domain) = (wanted.partition, guest.name.to_owned());
-            Err(FabricError::Unreachable { partition, domain, why }.told())
+            Err(FabricError::Unreachable { partition, domain, why }.with_hint())
         }
     }
 }
@@ -455,7 +455,7 @@ fn listed(
 fn activation(wanted: &Need, listed: &[Listed], guest: Guest<'_>) -> Result<PartitionStep> {
     PartitionStep::of(wanted, listed, guest.uuid.unwrap_or_default()).ok_or_else(|| {
         let (partition, domain) = (wanted.partition, guest.name.to_owned());
-        FabricError::UnknownGpus { partition, domain }.told()
+        FabricError::UnknownGpus { partition, domain }.with_hint()
     })
 }
 

@@ -16,7 +16,7 @@ pub(crate) use gpus::{allowed, refuse_shared};
 use crate::autostart::stays_at_boot;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::error::{Coded, Error, NoPlace, Refusal, Result, usage};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;

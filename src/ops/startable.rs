@@ -7,7 +7,7 @@ use crate::disks;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::error::{Coded, Error, Result};
-use crate::hypervisor::uses::{Conflict, How};
+use crate::hypervisor::file_users::{Conflict, How};
 use crate::nic_sources::{self, NoSource};
 use crate::shell::word;
 use crate::topology::Topology;

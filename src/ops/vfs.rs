@@ -11,7 +11,7 @@ use crate::apply::{Step, owner};
 use crate::bdf::Bdf;
 use crate::cards::{functions_of, link_up};
 use crate::domain::guest::Guarded;
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::domain::{DomainXml, pf_of_nic};
 use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;

@@ -1,7 +1,7 @@
 //! The parts of a guest's XML besides its placement: name, kind, disks, networks, and the record of
 //! how it was made. Knows no host and no numbers of the plan.
 
-use super::wish::NicWish;
+use super::nic_request::NicWish;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;

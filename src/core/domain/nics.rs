@@ -1,13 +1,13 @@
 //! The NICs of a guest: the template's or one per requested network, each with a stable MAC address
 //! and a queue for each vCPU, up to [`USUAL_QUEUES`].
 
+use super::addresses::{Seats, has_vhost};
 use super::device::hostdev_bdf;
 use super::element::Element;
 use super::guest::{Guest, mac};
+use super::nic_request::{NicWish, USUAL_QUEUES};
 use super::pci::{Buses, Controller, PciAddress, pci_address};
 use super::placed::{NicSeat, VfNic};
-use super::seats::{Seats, has_vhost};
-use super::wish::{NicWish, USUAL_QUEUES};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::topology::{PciDevice, Sriov, Topology};

@@ -1,8 +1,8 @@
 //! Devices with their place in the guest: the content of each edit, as data.
 
 use super::guest::Disk;
+use super::nic_request::NicSettings;
 use super::pci::PciAddress;
-use super::wish::NicSettings;
 use crate::bdf::Bdf;
 use serde::Serialize;
 use std::ops::Range;

@@ -14,18 +14,18 @@ mod plan;
 mod problem;
 mod reach;
 mod request;
+mod request_text;
 mod subnet;
 mod vendor;
-mod wish;
 
 pub use address::{AddressSource, GuestAddress};
 pub use plan::{LEAST_MTU, MOST_MTU, MOST_NAME, plan};
 pub use problem::{Problem, Refused, reasons};
 pub use reach::Reach;
 pub use request::{Dhcp, Planned, Request};
+pub use request_text::{Card, FixedAddress, Who};
 pub use subnet::{Range, Span, Subnet};
 pub use vendor::known;
-pub use wish::{Card, FixedAddress, Who};
 
 use document::{Bridge, Dev, DhcpHost, DhcpRange, Document, Forward, Ip, Mtu};
 use serde::Serialize;

@@ -7,9 +7,9 @@
 //! Where a search would take too long, guests are taken out by their cost until there is room, and
 //! those that need not move are put back; see [`Room::is_best`].
 
-use super::again::{count, request_of};
 use super::groups;
 use super::joint::{Joint, Wanted, exactly, within};
+use super::request_of_domain::{count, request_of};
 use super::result::Placement;
 use super::short::plan;
 use super::taken::Taken;

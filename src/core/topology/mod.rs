@@ -327,7 +327,7 @@ impl Topology {
     /// trust.
     pub fn trust_advice(&self) -> Cow<'static, str> {
         let Machine { trust, trust_unread, .. } = self.machine();
-        Trust::told(*trust, trust_unread.as_deref())
+        Trust::advice_of_host(*trust, trust_unread.as_deref())
     }
 
     /// NUMA nodes by id.

@@ -2,7 +2,7 @@
 
 use super::items::Virtio;
 use super::place::is_held;
-use super::wish::starts_with_less;
+use super::request_of_domain::starts_with_less;
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::cpuset::{CpuSet, NodeSet};

@@ -2,8 +2,8 @@
 //! functions.
 
 use super::cpu::is_of_one_node;
+use super::describe::has_agent;
 use super::functions::settings_now;
-use super::words::has_agent;
 use super::work::Work;
 use super::{Item, ItemName, TuneError, convert, disks, iothreads, nics};
 use crate::bdf::Bdf;

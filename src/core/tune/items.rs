@@ -3,8 +3,8 @@
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::DomainXml;
 use crate::domain::guest::Made;
+use crate::domain::nic_request::NicWish;
 use crate::domain::rate::Rate;
-use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::{ExtraKind, GuestCache, GuestTopology};
 use crate::request::{DeviceWish, Extras, GpuWish, Near, PageSize, VfSettings};

@@ -2,7 +2,7 @@
 //! functions stay unless others are requested.
 
 use super::kinds::Kinds;
-use super::wish::Guest;
+use super::request_of_domain::Guest;
 use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};

@@ -5,7 +5,7 @@
 use super::functions::settings_now;
 use super::items::{OtherFunctions, PinOrder, Resize};
 use super::kinds::Kinds;
-use super::wish::{memory_now, order_of, starts_with_less};
+use super::request_of_domain::{memory_now, order_of, starts_with_less};
 use super::{Given, Item, ItemName, Items, TuneError, tune};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;

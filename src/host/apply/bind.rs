@@ -266,7 +266,7 @@ impl Binder<'_> {
     /// Returns the holder of a function, as far as visible. `driver_override` is not read for it.
     fn holders(&self, bdf: Bdf) -> Vec<String> {
         let Ok(topology) = crate::discover::discover(self.root) else { return Vec::new() };
-        let seen = crate::holders::read(self.root, &topology, &[bdf]).unwrap_or_default();
+        let seen = crate::function_users::read(self.root, &topology, &[bdf]).unwrap_or_default();
         seen.uses.into_iter().map(|used| used.by).collect()
     }
 }

@@ -2,10 +2,10 @@
 
 use super::journal::JournalError;
 use crate::discover::openers::in_use;
-use crate::held::HeldDir;
 use crate::hypervisor::storage::Progress;
 use crate::identity::FileId;
 use crate::input::{InputError, open_regular};
+use crate::pinned_dir::HeldDir;
 use crate::trace;
 use gpuvm_core::image::{Sha256, Summing};
 use gpuvm_core::shell::word;

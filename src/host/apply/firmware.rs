@@ -3,9 +3,9 @@
 //! only what lies in its own directories, or came after the definition, may go.
 
 use super::StepError;
-use crate::discover::silent::Silent;
+use crate::discover::hung_mounts::Silent;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::machine::{nvram_dir_of, tpm_state_of};
-use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, Keep, XmlOf};
 use crate::identity::{FileId, Identity};
 use gpuvm_core::domain::DomainXml;

@@ -7,7 +7,7 @@
 use crate::apply::boot::{BootFile, unit_word, wants};
 use crate::apply::error::BindError;
 use crate::apply::file;
-use crate::apply::ours::is_recorded;
+use crate::apply::made_files::is_recorded;
 use crate::apply::{FileStep, Step};
 use crate::fsroot::{FsError, FsRoot};
 use std::io;

@@ -4,7 +4,7 @@
 
 use super::StepError;
 use super::disk::{self, unfinished};
-use super::needed::UNBORN;
+use super::last_check::UNBORN;
 use super::proven::{not_ours, unseen, unused};
 use super::{Observer, journal::JournalError};
 use crate::hypervisor::storage::{NewVolume, is_file_pool};

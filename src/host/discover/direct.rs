@@ -1,6 +1,6 @@
 //! Whether files of this machine can be read and written past its page cache.
 
-use super::silent::Silent;
+use super::hung_mounts::Silent;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use std::fs::OpenOptions;

@@ -4,7 +4,7 @@
 //! from udev's database. Content unknown to the library (a plain encrypted volume, a database's own
 //! format) is detected by bytes that are not blank.
 
-use super::holders::{Uses, udev};
+use super::device_users::{Uses, udev};
 use super::node::{answering, is_held_now, kernel_name};
 use super::released::plain;
 use crate::command::{CommandError, output};

@@ -240,7 +240,7 @@ pub fn job(state: Option<&Path>, uuid: &str) -> Option<SlurmJob> {
 
 /// A domain's creation options, by name; `None`: nothing was recorded, or its record cannot be
 /// read.
-pub fn told(state: Option<&Path>, uuid: &str) -> Option<BTreeMap<String, Vec<String>>> {
+pub fn creation_options(state: Option<&Path>, uuid: &str) -> Option<BTreeMap<String, Vec<String>>> {
     let record = of(state, uuid)?;
     record.told.or_else(|| record.applied.map(|file| file.options))
 }

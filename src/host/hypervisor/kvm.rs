@@ -103,7 +103,7 @@ mod tests {
 
     /// The finding for a device node with this group and these permissions, for a user of group
     /// 107.
-    fn told(group: u32, mode: u32) -> String {
+    fn finding(group: u32, mode: u32) -> String {
         let user = Some(("qemu".to_owned(), 64055, vec![107]));
         why_slow(&Node { node: Some((0, group, mode)), user })
     }
@@ -111,13 +111,13 @@ mod tests {
     #[test]
     fn a_node_that_qemu_cannot_open_is_told_with_what_to_do() {
         let at_first = "the next one is quick";
-        assert!(told(107, 0o660).ends_with(at_first) && told(0, 0o666).ends_with(at_first));
-        let shut = told(0, 0o660);
+        assert!(finding(107, 0o660).ends_with(at_first) && finding(0, 0o666).ends_with(at_first));
+        let shut = finding(0, 0o660);
         assert!(shut.contains("user `qemu` of QEMU cannot open /dev/kvm (group root, mode 660)"));
         let joins = "`sudo sh -c 'usermod -aG root qemu && systemctl restart libvirtd'`";
         assert!(shut.contains(joins), "{shut}");
         // The group has no access either: joining it does not help.
-        assert!(told(107, 0o600).contains("chmod 660 /dev/kvm"), "{}", told(107, 0o600));
+        assert!(finding(107, 0o600).contains("chmod 660 /dev/kvm"), "{}", finding(107, 0o600));
         assert!(why_slow(&Node { node: None, user: None }).ends_with(at_first));
     }
 

@@ -94,7 +94,7 @@ impl Identity {
 }
 
 /// A connection's report of its machine. Expensive queries are made only if needed.
-pub trait Told {
+pub trait MachineReport {
     /// The URI actually opened, with aliases resolved.
     fn uri(&self) -> String;
     /// The host name; none if unknown.
@@ -337,7 +337,7 @@ pub fn is_test(uri: &str) -> bool {
 }
 
 /// Decides which machine a connection belongs to.
-pub fn decide(told: &dyn Told) -> Machine {
+pub fn decide(told: &dyn MachineReport) -> Machine {
     let text = told.uri();
     let uri = Uri::parse(&text);
     if text == super::none::URI || uri.as_ref().is_some_and(Uri::is_in_process) {
@@ -365,7 +365,7 @@ pub fn decide(told: &dyn Told) -> Machine {
 }
 
 /// Whether the other side has this machine's UUID, as libvirt would read it here.
-fn has_our_uuid(told: &dyn Told) -> bool {
+fn has_our_uuid(told: &dyn MachineReport) -> bool {
     let ours = own_uuids();
     !ours.is_empty() && told.uuid().is_some_and(|uuid| ours.contains(&plain(&uuid)))
 }

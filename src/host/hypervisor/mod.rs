@@ -6,6 +6,7 @@ mod addresses;
 mod domains;
 pub mod emulator;
 mod error;
+pub mod file_users;
 #[cfg(feature = "libvirt")]
 mod kvm;
 #[cfg(feature = "libvirt")]
@@ -21,7 +22,6 @@ pub mod snapshot;
 pub mod storage;
 #[cfg(test)]
 mod stubs;
-pub mod uses;
 
 pub use addresses::{Addresses, Lease};
 pub use domains::{

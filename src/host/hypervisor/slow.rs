@@ -28,7 +28,7 @@ pub struct Watch {
 }
 
 /// Says from now on by this function which call libvirt does not answer.
-pub fn tell_by(tell: fn(&str)) {
+pub fn report_by(tell: fn(&str)) {
     // The first one stays.
     let _ = TELL.set(tell);
 }

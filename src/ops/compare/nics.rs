@@ -3,7 +3,7 @@
 
 use super::PRIVATE_NET;
 use crate::create::CreateRequest;
-use crate::domain::wish::{NicModel, NicSettings, NicWish};
+use crate::domain::nic_request::{NicModel, NicSettings, NicWish};
 use crate::domain::{DomainXml, Element, hooks};
 use crate::guest::template_of;
 use crate::topology::Topology;

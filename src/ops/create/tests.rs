@@ -4,7 +4,7 @@
 use super::*;
 use crate::apply::VolumeStep;
 use crate::domain::guest::{VirtType, mac};
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::error::Error;
 use crate::guest::NameRequest;
 use crate::hypervisor::HypervisorErrorKind;

@@ -4,7 +4,7 @@
 use super::{DescribedGuest, GuestsError};
 use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use std::path::{Path, PathBuf};
 
 /// A disk that is there already, as a file names it.

@@ -9,7 +9,7 @@ use crate::apply::array::{ArrayStep, Assembly, Mounting, can_make, content};
 use crate::apply::{HostStep, Step};
 use crate::change::Change;
 use crate::discover::arrays::array;
-use crate::discover::holders::Uses;
+use crate::discover::device_users::Uses;
 use crate::discover::node::kernel_name;
 use crate::discover::released::{self, Released, plain};
 use crate::error::{Class, Coded as _, Result, classed, usage};

@@ -5,7 +5,7 @@ use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, SPARE_PORTS, VirtType,
     mdev_uuid,
 };
-use crate::domain::wish::{NicWish, QUEUES_HINT};
+use crate::domain::nic_request::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
 use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};

@@ -6,7 +6,7 @@ use crate::domain::Element;
 use crate::domain::disk_change::{path_of, source_of, target_of};
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::error::{Doing as _, Result};
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{DiskSize, Hypervisor, XmlOf};
 use crate::lookup::find;
 use crate::made::{Fate, Proof};

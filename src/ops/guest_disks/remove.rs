@@ -14,7 +14,7 @@ use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::guest::still;
 use crate::history::guest::drop_made;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{Use, Uses};
+use crate::hypervisor::file_users::{Use, Uses};
 use crate::made::{Fate, Proof, keep_data, other_names, removal};
 use crate::reporter::Question;
 use crate::shell::word;

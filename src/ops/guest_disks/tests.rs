@@ -7,7 +7,7 @@ use super::resize::{self, ResizeDisk, ResizedDisk};
 use crate::apply::Preallocate;
 use crate::domain::guest::VolumeRef;
 use crate::error::Result;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{Domains as _, XmlOf};
 use crate::reporter::Answer;
 use crate::session::{Confirm, Session};

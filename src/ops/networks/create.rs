@@ -1,7 +1,7 @@
 //! `network create`: the network that results from a request, given this host and the other
 //! networks, and the losses of guests and the host.
 
-use super::guests::{Guests, told};
+use super::guests::{Guests, effects_on_guests};
 use super::{Answered, NetworkError, answered, host, read};
 use crate::apply::nic::NicStep;
 use crate::apply::{HostStep, NetworkStep, Step};
@@ -104,7 +104,7 @@ pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>>
     let changes = steps_of(wanted, &network.xml(), state.as_ref(), before);
     let stops = changes.iter().any(|step| matches!(step, NetworkStep::Stop { .. }));
     if let (Some(before), true) = (before, stops) {
-        lost.extend(told(before, &guests.on(before), true));
+        lost.extend(effects_on_guests(before, &guests.on(before), true));
     }
     let kept = directory(world.state());
     steps.extend(remember_before(&kept, &changes, state.as_ref(), hypervisor)?);

@@ -7,7 +7,7 @@ use super::undo::{take_back, undo};
 use super::{doctor, facts, on_demand, refuse_unfit};
 use crate::apply::HostLock;
 use crate::change::Hold;
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::error::{Error, Result};
 use crate::hypervisor::HypervisorErrorKind;
 use crate::network::{Kind, Network, Problem};

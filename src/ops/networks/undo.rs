@@ -1,7 +1,7 @@
 //! `network undo`: reverts the last change or the deletion of a network, if it has not been edited
 //! since.
 
-use super::guests::{Guests, told};
+use super::guests::{Guests, effects_on_guests};
 use super::{Answered, NetworkError, answered, read};
 use crate::apply::{NetworkStep, Step};
 use crate::change::{Change, Hold};
@@ -68,7 +68,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
     let is_up = |state: &&NetworkState| state.active;
     let lost = match (network, state.as_ref().filter(is_up)) {
         (Some(network), Some(_)) => {
-            told(&network, &Guests::read(hypervisor)?.on(&network), entry.active)
+            effects_on_guests(&network, &Guests::read(hypervisor)?.on(&network), entry.active)
         }
         _ => Vec::new(),
     };

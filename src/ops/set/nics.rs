@@ -3,8 +3,8 @@
 use super::{SetError, SetRequest};
 use crate::apply::{ApplyError, LET_GO_S, LiveStep, Step, StepError};
 use crate::domain::live::{Bandwidth, Plugged, live_changes};
+use crate::domain::nic_request::NicWish;
 use crate::domain::nics::matched;
-use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element, hooks};
 use crate::domain_history::starts_saved;
 use crate::error::{Coded as _, Error, Refusal, Result};

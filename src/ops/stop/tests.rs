@@ -4,7 +4,7 @@ use super::*;
 use crate::apply::{LiveStep, StepError};
 use crate::delete::{Delete, delete};
 use crate::error::Refusal;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::restart::restart;
 use crate::session::Confirm;
 use crate::stage::fake::{Fake, xml};

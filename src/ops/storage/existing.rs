@@ -5,8 +5,8 @@
 use super::{Disks, StorageError};
 use crate::backing::{Trusted, chain, format_made, untrusted};
 use crate::blockdev::used_by;
+use crate::discover::hung_mounts::Silent;
 use crate::discover::signatures;
-use crate::discover::silent::Silent;
 use crate::disks::of_host;
 use crate::domain::guest::{BackingImage, Disk, DiskFormat, DiskKind};
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};

@@ -124,7 +124,7 @@ pub enum DataRequest {
     /// The share of the guest's GPUs in the data file system, where there is one.
     Share,
     /// The same; that there is none is reported, as `nvidia-vm` does.
-    ShareTold,
+    ShareWithNotice,
     /// A size in bytes.
     Bytes(u64),
     /// No data disk.

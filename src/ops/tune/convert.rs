@@ -12,8 +12,8 @@ use crate::domain::Element;
 use crate::domain::guest::{DiskFormat, Made, Role, VolumeRef};
 use crate::error::{Result, usage};
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::file_users::{self, Uses};
 use crate::hypervisor::storage::{NewVolume, Pool, Volume};
-use crate::hypervisor::uses::{self, Uses};
 use crate::image::{HEAD, kept};
 use crate::memsize::MemSize;
 use crate::shell::word;
@@ -99,7 +99,7 @@ impl<'h> Ground<'h> {
         Ok(Ground {
             hypervisor,
             pools,
-            volumes: uses::volumes(storage)?,
+            volumes: file_users::volumes(storage)?,
             uses: Uses::read(hypervisor)?,
             taken: BTreeSet::new(),
             wanted: BTreeMap::new(),

@@ -5,7 +5,7 @@ use super::Tune;
 use super::convert::{self, Conversion, Convert, Ground};
 use super::subject::Subject;
 use crate::domain::guest::{Abilities, DiskIo};
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::domain::{DomainXml, Element};
 use crate::error::{
     Class, Coded, Doing as _, Error, Refusal, Result, classed, dump_and_define, usage,

@@ -9,8 +9,8 @@ use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::error::{Coded as _, Result};
 use crate::history::Entry;
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::machine::tpm_state_of;
-use crate::hypervisor::uses::Uses;
 use crate::world::World;
 use std::path::{Path, PathBuf};
 

@@ -3,10 +3,10 @@
 
 use super::{ArrayError, Assembly, CommandError, Mounting, output};
 use crate::discover::facts::boot::initramfs_tool;
+use crate::discover::hung_mounts::unescaped;
 use crate::discover::node::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
 use crate::discover::signatures::foreign;
-use crate::discover::silent::unescaped;
 use crate::fsroot::{FsRoot, readable};
 use gpuvm_core::topology::facts::InitramfsTool;
 use std::fs;

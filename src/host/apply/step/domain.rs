@@ -8,7 +8,7 @@ use super::noun::{Noun, Ours};
 use crate::apply::domain::{is_active, refused, row, started_again};
 use crate::apply::firmware::is_bare;
 use crate::apply::grow::GrowStep;
-use crate::apply::{Observer, drive, lease, needed};
+use crate::apply::{Observer, drive, last_check, lease};
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::identity::{Identity, Proof, sum_of, uuid_of};
 use gpuvm_core::domain::DomainXml;
@@ -180,7 +180,7 @@ impl Noun for DomainStep {
             DomainStep::Define { name, xml } => {
                 self.refuse_taken(name, hypervisor)?;
                 drive::expect_domain(xml, false, hypervisor)?;
-                needed::expects_disks(xml, false, hypervisor)
+                last_check::expects_disks(xml, false, hypervisor)
             }
             DomainStep::Start { name, .. } => {
                 if row(hypervisor, name)? == Some(DomainState::Running) {
@@ -190,7 +190,7 @@ impl Noun for DomainStep {
                 // If its definition cannot be read, it cannot be started either.
                 let Ok(xml) = hypervisor.xml(name, XmlOf::Inactive) else { return Ok(()) };
                 drive::expect_domain(&xml, true, hypervisor)?;
-                needed::expects_disks(&xml, true, hypervisor)
+                last_check::expects_disks(&xml, true, hypervisor)
             }
             DomainStep::Rename { to, .. } => self.refuse_taken(to, hypervisor),
             DomainStep::Undefine { name, .. } if is_active(row(hypervisor, name)?) => {
@@ -206,7 +206,9 @@ impl Noun for DomainStep {
         hypervisor: &dyn Hypervisor,
     ) -> Result<Option<String>, StepError> {
         match self {
-            DomainStep::DropNvram { xml, tpm, .. } => needed::state_stays(xml, *tpm, hypervisor),
+            DomainStep::DropNvram { xml, tpm, .. } => {
+                last_check::state_stays(xml, *tpm, hypervisor)
+            }
             _ => Ok(None),
         }
     }

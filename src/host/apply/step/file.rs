@@ -5,7 +5,7 @@ use super::noun::{Noun, Ours, interruptible};
 use crate::apply::bundle::BundleStep;
 use crate::apply::disk::{self, Preallocate, unfinished};
 use crate::apply::proven::{is_made, not_ours, unseen, unused};
-use crate::apply::{Observer, file, moved, needed, ours as recorded};
+use crate::apply::{Observer, file, last_check, made_files as recorded, moved};
 use crate::discover::openers::in_use;
 use crate::hypervisor::Hypervisor;
 use crate::identity::{FileId, Proof};
@@ -75,7 +75,7 @@ pub enum FileStep {
         /// Whether it is executable, as a hook is.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         program: bool,
-        /// Whether it is recorded as ours ([`crate::apply::ours`]).
+        /// Whether it is recorded as ours ([`crate::apply::made_files`]).
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         kept: bool,
     },
@@ -120,7 +120,7 @@ impl Noun for FileStep {
     fn stays(&self, later: bool, hypervisor: &dyn Hypervisor) -> Result<Option<String>, StepError> {
         match self {
             FileStep::DeleteDisk { path, file } => {
-                needed::disk_stays(path, file.as_ref(), later, hypervisor)
+                last_check::disk_stays(path, file.as_ref(), later, hypervisor)
             }
             _ => Ok(None),
         }

@@ -6,7 +6,7 @@ use crate::apply::domain::refused;
 use crate::apply::proven::not_ours;
 use crate::apply::secret::Secret;
 use crate::apply::volume::{self, volume_file, volume_place};
-use crate::apply::{Observer, copy, disk, needed};
+use crate::apply::{Observer, copy, disk, last_check};
 use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind};
 use crate::identity::{FileId, Identity, Proof};
@@ -144,7 +144,7 @@ impl Noun for VolumeStep {
     fn stays(&self, later: bool, hypervisor: &dyn Hypervisor) -> Result<Option<String>, StepError> {
         match self {
             VolumeStep::Delete { pool, name, file } => {
-                needed::volume_stays((pool, name), file.as_ref(), later, hypervisor)
+                last_check::volume_stays((pool, name), file.as_ref(), later, hypervisor)
             }
             _ => Ok(None),
         }

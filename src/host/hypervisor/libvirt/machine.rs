@@ -1,7 +1,7 @@
 //! The machine of a connection, and the abilities of guests on it.
 
 use super::super::kvm::{Node, closed};
-use super::super::machine::{self, Identity, Machine, SYSTEM_LOGS, Told, decide};
+use super::super::machine::{self, Identity, Machine, MachineReport, SYSTEM_LOGS, decide};
 use super::super::network::Networks;
 use super::super::storage::Storage;
 use super::super::{Hypervisor, HypervisorError};
@@ -29,7 +29,7 @@ struct Host {
     uuid: Option<String>,
 }
 
-impl Told for Libvirt {
+impl MachineReport for Libvirt {
     fn uri(&self) -> String {
         self.connection().uri().unwrap_or_else(|_| self.uri.clone())
     }
@@ -54,7 +54,7 @@ impl Hypervisor for Libvirt {
     }
 
     fn opened_uri(&self) -> String {
-        Told::uri(self)
+        MachineReport::uri(self)
     }
 
     fn machine(&self) -> Machine {

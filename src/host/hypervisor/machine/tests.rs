@@ -7,7 +7,7 @@ struct Fake {
     name: Option<String>,
 }
 
-impl Told for Fake {
+impl MachineReport for Fake {
     fn uri(&self) -> String {
         self.uri.into()
     }

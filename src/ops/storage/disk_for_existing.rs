@@ -32,7 +32,7 @@ pub struct Owner<'a> {
 }
 
 /// Plans one disk, with the steps that create it if it is new.
-pub fn another(
+pub fn disk_for_existing(
     wanted: &NewDisk,
     accepted: &[String],
     owner: Owner<'_>,

@@ -2,9 +2,9 @@
 //! (md, device mapper, bcache, btrfs). Uses without a holder in sysfs (ZFS, an inactive LVM group,
 //! a stopped array) are detected by udev's record of the device. Opens no device.
 
+use super::hung_mounts::unescaped;
 use super::node::kernel_name;
 use super::released;
-use super::silent::unescaped;
 use crate::fsroot::{Dir, FsError, FsRoot, not};
 use gpuvm_core::topology::DriveUse;
 use procfs::process::MountInfo;

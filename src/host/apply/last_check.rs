@@ -3,9 +3,9 @@
 
 use super::StepError;
 use super::firmware::{foreign_nvram, tpm_stays};
+use crate::discover::hung_mounts::Silent;
 use crate::discover::openers::in_use;
-use crate::discover::silent::Silent;
-use crate::hypervisor::uses::{Conflict, How, Use, User, Uses};
+use crate::hypervisor::file_users::{Conflict, How, Use, User, Uses};
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind};
 use crate::identity::FileId;
 use gpuvm_core::domain::DomainXml;

@@ -1,6 +1,7 @@
 //! The edits of a guest's devices: all of them for a new guest, only the places of passed-through
-//! functions for an existing one. [`super::seats`] chooses the places.
+//! functions for an existing one. [`super::addresses`] chooses the places.
 
+use super::addresses::Seats;
 use super::device::hostdev_bdf;
 use super::edit::DomainEdit;
 use super::element::Element;
@@ -9,7 +10,6 @@ use super::nics::{nics, pf_of_nic, seat_new, vf_nic};
 use super::overrides::{Override, links, overrides};
 use super::pci::PciAddress;
 use super::placed::{DevicePlace, HostdevSeat, VfNic};
-use super::seats::Seats;
 use super::setting::Setting;
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;

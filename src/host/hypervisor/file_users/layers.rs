@@ -2,7 +2,7 @@
 //! directory that it comes from: one removed there is gone for whoever has it open by the other
 //! name.
 
-use crate::discover::silent::{Silent, bytes_of};
+use crate::discover::hung_mounts::{Silent, bytes_of};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;

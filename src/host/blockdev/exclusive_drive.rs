@@ -88,16 +88,16 @@ fn start(file: File) -> io::Result<Vec<u8>> {
 
 /// A drive that others cannot use while this, or a child process that inherited it, lives.
 #[derive(Debug)]
-pub struct Alone {
+pub struct ExclusiveDrive {
     /// The path that it was opened by.
     path: PathBuf,
     file: File,
     name: String,
 }
 
-impl Alone {
+impl ExclusiveDrive {
     /// Opens it exclusively, which fails if it is in use.
-    pub fn take(path: &Path) -> Result<Alone, BlockError> {
+    pub fn take(path: &Path) -> Result<ExclusiveDrive, BlockError> {
         let other = |seen: &str| BlockError::Other { path: path.to_owned(), seen: seen.to_owned() };
         if answering(&[path.to_owned()]).is_empty() {
             return Err(other("it does not answer"));
@@ -120,7 +120,7 @@ impl Alone {
         let link = std::fs::read_link(Path::new("/sys/dev/block").join(&number));
         let name = link.ok().and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
         let name = name.ok_or_else(|| other("the kernel does not name it"))?;
-        Ok(Alone { path: path.to_owned(), file, name })
+        Ok(ExclusiveDrive { path: path.to_owned(), file, name })
     }
 
     /// The kernel's name, which no other drive can get while this one is held.

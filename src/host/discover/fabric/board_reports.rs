@@ -16,7 +16,7 @@ use gpuvm_core::topology::FabricModel;
 
 /// The host's reports.
 #[derive(Debug, Clone, Default)]
-pub struct Told {
+pub struct BoardReports {
     /// How NVSwitches serve guests.
     pub model: FabricModel,
     /// The source of the model, as text.
@@ -44,14 +44,18 @@ pub enum AskNvml {
     All,
 }
 
-impl Told {
+impl BoardReports {
     /// Makes an empty report, with the board's default model.
-    pub fn nothing(found: &Found<'_>) -> Told {
+    pub fn nothing(found: &Found<'_>) -> BoardReports {
         let model = match found.board.sets {
             Sets::Switched { usual, .. } => usual,
             _ => FabricModel::None,
         };
-        Told { model, model_source: "model as usual for this board".into(), ..Told::default() }
+        BoardReports {
+            model,
+            model_source: "model as usual for this board".into(),
+            ..BoardReports::default()
+        }
     }
 
     /// Asks a host about its board.
@@ -60,8 +64,8 @@ impl Told {
         found: &Found<'_>,
         ids: AskNvml,
         links: Begun,
-    ) -> Result<Told, FsError> {
-        let mut told = Told::nothing(found);
+    ) -> Result<BoardReports, FsError> {
+        let mut told = BoardReports::nothing(found);
         let Sets::Switched { shared, .. } = found.board.sets else {
             told.links = links.ask();
             return Ok(told);

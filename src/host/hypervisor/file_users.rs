@@ -16,7 +16,7 @@ use super::{
     Definition, DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf, definitions,
 };
 use crate::command::output;
-use crate::discover::silent::Silent;
+use crate::discover::hung_mounts::Silent;
 use crate::input;
 use chain::Walk;
 use document::Named;
@@ -70,7 +70,7 @@ pub enum How {
     /// Anything else.
     Other,
     /// Possibly: this image's backing files are unknown, for this reason.
-    Untold(PathBuf, String),
+    Uncertain(PathBuf, String),
 }
 
 /// One use of a file, a device or a volume.
@@ -100,7 +100,7 @@ impl fmt::Display for Use {
             How::Nvram => write!(f, "domain `{name}` has it as its NVRAM"),
             How::Boot => write!(f, "domain `{name}` starts from it"),
             How::Other => write!(f, "domain `{name}` uses it"),
-            How::Untold(image, why) => {
+            How::Uncertain(image, why) => {
                 let what = if image.is_absolute() { "image" } else { "argument" };
                 write!(
                     f,
@@ -313,7 +313,7 @@ impl Uses {
         let is_away = layered && !told && is_seen && chain::is_absent(&top);
         let away = is_away.then(|| (top.clone(), "it is not there now".to_owned()));
         if let Some((image, why)) = walk.untold.filter(|_| !told).or(away) {
-            self.untold.insert(Use { how: How::Untold(image, why), ..below });
+            self.untold.insert(Use { how: How::Uncertain(image, why), ..below });
         }
     }
 
@@ -321,7 +321,7 @@ impl Uses {
     fn add_hidden(&mut self, by: &User, xml: &DomainXml) {
         for argument in arguments::hidden(xml.root()) {
             let why = "its files are named elsewhere".to_owned();
-            let how = How::Untold(argument.into(), why);
+            let how = How::Uncertain(argument.into(), why);
             self.untold.insert(Use { by: by.clone(), how, writes: false, shares: false });
         }
     }
@@ -390,8 +390,8 @@ impl Uses {
         let all: BTreeSet<Use> = known.chain(&self.untold).cloned().collect();
         // A certain user need not be listed as a possible one.
         let sure: BTreeSet<User> =
-            all.iter().filter(|one| !one.is_untold()).map(|one| one.by.clone()).collect();
-        all.into_iter().filter(|one| !one.is_untold() || !sure.contains(&one.by)).collect()
+            all.iter().filter(|one| !one.is_uncertain()).map(|one| one.by.clone()).collect();
+        all.into_iter().filter(|one| !one.is_uncertain() || !sure.contains(&one.by)).collect()
     }
 
     /// Returns the uses of a file by others than the domain of this UUID.
@@ -432,8 +432,9 @@ impl Uses {
         let mut all = Vec::new();
         for Part { nth, path, writes, shares, .. } in self.parts(xml) {
             let others = self.others_of_disk(&path, None, own_uuid.unwrap_or_default());
-            let against =
-                |one: &Use| !one.is_untold() && (writes || one.writes) && !(shares && one.shares);
+            let against = |one: &Use| {
+                !one.is_uncertain() && (writes || one.writes) && !(shares && one.shares)
+            };
             let used = others.into_iter().filter(against);
             all.extend(used.map(|used| Conflict { nth, path: path.clone(), used }));
         }
@@ -560,7 +561,7 @@ impl Uses {
 
     /// Returns the domains that use a file as a disk or in a backing chain, by name.
     pub fn domains(&self, file: &Path) -> Vec<String> {
-        let users = self.of(file).into_iter().filter(|one| !one.is_untold());
+        let users = self.of(file).into_iter().filter(|one| !one.is_uncertain());
         let names: BTreeSet<String> = users
             .filter_map(|one| match one.by {
                 User::Domain { name, .. } => Some(name),
@@ -583,8 +584,8 @@ impl Uses {
 
 impl Use {
     /// Whether it is only a possible use.
-    pub fn is_untold(&self) -> bool {
-        matches!(self.how, How::Untold(..))
+    pub fn is_uncertain(&self) -> bool {
+        matches!(self.how, How::Uncertain(..))
     }
 }
 

@@ -2,7 +2,7 @@
 //! headers.
 
 use super::Volume;
-use crate::discover::silent::Silent;
+use crate::discover::hung_mounts::Silent;
 use gpuvm_core::image::{Below, BelowError, below};
 use nix::fcntl::OFlag;
 use serde_json::Value;

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The values of options; defaults are omitted, except for the size of a boot disk.
-pub(crate) type Told = BTreeMap<String, Vec<String>>;
+pub(crate) type CreationOptions = BTreeMap<String, Vec<String>>;
 
 /// Returns the creation options of a guest of this request.
-pub(crate) fn told(wanted: &CreateRequest) -> Told {
-    let mut told = Told::new();
+pub(crate) fn creation_options(wanted: &CreateRequest) -> CreationOptions {
+    let mut told = CreationOptions::new();
     let mut add = |option: Opt, values: Vec<String>| {
         if !values.is_empty() {
             told.insert(option.field().to_owned(), values);
@@ -42,7 +42,7 @@ pub(crate) fn told(wanted: &CreateRequest) -> Told {
     add(Opt::Pool, if_so(disks.pool != storage::POOL, &disks.pool));
     add(Opt::DiskDir, one(disks.disk_dir.as_ref()));
     let data = match disks.data {
-        DataRequest::Share | DataRequest::ShareTold => Vec::new(),
+        DataRequest::Share | DataRequest::ShareWithNotice => Vec::new(),
         DataRequest::None | DataRequest::NoneTold => vec!["none".to_owned()],
         DataRequest::Bytes(bytes) => {
             vec![MemSize::from_kib(bytes.div_ceil(1024)).typed()]
