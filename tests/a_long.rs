@@ -4,13 +4,13 @@
 use crate::libvirt::{boot, offers, traffic};
 
 #[test]
-fn an_image_becomes_a_guest_that_one_logs_in_to_and_deletion_leaves_nothing() {
+fn an_image_becomes_a_guest_with_a_login_and_deletion_leaves_nothing() {
     boot::from_image_to_deletion();
 }
 
 #[test]
-fn bonds_carry_what_they_should_and_limits_hold() {
-    traffic::bonds_and_limits(module_path!(), "bonds_carry_what_they_should_and_limits_hold");
+fn bonds_carry_traffic_and_limits_hold() {
+    traffic::bonds_and_limits(module_path!(), "bonds_carry_traffic_and_limits_hold");
 }
 
 #[test]

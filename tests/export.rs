@@ -91,7 +91,7 @@ fn at<'v>(document: &'v Value, way: &str) -> &'v Value {
 }
 
 #[test]
-fn json_has_every_part_and_what_is_lost() {
+fn json_has_every_part_and_the_losses() {
     let json = |case: usize, format: &str| -> Value {
         let (code, out, err) = export(&format!("{} --format {format} --json", CASES[case].1));
         assert_eq!(code, 0, "{err}");
@@ -204,7 +204,7 @@ fn the_form_of_libvirt_stays_the_default() {
 }
 
 #[test]
-fn what_is_not_lost_is_not_said_to_be() {
+fn kept_settings_are_not_listed_as_lost() {
     for (line, not) in [
         ("--host topologies/dgx-2.json --gpus 0 --format kubevirt", "data disk"),
         ("--host topologies/dgx-2.json --gpus 2 --os-disk overlay --format nova", "claim"),

@@ -40,7 +40,7 @@ fn on(host: &str, line: &str) -> (i32, String, String) {
 const VERBS: [&str; 3] = ["plan", "export", "create --dry-run --accept-shared-fabric"];
 
 #[test]
-fn what_the_host_lacks_is_named_by_every_verb_before_any_change() {
+fn missing_features_of_the_host_are_named_by_every_verb_before_any_change() {
     let dir = tempfile::tempdir().unwrap();
     let without = host(dir.path(), Some(false), "7.3.4");
     let old = host(dir.path(), Some(true), "6.17.0-5-generic");

@@ -469,7 +469,8 @@ fn gpuvm_design_names_files_of_owners_that_exist() {
     assert!(named.len() > 15, "{named:?}");
     let src = project().join("src");
     let is_file = |name: &str| {
-        let path = if name.starts_with("ops/") { src.join(name) } else { src.join("host").join(name) };
+        let path =
+            if name.starts_with("ops/") { src.join(name) } else { src.join("host").join(name) };
         path.with_extension("rs").is_file() || path.join("mod.rs").is_file()
     };
     named.iter().for_each(|name| assert!(is_file(name), "{name}"));
@@ -537,7 +538,7 @@ fn every_file_that_gpuvm_writes_is_in_the_guide() {
 
 /// The files that the package's removal reports: every file for boot, by its directory.
 #[test]
-fn the_removal_of_the_package_tells_of_every_file_for_boot() {
+fn the_removal_of_the_package_reports_every_file_for_boot() {
     let root = tempfile::tempdir().unwrap();
     let files: Vec<String> = own_files()
         .into_iter()

@@ -45,7 +45,7 @@ fn a_number_is_planned_by_steps() {
 }
 
 #[test]
-fn what_cannot_have_them_is_refused_with_the_reason() {
+fn unsuitable_devices_are_refused_with_the_reason() {
     for (line, exit, said) in [
         ("3b:00.1 --count 9", 1, "0000:3b:00.1 can have 8 virtual functions, not 9"),
         ("3b:00.2 --count 1", 1, "3b:00.2 is a virtual function itself, of 0000:3b:00.0"),
@@ -85,7 +85,7 @@ fn a_guest_has_a_virtual_function_as_a_nic_of_its_own_address() {
 }
 
 #[test]
-fn what_a_card_lets_a_virtual_function_do_is_a_step() {
+fn permissions_of_a_virtual_function_are_a_step() {
     let (code, out, err) = told("create --name a --vf 3b:00.3,trust=on,spoof=off --dry-run");
     assert_eq!(code, 0, "{err}");
     let step =

@@ -348,7 +348,7 @@ fn virtual_functions_go_along_in_the_mode_for_vgpu() {
 }
 
 #[test]
-fn a_restarted_fabric_manager_is_told_once_what_is_active() {
+fn a_restarted_fabric_manager_gets_active_partitions_once() {
     if !can() {
         return;
     }
@@ -372,7 +372,7 @@ fn a_restarted_fabric_manager_is_told_once_what_is_active() {
 }
 
 #[test]
-fn failed_devices_and_what_they_cost_are_told_of_a100_only() {
+fn failed_devices_and_their_cost_are_reported_on_a100_only() {
     if !can() {
         return;
     }
@@ -554,7 +554,7 @@ fn a_hang_in_the_middle_ends_the_change_and_leaves_all_as_it_was() {
 }
 
 #[test]
-fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
+fn a_signal_ends_the_wait_and_leftovers_are_reported_and_recovered() {
     if !can() {
         return;
     }

@@ -283,7 +283,7 @@ fn before_virtual_functions_are_enabled_the_interface_is_not_known() {
 }
 
 #[test]
-fn functions_of_other_makers_are_told_by_their_driver() {
+fn functions_of_other_makers_are_recognised_by_their_driver() {
     // GIM: eight cards, each by its one function.
     let host = Small::new(2, 32);
     for bus in ["11", "22", "33", "44", "55", "66", "77", "88"] {
@@ -349,7 +349,7 @@ fn a_vgpu_is_planned_on_the_fullest_card_with_its_part_of_the_node() {
 }
 
 #[test]
-fn what_cannot_be_had_of_vgpus_is_refused_with_a_way_out() {
+fn unavailable_vgpus_are_refused_with_a_remedy() {
     let host = h200(0);
     holds(host.run(&["plan", "--vgpu", "A16-4Q"]), 1, &["no GPU can have a vGPU of type `A16-4Q`"]);
     holds(host.run(&["plan", "--vgpu", "H200X-18C", "--gpus", "1"]), 2, &["cannot be used with"]);

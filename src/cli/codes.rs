@@ -110,7 +110,7 @@ pub fn refusal_of(error: &anyhow::Error) -> Option<&Refusal> {
 struct Known {
     /// All of its codes; one that ends with `-` stands for the codes of the cause.
     codes: &'static [&'static str],
-    /// The code of an error of this type; none: it has another type.
+    /// The code of an error of this type; `None` if it has another type.
     of: fn(&(dyn Error + 'static)) -> Option<&'static str>,
 }
 

@@ -31,7 +31,7 @@ pub(in crate::cli) struct HostAnswer<T> {
     connect: Option<String>,
     /// The record of its layout.
     record: Option<PathBuf>,
-    /// Its answer; none: it has no place for the guest, or could not answer.
+    /// Its answer; `None` if it has no place for the guest, or could not answer.
     #[serde(flatten)]
     answer: Option<T>,
     /// Why there is none.
@@ -71,8 +71,8 @@ pub(in crate::cli) struct FleetCapacity {
 pub(in crate::cli) struct FleetPlan {
     /// Those with a place first, the best one leading.
     hosts: Vec<HostAnswer<HostPlace>>,
-    /// The command that makes the guest on the first one; none: it has no connection, or no host
-    /// has a place.
+    /// The command that makes the guest on the first one; `None` if it has no connection, or no
+    /// host has a place.
     command: Option<String>,
 }
 

@@ -85,7 +85,7 @@ impl Call {
         Call { is_vendor: true, ..self }
     }
 
-    /// The profile that a command needs to plan the guest of this call; `None`: it takes none, or
+    /// The profile that a command needs to plan the guest of this call; `None` if it takes none, or
     /// names one.
     fn profile(&self, target: &'static Command, names_one: bool) -> Option<String> {
         let takes = || all_of(target).any(|arg| arg.get_long() == Some("profile"));
@@ -171,7 +171,7 @@ impl Call {
         words.join(" ")
     }
 
-    /// The `create` of the guest that this call describes, on another connection; none: on that
+    /// The `create` of the guest that this call describes, on another connection; `None` if on that
     /// machine.
     fn create_on(&self, uri: Option<&str>) -> String {
         let (_, target) = verb_of("create");
@@ -245,7 +245,7 @@ impl Call {
         }
     }
 
-    /// The start of a command of `virsh` on the connection of this call; none: it finds that
+    /// The start of a command of `virsh` on the connection of this call; `None` if it finds that
     /// itself.
     fn virsh(&self) -> Option<String> {
         let given = self.arguments().find(|arg| arg.get_id().as_str() == "connect");

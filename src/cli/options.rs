@@ -77,7 +77,7 @@ mod tests {
     use crate::request::{IommufdWish, PinPolicy, Profile};
 
     #[test]
-    fn what_is_left_out_comes_last() {
+    fn omitted_options_come_last() {
         let mut from = Request { pins: PinPolicy::Auto, ..Request::for_gpus(1) };
         let mut to = from.clone();
         (from.reserve.cores, from.spare_ports, to.pins) = (400, Some(3), PinPolicy::None);

@@ -315,8 +315,8 @@ pub fn ask_yes(question: &str) -> std::io::Result<bool> {
     Ok(matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Returns the width of standard output: `COLUMNS`, otherwise that of the terminal; none: neither,
-/// and lines are not wrapped, so that programs get one record per line.
+/// Returns the width of standard output: `COLUMNS`, otherwise that of the terminal; `None` if
+/// neither, and lines are not wrapped, so that programs get one record per line.
 pub fn width() -> Option<usize> {
     columns(std::io::stdout())
 }

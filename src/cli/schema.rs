@@ -120,7 +120,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// The schema of this name; none: there is none.
+/// The schema of this name; `None` if there is none.
 pub fn find(name: &str) -> Option<Schema> {
     let (name, make) = ALL.iter().find(|(listed, _)| *listed == name)?;
     Some(make(name))

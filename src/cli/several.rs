@@ -16,7 +16,7 @@ use std::io::IsTerminal as _;
 pub struct Chosen {
     /// Its name.
     pub name: String,
-    /// Its UUID: another domain of this name is not meant. None: whatever has the name.
+    /// Its UUID: another domain of this name is not meant. `None` if whatever has the name.
     pub uuid: Option<String>,
 }
 

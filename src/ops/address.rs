@@ -45,7 +45,7 @@ pub enum Addresses {
 pub struct NicAddress {
     /// MAC address.
     pub mac: String,
-    /// The address; none: unknown.
+    /// The address; `None` if unknown.
     pub ip: Option<IpAddr>,
     /// Where it was found.
     pub source: Option<AddressSource>,

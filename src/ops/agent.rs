@@ -36,7 +36,7 @@ pub fn has_agent(live: &DomainXml) -> bool {
     })
 }
 
-/// Reads a guest's own view; none: no agent answers in time.
+/// Reads a guest's own view; `None` if no agent answers in time.
 pub fn view(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -62,7 +62,7 @@ pub fn view(
 }
 
 impl<'h> Agent<'h> {
-    /// Starts a conversation with a guest's agent; none: it does not answer.
+    /// Starts a conversation with a guest's agent; `None` if it does not answer.
     pub fn greet(
         hypervisor: &'h dyn Hypervisor,
         name: &'h str,

@@ -52,7 +52,7 @@ pub struct Bind {
     pub devices: Vec<Bdf>,
     /// Whether to override uses.
     pub force: bool,
-    /// The program that repeats it at each boot; none: only now.
+    /// The program that repeats it at each boot; `None` if only now.
     pub at_boot: Option<String>,
     /// Whether the initramfs is renewed.
     pub initramfs: bool,

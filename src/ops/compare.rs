@@ -44,8 +44,8 @@ pub struct Compared {
     pub is_told: bool,
 }
 
-/// Compares the domain of this name, if it is among these, with a request; none: there is no such
-/// domain. Errors: gpuvm did not make it.
+/// Compares the domain of this name, if it is among these, with a request; `None` if there is no
+/// such domain. Errors: gpuvm did not make it.
 pub fn compare(
     world: &World,
     (hypervisor, topology, rows): (&dyn Hypervisor, &Topology, &[DomainSummary]),
@@ -221,7 +221,8 @@ pub(crate) fn has_own_data(xml: &DomainXml) -> bool {
     own_data(xml).is_some()
 }
 
-/// The record of the data disk that `create` made; none: it made none, or `disk remove` took it.
+/// The record of the data disk that `create` made; `None` if it made none, or `disk remove` took
+/// it.
 fn own_data(xml: &DomainXml) -> Option<Made> {
     let is_it = |made: &Made| {
         let mut on = xml.disks().filter(|disk| is_on(*disk, made)).peekable();
@@ -332,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_means_the_same_is_no_difference() {
+    fn equivalent_values_are_no_difference() {
         let file = |fields: &[(&str, &[&str])]| {
             let field = |(option, values): &(&str, &[&str])| {
                 ((*option).to_owned(), values.iter().map(ToString::to_string).collect())

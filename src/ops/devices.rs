@@ -68,14 +68,14 @@ pub struct ListedGpu {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Its health; none: not checked.
+    /// Its health; `None` if not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
     /// By which interface it is shared among guests, if virtual functions or mediated devices are
     /// set up for that; `gpuvm vgpu list` has the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<SharedGpu>,
-    /// Its MIG mode; none: it has none, or NVML did not report it.
+    /// Its MIG mode; `None` if it has none, or NVML did not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
     /// Who uses it, as `device list` says.
@@ -95,7 +95,7 @@ pub struct SharedGpu {
     pub vgpus: BTreeMap<String, u32>,
 }
 
-/// How a GPU is shared among guests; none: it is not.
+/// How a GPU is shared among guests; `None` if it is not.
 fn shared(gpu: &PciDevice, topology: &Topology) -> Option<SharedGpu> {
     let interface = topology.vgpu_interface(gpu);
     let is_set_up = matches!(interface, VgpuInterface::Mdev | VgpuInterface::Vfio);

@@ -225,7 +225,7 @@ pub fn change_host(
 }
 
 /// Returns the definition as the hypervisor stored it, after warning of differences from the plan;
-/// none: it cannot be read.
+/// `None` if it cannot be read.
 pub fn read_back(
     name: &str,
     planned: &DomainXml,

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn only_own_files_are_made_anew() {
+    fn only_own_files_are_renewed() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.svg");
         let is_whole = |text: &str| text.ends_with("</svg>") || text.ends_with("/>");

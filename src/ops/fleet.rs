@@ -75,9 +75,9 @@ impl Coded for HostsError {}
 pub struct FleetHost {
     /// Its name.
     pub name: String,
-    /// The URI of its libvirt; none: its record is all there is.
+    /// The URI of its libvirt; `None` if its record is all there is.
     pub connect: Option<String>,
-    /// The record of its layout; `None`: the host is queried.
+    /// The record of its layout; `None` if the host is queried.
     pub record: Option<PathBuf>,
     /// Whether another host of the file has the same record, however each writes its path.
     pub is_shared: bool,
@@ -115,12 +115,12 @@ pub struct HostPlace {
     pub lost: u64,
     /// Choices that are worse than they could be; `gpuvm plan --explain` names them.
     pub compromises: usize,
-    /// The fewest NVLinks between two of its GPUs; none: it has fewer than two.
+    /// The fewest NVLinks between two of its GPUs; `None` if it has fewer than two.
     pub nvlinks: Option<u32>,
-    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none:
-    /// no GPU, or no NIC.
+    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; `None`
+    /// if no GPU, or no NIC.
     pub nic: Option<String>,
-    /// That `create` refuses it as it is, and why; none: it does not.
+    /// That `create` refuses it as it is, and why; `None` if it does not.
     #[serde(skip)]
     pub shared: Option<String>,
     /// How well it suits the guest.
@@ -177,7 +177,7 @@ impl Reporter for Quiet {
 }
 
 /// The resources of each host and those left, in the order of the hosts. `gpus`: the sizes counted;
-/// `None`: those that each board offers.
+/// none for those that each board offers.
 pub fn capacities(
     hosts: Vec<FleetHost>,
     limit: Duration,
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_prompts_nobody() {
+    fn ssh_never_prompts() {
         for (uri, asked) in [
             ("qemu+ssh://root@a/system", "qemu+ssh://root@a/system?no_tty=1"),
             ("qemu+ssh://a/system?keyfile=/k", "qemu+ssh://a/system?keyfile=/k&no_tty=1"),

@@ -123,7 +123,7 @@ mod tests {
 
     /// A NIC with a root port of its own already is not moved by `tune --pcie on`.
     #[test]
-    fn a_nic_at_another_slot_is_told_what_to_write() {
+    fn a_nic_at_another_slot_gets_the_text_to_write() {
         let bdf = |text: &str| text.parse::<Bdf>().unwrap();
         let error = NcclError::NicPlace { bdf: bdf("0000:4b:00.0"), guest: bdf("0000:e8:01.0") };
         let error = helped(error, &Source::File("t.xml".into()));

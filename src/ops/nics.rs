@@ -32,13 +32,13 @@ pub struct NetworkCard {
     pub switch: Option<Bdf>,
     /// Indexes of the GPUs that it reaches without a host bridge.
     pub gpus: Vec<usize>,
-    /// Whether its first network device is up; none: unknown.
+    /// Whether its first network device is up; `None` if unknown.
     pub up: Option<bool>,
     /// The state of its link as the kernel says it: `up`, `down`, `dormant`.
     pub link: Option<String>,
     /// MAC address of its first network device.
     pub mac: Option<String>,
-    /// Maximum number of virtual functions; none: no SR-IOV.
+    /// Maximum number of virtual functions; `None` without SR-IOV.
     pub total_vfs: Option<u32>,
     /// Virtual functions that it has.
     pub enabled_vfs: Option<u32>,

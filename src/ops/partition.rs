@@ -32,15 +32,15 @@ use std::rc::Rc;
 pub struct Guest<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its UUID, with dashes; none: not assigned yet, or a recorded host.
+    /// Its UUID, with dashes; `None` if not assigned yet, or a recorded host.
     pub uuid: Option<&'a str>,
     /// Its PCI functions.
     pub devices: &'a [Bdf],
 }
 
 /// Refuses to activate a partition if the versions of Fabric Manager, the driver and the client
-/// library differ. Unknown versions are not compared. `known`: the caller's versions; none: those
-/// of this machine.
+/// library differ. Unknown versions are not compared. `known`: the caller's versions; `None` for
+/// those of this machine.
 pub fn refuse_versions(known: Option<&FabricVersions>) -> Result<()> {
     let found = match known {
         Some(versions) => versions.clone(),
@@ -49,7 +49,7 @@ pub fn refuse_versions(known: Option<&FabricVersions>) -> Result<()> {
     apart(&found).map_or(Ok(()), |error| Err(error.with_hint()))
 }
 
-/// Returns the error of versions that differ; none: they do not.
+/// Returns the error of versions that differ; `None` if they do not.
 fn apart(found: &FabricVersions) -> Option<FabricError> {
     Some(match found.apart()? {
         VersionsApart::Driver { manager, driver } => FabricError::Versions { manager, driver },
@@ -86,7 +86,7 @@ fn remembered(world: &World) -> Result<RestoreList, RestoreFileError> {
     known.map_or_else(|| RestoreFile::read(RestoreFile::here()), |desk| desk.remembered())
 }
 
-/// The step that a guest needs between the reset of its GPUs and its start; none: it needs no
+/// The step that a guest needs between the reset of its GPUs and its start; `None` if it needs no
 /// partition. Fabric Manager is asked, so that nothing is bound for a guest that cannot get it; for
 /// a recorded host the record decides.
 pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<Option<Step>> {
@@ -330,8 +330,8 @@ pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Ste
     }
 }
 
-/// The partitions to deactivate once a guest is off, and the examined host; none: the guest has no
-/// devices of this machine.
+/// The partitions to deactivate once a guest is off, and the examined host; `None` if the guest has
+/// no devices of this machine.
 fn looked_at(
     world: &World,
     guest: Guest<'_>,
@@ -413,7 +413,7 @@ pub fn is_managed(topology: &Topology, bdf: Bdf) -> bool {
 
 /// Which of a guest's functions are reset before it gets them and after it releases them, in this
 /// order: its GPUs, then its NVSwitches ("Fabric Manager User Guide", full passthrough), if the
-/// kernel knows how to reset one. `root`: this machine; none: a recorded host.
+/// kernel knows how to reset one. `root`: this machine; `None` for a recorded host.
 pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> Vec<Bdf> {
     let kind = |bdf: &Bdf| topology.device(*bdf).map(PciDevice::kind);
     let can = |bdf: &Bdf| match root {

@@ -189,7 +189,7 @@ fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &
     refuse_name_taken(hypervisor, to, (format!("rename domain `{name}` to `{to}`"), "name"))
 }
 
-/// A path with another name in its file's name; none: that is not made of the name.
+/// A path with another name in its file's name; `None` if that is not made of the name.
 fn renamed(path: &Path, name: &str, rest: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
     let rest =
         path.file_name()?.to_str()?.strip_prefix(name).filter(|end| end.starts_with(rest))?;
@@ -242,7 +242,7 @@ impl Paths {
     }
 }
 
-/// The step that moves a file of a domain that gets another name; none: it is not there yet.
+/// The step that moves a file of a domain that gets another name; `None` if it is not there yet.
 /// Refused if others have it, or its new path.
 fn moves(
     (from, to): (&PathBuf, &PathBuf),

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_domain_is_named_with_what_helps() {
+    fn an_invalid_domain_file_is_named_with_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.xml").display().to_string();
         let hint = |error: Error| error.refusal().unwrap().hint.clone();

@@ -74,7 +74,7 @@ pub struct Functions {
     pub count: u32,
     /// Whether drivers of the host bind them.
     pub host_drivers: bool,
-    /// The program that creates them at boot; none: only now.
+    /// The program that creates them at boot; `None` if only now.
     pub at_boot: Option<String>,
 }
 

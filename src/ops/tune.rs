@@ -92,7 +92,7 @@ pub fn tune(world: &World, wanted: &Tune) -> Result<Change<Tuning>> {
     Ok(Change { parts: changes.into_iter().map(Part::Domain).collect(), question, ..change })
 }
 
-/// The question before domains are changed; none: nothing is.
+/// The question before domains are changed; `None` if nothing is.
 pub fn agreed(domains: &[TunedDomain], question: &'static str) -> Option<Question> {
     domains.iter().any(TunedDomain::is_changed).then(|| Question::Agree {
         lines: Some(domains.iter().flat_map(TunedDomain::agreed).collect()),

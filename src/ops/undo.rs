@@ -135,8 +135,8 @@ pub struct Undone {
     pub change: String,
 }
 
-/// Undoes the last change of a domain, and returns the differences from before; `None`: it was only
-/// shown.
+/// Undoes the last change of a domain, and returns the differences from before; `None` if it was
+/// only shown.
 pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Option<Undone>> {
     let done = session.run(|world| undo(world, wanted));
     let done = done.map_err(|error| keeps_vcpus(written_since(error, &wanted.name)))?;

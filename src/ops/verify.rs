@@ -40,7 +40,7 @@ use std::time::Duration;
 /// A request to compare domains.
 #[derive(Debug, Clone)]
 pub struct Verify {
-    /// The domains; none: all of them. Of several, one that cannot be read does not prevent the
+    /// The domains; none for all of them. Of several, one that cannot be read does not prevent the
     /// others.
     pub names: Vec<String>,
     /// How long to wait for each guest's agent; zero: not at all.
@@ -100,7 +100,7 @@ pub fn called(domain: &str) -> &str {
 pub struct Compared {
     /// The result of each domain.
     pub all: Vec<Verified>,
-    /// The state of NVLink partitions; none: Fabric Manager manages none here.
+    /// The state of NVLink partitions; `None` if Fabric Manager manages none here.
     pub partitions: Option<Partitions>,
     /// The usage of running guests during the sample; empty without one.
     pub loads: Vec<GuestLoad>,
@@ -199,7 +199,7 @@ struct Machine {
     here: Option<Here>,
     all: Occupancy,
     versions: Versions,
-    /// The state of its NVLink partitions; none: Fabric Manager manages none.
+    /// The state of its NVLink partitions; `None` if Fabric Manager manages none.
     partitions: Option<Partitions>,
     /// The parts that cannot be compared on this machine.
     untold: Vec<String>,

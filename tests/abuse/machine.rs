@@ -290,7 +290,7 @@ fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
 }
 
 #[test]
-fn what_is_offered_leads_to_the_machine_that_it_is_about() {
+fn offered_commands_lead_to_their_machine() {
     let Some(other) = Other::new() else { return };
     let (code, _, err) = other.here(&["show", "nobody"]);
     let led = format!("`gpuvm list --connect '{}'`", other.daemon.uri());

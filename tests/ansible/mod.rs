@@ -396,7 +396,7 @@ fn gpus_stay_unless_they_are_named() {
 }
 
 #[test]
-fn a_network_is_made_once_replaced_when_told_and_deleted() {
+fn a_network_is_made_once_replaced_on_request_and_deleted() {
     let Some(managed) = Managed::new() else { return };
     let managed = Managed { place: Place { net: true, ..managed.place }, ..managed };
     let place = &managed.place;

@@ -68,7 +68,7 @@ fn the_command_says_what_it_did_not_check() {
 }
 
 #[test]
-fn what_is_no_domain_is_an_error_with_a_hint() {
+fn an_invalid_domain_is_an_error_with_a_hint() {
     let bomb = "<!DOCTYPE d [<!ENTITY a 'aaaaaaaa'><!ENTITY b '&a;&a;&a;'>]><domain>&b;</domain>";
     for text in ["", "garbage", bomb, "<network/>", "<domain><name>x</domain>", "\u{0}"] {
         let (code, out, err) = check_stdin(text, &[]);

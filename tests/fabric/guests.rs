@@ -29,7 +29,7 @@ fn three(machine: &Machine) -> String {
 }
 
 #[test]
-fn two_guests_that_run_are_told_to_a_restarted_fabric_manager_and_one_that_is_off_is_not() {
+fn restarted_fabric_manager_gets_two_running_guests_without_a_stopped_one() {
     let Some(machine) = Machine::h100() else { return };
     let uri = three(&machine);
     let entry = |id: u32, modules: [u32; 2], digit: u32| {

@@ -78,7 +78,7 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
 
 /// Only the command line counts: libvirt's hook has the environment of its daemon.
 #[test]
-fn what_never_asks_libvirt_takes_no_record_and_no_connection_to_another_machine() {
+fn verbs_of_the_hook_refuse_records_and_remote_connections() {
     let Some(machine) = Machine::h100() else { return };
     let calls = machine.path("calls");
     machine.fake("h100", &H100, &format!("state {}\ncalls {calls}", machine.path("state")));

@@ -54,7 +54,7 @@ fn a_missing_library_of_nvidia_is_named_and_not_the_guest() {
 }
 
 #[test]
-fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
+fn activation_checks_versions_and_deactivation_does_not() {
     let Some(machine) = Machine::h100() else { return };
     remembering(&machine, "");
     let pair = domain_with("11111111-2222-3333-4444-555555555555", &["9d", "c3"]);
@@ -119,7 +119,7 @@ fn whatever_activates_passes_the_version_gate_and_what_deactivates_does_not() {
 }
 
 #[test]
-fn a_library_that_ends_in_the_middle_is_told_by_the_list() {
+fn a_call_whose_library_ended_is_settled_by_the_list() {
     let Some(machine) = Machine::h100() else { return };
     let pair = domain_with("11111111-2222-3333-4444-555555555555", &["9d", "c3"]);
     let ensure = |fake: &str| {

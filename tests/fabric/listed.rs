@@ -61,7 +61,7 @@ fn an_h100_host_shows_fabric_managers_partitions_by_nvmls_module_ids() {
 }
 
 #[test]
-fn an_a100_host_is_told_addresses_by_fabric_manager() {
+fn an_a100_host_gets_module_ids_from_fabric_manager() {
     let Some(machine) = Machine::new(&host_text("dgx-a100")) else { return };
     // As shipped the switches go along with the GPUs, and no question is asked.
     machine.fake("a100", &A100, "");
@@ -137,7 +137,7 @@ fn the_tables_are_what_fabric_manager_lists() {
 }
 
 #[test]
-fn whatever_fails_leaves_the_tables_and_a_note() {
+fn any_failure_falls_back_to_the_tables_with_a_note() {
     let Some(machine) = Machine::h100() else { return };
     for (setting, reason) in [
         ("fail fmGetSupportedFabricPartitions -8", "NOT_CONFIGURED (-8); it is still starting"),

@@ -11,7 +11,7 @@ pub fn restored(machine: &Machine, more: &[&str]) -> (i32, Value) {
 }
 
 #[test]
-fn a_restarted_fabric_manager_is_told_what_running_guests_have() {
+fn restarted_fabric_manager_gets_active_partitions() {
     let Some(machine) = Machine::h100() else { return };
     let uri = guest_with(&machine, &["9d", "c3"]);
     std::fs::create_dir_all(machine.path("var/gpuvm")).unwrap();

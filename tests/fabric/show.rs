@@ -86,7 +86,7 @@ fn partitions_are_shown_beside_the_guests_that_hold_them_and_stale_ones_released
 }
 
 #[test]
-fn a_partition_is_released_where_nobody_can_have_it_though_module_ids_are_unknown() {
+fn an_unused_partition_is_released_without_module_ids() {
     // All GPUs are bound for guests, and of two the admin's file has the module ids.
     let record = host_text("dgx-h100")
         .replace("product_name = DGXH100", "product_name = SYS-821")
@@ -136,7 +136,7 @@ fn a_partition_is_released_where_nobody_can_have_it_though_module_ids_are_unknow
 }
 
 #[test]
-fn what_is_still_to_be_deactivated_is_shown_without_fabric_manager() {
+fn pending_deactivations_are_shown_without_fabric_manager() {
     let Some(machine) = Machine::h100() else { return };
     machine.fake("h100", &H100, "address elsewhere");
     let uri = guest_with(&machine, &["1b", "43"]);

@@ -46,7 +46,7 @@ fn without_libvirt_each_verb_says_so() {
 }
 
 #[test]
-fn a_user_without_permission_may_look_and_is_told_the_rest() {
+fn a_user_without_permission_may_look_and_sees_the_limits() {
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("denied");
     let copy = dir.join("gpuvm");
@@ -144,7 +144,7 @@ fn a_create_that_cannot_be_done_leaves_nothing() {
 }
 
 #[test]
-fn a_full_file_system_is_told() {
+fn a_full_file_system_is_reported() {
     let Some(daemon) = daemon() else { return };
     if !namespaces() {
         return skip("namespaces need root");

@@ -194,7 +194,7 @@ fn settings_of_firmware_that_are_there_are_neither_adopted_nor_deleted() {
 }
 
 #[test]
-fn what_cannot_be_renamed_is_refused_with_the_way() {
+fn an_impossible_rename_is_refused_with_a_remedy() {
     let Some(place) = Place::new() else { return };
     guest(&place, "ra");
     let nvram = place.daemon.own_path("/var/lib/libvirt/qemu/nvram");

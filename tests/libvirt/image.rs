@@ -194,7 +194,7 @@ fn an_image_is_added_listed_used_and_removed() {
 }
 
 #[test]
-fn what_is_no_image_that_stands_alone_is_refused() {
+fn an_image_with_a_backing_file_is_refused() {
     let Some(place) = Place::new("image-bad") else { return };
     let base = place.made("base.qcow2", &["-f", "qcow2"]);
     let over = place.made("over.qcow2", &["-f", "qcow2", "-b", &base, "-F", "qcow2"]);

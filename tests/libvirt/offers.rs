@@ -308,7 +308,7 @@ fn what_libvirt_cannot_log_is_said_with_what_helps() {
 }
 
 #[test]
-fn a_paused_guest_is_refused_at_once_and_what_is_offered_ends_it() {
+fn a_paused_guest_is_refused_at_once_and_the_offered_command_ends_it() {
     let Some(ground) = Ground::new() else { return };
     for (verb, then) in [("stop", "shut off"), ("restart", "running")] {
         for (way, offer) in [(0, "resume"), (1, "--force")] {

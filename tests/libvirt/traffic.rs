@@ -87,7 +87,7 @@ pub const BONDED: Net = Net {
 };
 
 #[test]
-fn every_network_carries_what_it_should_and_the_doctor_names_each_break() {
+fn every_network_carries_traffic_and_the_doctor_names_each_break() {
     let Some(mut lan) = Lan::new(&NETS.each_ref()) else { return };
     let begun = Instant::now();
     let told = |what: &str| eprintln!("traffic: {what} after {} s", begun.elapsed().as_secs());
@@ -115,14 +115,14 @@ fn every_network_carries_what_it_should_and_the_doctor_names_each_break() {
 const HERE: (&str, &str) = ("GPUVM_TRAFFIC", "here");
 
 #[test]
-fn bonds_carry_what_they_should_and_limits_hold() {
+fn bonds_carry_traffic_and_limits_hold() {
     let here = std::env::var(HERE.0).is_ok_and(|value| value == HERE.1) || !namespaces();
     if let Some(refused) = if here { None } else { uml::refused() } {
         // There is no network to fetch the guest's kernel over.
         let dir = tempfile::tempdir().unwrap();
         if Tiny::new(dir.path()).is_some() {
             eprintln!("traffic: on user-mode Linux, since this kernel refuses `{refused}`");
-            uml::passes(module_path!(), "bonds_carry_what_they_should_and_limits_hold", HERE);
+            uml::passes(module_path!(), "bonds_carry_traffic_and_limits_hold", HERE);
         }
         return;
     }

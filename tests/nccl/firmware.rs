@@ -120,7 +120,7 @@ fn number(element: Element<'_>, name: &str) -> u32 {
     text.strip_prefix("0x").map_or(text.parse(), |hex| u32::from_str_radix(hex, 16)).unwrap_or(0)
 }
 
-/// Where a device of a definition is; none: not on PCI.
+/// Where a device of a definition is; `None` if not on PCI.
 fn place(device: Element<'_>) -> Option<GuestAddress> {
     let at = device.child("address").filter(|at| at.attr("type").as_deref() == Some("pci"))?;
     let [controller, slot, function] = ["bus", "slot", "function"].map(|name| number(at, name));

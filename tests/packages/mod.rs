@@ -329,7 +329,7 @@ fn parts(json: &serde_json::Value) -> Parts {
 }
 
 #[test]
-fn the_list_of_parts_is_what_is_linked() {
+fn the_list_of_parts_matches_the_linked_ones() {
     let Some(packed) = packed() else { return };
     let dir = tree::scratch();
     done(Command::new("dpkg-deb").arg("-x").arg(package(&packed.deb, "gpuvm_")).arg(dir.path()));
@@ -462,7 +462,7 @@ fn below(root: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn purge_keeps_what_is_still_needed_and_says_why() {
+fn purge_keeps_needed_files_and_says_why() {
     let have_helper = Path::new("/usr/bin/deb-systemd-helper").exists();
     let uuid = format!("<domain><uuid>{UUID}</uuid></domain>");
     let ours = "<domain><metadata><g:guest xmlns:g='urn:gpuvm:domain:1'/></metadata></domain>";
@@ -618,7 +618,7 @@ fn scripts_of_the_rpm_switch_units_on_once_and_off_at_removal() {
 }
 
 #[test]
-fn licences_that_apply_together_are_all_told() {
+fn licences_that_apply_together_are_all_listed() {
     if !have(&["python3"]) {
         return;
     }

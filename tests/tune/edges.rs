@@ -259,7 +259,7 @@ fn what_runs_keeps_its_place_until_its_next_start() {
 }
 
 #[test]
-fn what_was_wrong_before_and_is_not_ours_does_not_refuse_the_rest() {
+fn older_faults_do_not_refuse_the_rest() {
     // Two domains' worth of one GPU: wrong, but not because of the disks.
     let twice = guest(&Wanted::vendor(0, 1), &[]);
     let hostdev = twice.split("    <hostdev").nth(1).unwrap().split("</hostdev>").next().unwrap();

@@ -442,7 +442,7 @@ fn what_changes_of_each_is_as_it_was_kept() {
 }
 
 #[test]
-fn what_libvirt_makes_a_command_line_of_is_one_afterwards_too() {
+fn valid_domains_stay_valid_for_libvirt() {
     if !nix::unistd::geteuid().is_root() {
         return skip("needs root");
     }

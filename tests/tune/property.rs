@@ -120,7 +120,7 @@ pub fn cases(usual: u32) -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(96), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn tuned_twice_is_tuned_once_and_what_is_not_ours_stays(text in domain(), items in items()) {
+    fn a_second_tune_changes_nothing_and_foreign_settings_stay(text in domain(), items in items()) {
         let nobody = Occupancy::default();
         let xml = DomainXml::parse(&text).unwrap();
         let Ok(first) = tuned(&xml, &DGX2, &nobody, &items) else { return Ok(()) };

@@ -90,7 +90,7 @@ fn cores_that_are_not_free_are_refused_with_who_holds_them() {
 }
 
 #[test]
-fn what_contradicts_what_stays_is_refused() {
+fn contradictions_with_kept_settings_are_refused() {
     let dgx2 = host("dgx-2");
     let vendor = Wanted::vendor(0, 8);
     let with = |change: fn(&mut Items)| {

@@ -168,7 +168,7 @@ impl StorageArgs {
 /// An image on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageArg {
-    /// None: a blank disk.
+    /// None for a blank disk.
     None,
     /// This one.
     Named(ImageName),

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Passed-through functions that go below one expander bus.
 pub(super) struct CellGroup {
-    /// The guest cell of the bus; none: the bus belongs to none.
+    /// The guest cell of the bus; `None` if the bus belongs to none.
     cell: Option<u32>,
     devices: Vec<Bdf>,
 }
@@ -433,8 +433,8 @@ impl<'a> Seats<'a> {
     }
 
     /// Gives functions that come to a running guest the free ones of these ports, below an expander
-    /// bus of their group first, then on the root bus, and leaves the others where they are; none:
-    /// there are too few.
+    /// bus of their group first, then on the root bus, and leaves the others where they are; `None`
+    /// if there are too few.
     pub fn beside_running(
         &mut self,
         groups: &[CellGroup],
@@ -466,8 +466,8 @@ impl<'a> Seats<'a> {
         Some(seated)
     }
 
-    /// Returns the expander buses above GPUs with coherent memory, which have an SMMUv3 each; none: the
-    /// guest has no such GPU.
+    /// Returns the expander buses above GPUs with coherent memory, which have an SMMUv3 each;
+    /// `None` if the guest has no such GPU.
     pub fn smmus(&self, seated: &BTreeMap<Bdf, PciAddress>) -> Option<Vec<u8>> {
         let gpus = self.placement.initiators.as_ref()?.gpus.iter();
         let ports = gpus.filter_map(|own| Some(seated.get(&own.gpu)?.bus));

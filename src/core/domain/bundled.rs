@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_its_former_hosts_is_left_there() {
+    fn settings_of_the_former_host_are_left_behind() {
         let xml =
             GUEST.replace("</devices>", "</devices><seclabel type='dynamic' model='selinux'/>");
         let theirs = "<gpuvm:disk path=\"/srv/others\" role=\"data\"/>";

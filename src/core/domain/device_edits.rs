@@ -123,7 +123,7 @@ fn moved(
 pub struct FunctionChange<'a> {
     /// Those that leave it.
     pub gone: &'a [Bdf],
-    /// Root ports for those that come, free in the running guest; none: any, also new ones.
+    /// Root ports for those that come, free in the running guest; `None` for any, also new ones.
     pub ports: Option<&'a BTreeSet<u8>>,
     /// Virtual functions as NICs: those that come, and those that stay with other settings.
     pub vfs: &'a BTreeMap<Bdf, VfNic>,
@@ -132,7 +132,7 @@ pub struct FunctionChange<'a> {
 }
 
 /// Finds the edits that give a document the functions of a placement: those that it has stay where
-/// they are, the others come (see `Seats::beside_kept`); none: too few ports are free.
+/// they are, the others come (see `Seats::beside_kept`); `None` if too few ports are free.
 pub fn function_edits(
     current: &DomainXml,
     placement: &Placement,

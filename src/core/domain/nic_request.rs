@@ -55,7 +55,7 @@ impl NicModel {
     }
 }
 
-/// The settings of a NIC; none: the value of the plan or the document.
+/// The settings of a NIC; none for the value of the plan or the document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NicSettings {
@@ -82,8 +82,8 @@ pub struct NicSettings {
     pub vlan: Option<u16>,
 }
 
-/// Returns a MAC address that two of a guest's NICs are given, virtual functions included; none:
-/// there is no such.
+/// Returns a MAC address that two of a guest's NICs are given, virtual functions included; `None`
+/// if there is no such.
 pub fn mac_twice<'w>(nics: &'w [NicWish], extras: &'w Extras) -> Option<&'w str> {
     let own = nics.iter().filter_map(|nic| nic.settings.mac.as_deref());
     let functions = extras.vf_settings.iter().filter_map(|settings| settings.mac.as_deref());
@@ -151,7 +151,7 @@ impl NicWish {
     }
 
     /// Returns why a guest with this many vCPUs cannot have it, which libvirt would report only at
-    /// start; none: it can.
+    /// start; `None` if it can.
     pub fn too_many_queues(&self, vcpus: u32) -> Option<String> {
         let most = vcpus.min(MOST_QUEUES);
         let queues = self.settings.queues.filter(|queues| *queues > most)?;

@@ -157,7 +157,8 @@ pub enum Dropped {
     Misspelt(&'static str),
 }
 
-/// Whether libvirt drops a child of an element, silently; none: it does not, or this is unknown.
+/// Whether libvirt drops a child of an element, silently; `None` if it does not, or this is
+/// unknown.
 pub fn dropped(parent: &str, name: &str) -> Option<Dropped> {
     let own = LISTS.iter().find(|(of, _)| *of == parent)?.1;
     if own.contains(&name) {

@@ -312,7 +312,7 @@ pub(super) fn backing(pages: Option<PageSize>, threads: Option<u32>) -> Fragment
     })
 }
 
-/// Returns the wanted state of `<hugepages>`; none: normal pages.
+/// Returns the wanted state of `<hugepages>`; `None` for normal pages.
 pub(super) fn hugepages(pages: Option<PageSize>) -> Fragment {
     let Some(pages) = pages else { return Fragment::gone("hugepages") };
     let page = Fragment::new("page").attr("size", pages.size().kib()).attr("unit", "KiB");

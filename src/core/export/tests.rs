@@ -277,7 +277,7 @@ fn kinds(lost: &[Lost]) -> Vec<LostKind> {
 }
 
 #[test]
-fn what_is_lost_is_listed() {
+fn lost_settings_are_listed() {
     let a100 = host("dgx-a100");
     let request = Request { profile: Profile::Near, ..Request::for_gpus(4) };
     let (kube, nova) = exports(&a100, &request, "a", &[]);

@@ -22,7 +22,7 @@ fn described(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_format_is_told_by_the_bytes() {
+fn the_format_is_recognised_by_the_bytes() {
     assert_eq!(described(&qcow2()), "qcow2 1073741824 true");
     let mut old = qcow2();
     old[7] = 2;
@@ -144,7 +144,7 @@ fn names_that_could_leave_the_pool_are_refused() {
 }
 
 #[test]
-fn what_a_copy_does_not_have_is_named() {
+fn parts_missing_in_a_copy_are_named() {
     let head = |snapshots: u8, autoclear: u8| {
         let mut head = b"QFI\xfb\0\0\0\x03".to_vec();
         head.resize(usize::try_from(HEAD).unwrap(), 0);

@@ -229,7 +229,7 @@ struct Function<'h> {
     host: &'h PciDevice,
     /// Its address in the guest.
     guest: Bdf,
-    /// The guest NUMA cell that the guest's kernel reports for it; none: no particular cell.
+    /// The guest NUMA cell that the guest's kernel reports for it; `None` if no particular cell.
     seen: Option<u32>,
 }
 

@@ -450,7 +450,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_written_is_what_nccl_reads(
+    fn nccl_reads_the_written_file(
         cpus in prop::collection::vec((0u32..64, prop::collection::vec(any_pci(), 1..4)), 1..3)
     ) {
         let cpus: Vec<Cpu> =

@@ -31,9 +31,9 @@ fn can_remap(request: &Request) -> bool {
     !request.template.is_given || request.template.remaps_interrupts
 }
 
-/// The most vCPUs that a guest of this shape can have, however large the host is; none: as many as
-/// QEMU takes. Pinned vCPUs need not fill their last core; floating ones are divided into the
-/// requested cells and threads.
+/// The most vCPUs that a guest of this shape can have, however large the host is; `None` for as
+/// many as QEMU takes. Pinned vCPUs need not fill their last core; floating ones are divided into
+/// the requested cells and threads.
 pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> {
     if !is_x86(topology, request) || can_remap(request) {
         return None;

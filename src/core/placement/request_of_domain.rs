@@ -41,8 +41,8 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     }
 }
 
-/// The model that a guest with these functions stays on; none: the host has one only, or the guest
-/// has several.
+/// The model that a guest with these functions stays on; `None` if the host has one only, or the
+/// guest has several.
 pub fn model_of(topology: &Topology, devices: &[Bdf]) -> Option<String> {
     let devices = devices.iter().filter_map(|&bdf| topology.device(bdf));
     let mut models = devices.filter(|device| device.kind() == DeviceKind::Gpu).map(ids);

@@ -58,7 +58,7 @@ pub fn window(
 }
 
 /// Returns why the BARs of a device fit into no guest of this host, however little memory it has;
-/// none: they fit, or are unknown.
+/// `None` if they fit, or are unknown.
 pub fn fits_no_guest(device: Bdf, topology: &Topology) -> Option<WindowTooLarge> {
     fit(cost(&[device], topology)?, 0, topology.machine()).err()
 }

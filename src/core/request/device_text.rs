@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_the_word() {
+    fn nonsense_is_refused_with_the_word() {
         for (text, said) in [
             ("", "is not a PCI address"),
             ("1,", "`` is none of vlan="),

@@ -95,7 +95,7 @@ impl fmt::Display for Change {
 /// A tuned domain.
 #[derive(Debug, Clone)]
 pub struct Tuned {
-    /// Its placement; none: no setting depends on it.
+    /// Its placement; `None` if no setting depends on it.
     pub placement: Option<Placement>,
     /// Its definition.
     pub after: DomainXml,

@@ -118,7 +118,7 @@ fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
 
 /// The NICs that a domain has of those named, and the others on networks.
 struct Found {
-    /// The place of each named one; none: it is new.
+    /// The place of each named one; `None` if it is new.
     places: Vec<Option<usize>>,
     /// Places of those that are removed.
     dropped: Vec<usize>,

@@ -26,7 +26,7 @@ pub(super) struct Guest<'t> {
     pub claims: &'t Claims<'t>,
     /// Its vCPUs, as many as it gets.
     pub vcpus: u32,
-    /// Memory that it gets; none: it keeps its own.
+    /// Memory that it gets; `None` if it keeps its own.
     resized: Option<MemSize>,
     /// Its pins, vCPU 0 first; an empty set means no pin of its own.
     pub pins: Vec<CpuSet>,
@@ -35,7 +35,7 @@ pub(super) struct Guest<'t> {
     pub hostdevs: Vec<Bdf>,
     /// The derived request.
     pub request: Request,
-    /// The request when gpuvm made it; none: another tool made it.
+    /// The request when gpuvm made it; `None` if another tool made it.
     pub asked: Option<Request>,
     /// Whether it runs by hardware virtualization.
     pub kvm: bool,
@@ -217,7 +217,7 @@ impl<'t> Guest<'t> {
         self.request.rounding.map_or(pages, |rounding| rounding.size().max(pages))
     }
 
-    /// The page size that it has; none: normal pages, or a size unknown to the planner.
+    /// The page size that it has; `None` for normal pages, or a size unknown to the planner.
     fn page_now(&self) -> Option<PageSize> {
         let pages = self.claims.huge_pages.as_ref()?;
         let first = pages.first().map_or(PageSize::TwoMib.size(), |page| page.size.value);
@@ -284,7 +284,7 @@ pub(super) fn starts_with_less(xml: &DomainXml, claims: &Claims<'_>) -> bool {
     amount.is_ok_and(|amount| amount != claims.memory.value)
 }
 
-/// The policy that gives such pins; none: not each is on one pcpu of this host.
+/// The policy that gives such pins; `None` if not each is on one pcpu of this host.
 pub(super) fn order_of(pins: &[CpuSet], topology: &Topology) -> Option<PinPolicy> {
     let core = |pin: &CpuSet| {
         let only = pin.first().filter(|_| pin.len() == 1)?;

@@ -160,7 +160,7 @@ fn room(current: &DomainXml, claims: &Claims<'_>, size: &mut Resize) -> Result<(
     Ok(())
 }
 
-/// The size of the pages that back its memory; none: normal ones.
+/// The size of the pages that back its memory; `None` for normal ones.
 fn page_of(claims: &Claims<'_>) -> Option<MemSize> {
     let pages = claims.huge_pages.as_ref()?;
     Some(pages.first().map_or(PageSize::TwoMib.size(), |page| page.size.value))
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tune_has_set_is_set_anew_and_what_was_chosen_otherwise_stays() {
+    fn settings_by_tune_are_renewed_and_others_stay() {
         for ours in [true, false] {
             let tuned = made(&guest(ours), &Items::all()).unwrap().after;
             let after = made(&tuned, &sizes(Some(8), Some(16))).unwrap();
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_alone_are_planned_anew_as_well() {
+    fn pages_alone_are_planned_again_too() {
         let tuned = made(&guest(true), &Items::all()).unwrap().after;
         let paged = Items { huge_pages: Item::To(PageSize::OneGib), ..sizes(None, None) };
         let after = made(&tuned, &paged).unwrap();

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 pub(super) struct Work<'a> {
     /// The domain as it was read.
     pub guest: &'a Guest<'a>,
-    /// Its placement; none: no setting depends on it.
+    /// Its placement; `None` if no setting depends on it.
     pub placement: Option<&'a Placement>,
     /// The inputs of tuning.
     pub given: &'a Given<'a>,
@@ -93,7 +93,8 @@ impl<'a> Work<'a> {
         self.reasons.push(super::place::compromise(about, because));
     }
 
-    /// Returns why the guest's cells and their memory must not be divided by us; none: they may.
+    /// Returns why the guest's cells and their memory must not be divided by us; `None` if they
+    /// may.
     pub fn cells_stay(&self) -> Option<&'static str> {
         if self.guest.plugs_memory {
             return Some("memory can be plugged into it");

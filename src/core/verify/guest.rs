@@ -43,7 +43,7 @@ pub struct Function {
     pub vendor: u16,
     /// Device id.
     pub device: u16,
-    /// Its nearest cell; `None`: no particular one, or not reported.
+    /// Its nearest cell; `None` if no particular one, or not reported.
     pub cell: Option<u32>,
 }
 
@@ -68,10 +68,10 @@ pub struct View {
     pub virtio_disks: Option<usize>,
     /// PCI functions.
     pub functions: Option<Vec<Function>>,
-    /// Its topology file for NCCL; `None`: it has none, or that was not reported.
+    /// Its topology file for NCCL; `None` if it has none, or that was not reported.
     #[serde(skip)]
     pub nccl: Option<String>,
-    /// The version of its NVIDIA driver; `None`: none is loaded, or that was not reported.
+    /// The version of its NVIDIA driver; `None` if none is loaded, or that was not reported.
     #[serde(skip)]
     pub driver: Option<String>,
     /// Values that it did not report, one phrase each.
@@ -249,7 +249,7 @@ fn cells(cells: &[Option<u32>]) -> String {
     cells.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// Returns the cell of the expander bus above a place; none: it is below the root.
+/// Returns the cell of the expander bus above a place; `None` if it is below the root.
 fn cell_of(live: &Guest<'_>, at: GuestAddress) -> Option<u32> {
     let mut index = at.controller;
     // No path is longer than there are controllers.

@@ -159,7 +159,7 @@ fn page_of<'a>(subject: Subject<'a>, json: &'a str) -> Page<'a> {
 }
 
 #[test]
-fn a_page_answers_what_a_reviewer_asks() {
+fn a_page_answers_the_questions_of_a_reviewer() {
     let host = recorded("dgx-2");
     let held = occupied(&host, &[("train-a", 4)]);
     let placement = planned(&host, &held, 4);

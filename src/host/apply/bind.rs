@@ -220,7 +220,7 @@ impl Binder<'_> {
         })
     }
 
-    /// Restricts a function to one driver (`driver_override`); none: any.
+    /// Restricts a function to one driver (`driver_override`); `None` for any.
     fn reserve(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
         let path = format!("sys/bus/pci/devices/{bdf}/driver_override");
         self.kernel.write(&path, driver.unwrap_or("\n"), RESERVE_S)

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_controller_that_formats_all_its_namespaces_is_not_told_to_format_one() {
+    fn a_controller_that_formats_all_its_namespaces_is_not_asked_to_format_one() {
         for (text, is_apart) in [
             (r#"{"fna":0,"nn":32,"mn":"x"}"#, true),
             (r#"{"fna":4,"nn":128}"#, true),

@@ -29,8 +29,8 @@ struct Kept {
     path: PathBuf,
     /// Which file or volume it is.
     made: Identity,
-    /// The format it was made in, in libvirt's word. None: unknown, since an older gpuvm made it,
-    /// or its bytes were copied from elsewhere.
+    /// The format it was made in, in libvirt's word. `None` if unknown, since an older gpuvm made
+    /// it, or its bytes were copied from elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     disk_format: Option<String>,
 }
@@ -40,8 +40,8 @@ fn record(state: &Path, path: &Path) -> PathBuf {
     record_of(&state.join(DIRECTORY), path)
 }
 
-/// The disk that was made at a path, by the records of a state directory; none: that is unknown,
-/// since an older gpuvm made it or the record cannot be read.
+/// The disk that was made at a path, by the records of a state directory; `None` if that is
+/// unknown, since an older gpuvm made it or the record cannot be read.
 pub fn disk_made_at(state: &Path, path: &Path) -> Option<Identity> {
     read(state, path).map(|kept| kept.made)
 }
@@ -55,7 +55,7 @@ fn read(state: &Path, path: &Path) -> Option<Kept> {
 }
 
 /// The format in which gpuvm made the disk that is at a path, in libvirt's word, whatever its bytes
-/// say: a guest can write the header of any format to its raw disk. None: unknown.
+/// say: a guest can write the header of any format to its raw disk. `None` if unknown.
 pub fn disk_format_made(state: &Path, path: &Path) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let now = FileId::at(&real).ok()??;
@@ -92,7 +92,7 @@ pub fn is_another_file(was: Option<&FileId>, path: &Path) -> bool {
     was.zip(now).is_some_and(|(was, now)| !was.may_be(&now))
 }
 
-/// The step that forgets which disk was made at a path where none is any more; `None`: it has no
+/// The step that forgets which disk was made at a path where none is any more; `None` if it has no
 /// record.
 pub fn forget_made_at(state: &Path, path: &Path) -> Option<Step> {
     let (record, was) = (record(state, path), disk_made_at(state, path));
@@ -105,7 +105,7 @@ fn makes_disk(step: &Step) -> bool {
     matches!(step, Step::File(FileStep::CreateDisk { .. }) | Step::Volume(VolumeStep::Make { .. }))
 }
 
-/// Where a step makes or deletes a disk on this machine; none: it does neither.
+/// Where a step makes or deletes a disk on this machine; `None` if it does neither.
 fn place(step: &Step, made: Option<&Identity>, hypervisor: &dyn Hypervisor) -> Option<PathBuf> {
     if !hypervisor.machine().is_here() {
         return None;

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_known_by_what_it_is_and_not_by_what_it_says() {
+    fn a_file_is_recognised_by_identity_not_by_its_claim() {
         let dir = tempfile::tempdir().unwrap();
         let (record, path, text) = (dir.path().join("r.json"), dir.path().join("f"), "ours\n");
         assert!(!is_in(&record, &path, text), "there is neither");

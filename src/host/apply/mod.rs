@@ -219,9 +219,9 @@ impl Observer for Quiet {
 pub struct Transaction<'a> {
     hypervisor: &'a dyn Hypervisor,
     observer: &'a mut dyn Observer,
-    /// The journal; none: an interrupted run leaves nothing to undo.
+    /// The journal; `None` if an interrupted run leaves nothing to undo.
     journal: Option<Journal>,
-    /// The state directory, which says which disks are ours; none: without a journal.
+    /// The state directory, which says which disks are ours; `None` without a journal.
     state: Option<PathBuf>,
     /// The random name of the change.
     change: Option<String>,

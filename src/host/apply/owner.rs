@@ -118,11 +118,11 @@ enum Said {
 /// The IOMMU group of a function, as far as needed.
 struct Unit {
     bdf: Bdf,
-    /// The group; none: there is none.
+    /// The group; `None` if there is none.
     group: Option<String>,
     /// The function, and all members of the group.
     members: Vec<Bdf>,
-    /// Its own node, below /dev/vfio; none: the kernel makes none, or no VFIO driver has it.
+    /// Its own node, below /dev/vfio; `None` if the kernel makes none, or no VFIO driver has it.
     node: Option<String>,
 }
 

@@ -25,11 +25,11 @@ pub(super) struct Done {
 /// The change whose steps are undone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Of<'a> {
-    /// Its random name; none: older versions gave none.
+    /// Its random name; `None` if older versions gave none.
     pub change: Option<&'a str>,
     /// Whether the machine has not booted since.
     pub same_boot: bool,
-    /// The names of running guests that may be ended; none: those started by this very run.
+    /// The names of running guests that may be ended; `None` for those started by this very run.
     pub ends: Option<&'a [String]>,
 }
 

@@ -32,7 +32,7 @@ pub struct Known {
     /// Its identification: `serial=S4YNNX0R`.
     #[serde(default)]
     pub numbers: Vec<String>,
-    /// Checksum of its first MiB; none: unreadable.
+    /// Checksum of its first MiB; `None` if unreadable.
     #[serde(default)]
     pub start: Option<String>,
 }

@@ -45,7 +45,7 @@ impl Ear {
     }
 }
 
-/// Returns the sender's MAC and IP address of an ARP packet (RFC 826); none: not ARP, or no
+/// Returns the sender's MAC and IP address of an ARP packet (RFC 826); `None` if not ARP, or no
 /// address.
 fn said(frame: &[u8]) -> Option<(String, Ipv4Addr)> {
     /// Ethernet type ARP, then hardware Ethernet, protocol IPv4, and the lengths of their

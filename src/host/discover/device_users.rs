@@ -155,7 +155,7 @@ impl Uses {
         &self.mounts
     }
 
-    /// Returns the block device below a loop device; none: not a loop device, or one on a file.
+    /// Returns the block device below a loop device; `None` if not a loop device, or one on a file.
     pub fn below_loop(&self, name: &str) -> Option<&str> {
         self.loops.get(name).map(String::as_str)
     }
@@ -228,8 +228,8 @@ impl Uses {
         Ok(self.member_of(kind, label, uuid))
     }
 
-    /// Returns the kind of set that a device with these signatures is a member of; `None`: no set,
-    /// or a released array.
+    /// Returns the kind of set that a device with these signatures is a member of; `None` if no
+    /// set, or a released array.
     pub fn member_of(&self, kind: &str, label: Option<&str>, uuid: Option<&str>) -> Option<String> {
         let named = |what: &str, name: Option<&str>| match name {
             Some(name) => format!("{what} `{name}`"),
@@ -255,7 +255,8 @@ impl Uses {
     }
 }
 
-/// Returns the kernel's name of the block device below a loop device; none: a file, or nothing.
+/// Returns the kernel's name of the block device below a loop device; `None` for a file, or
+/// nothing.
 fn backing(root: &FsRoot, name: &str) -> Result<Option<String>, FsError> {
     let Some(dir) = root.dir(&format!("{BLOCK}/{name}/loop"))? else { return Ok(None) };
     let Some(file) = dir.read_if_any("backing_file")? else { return Ok(None) };

@@ -72,7 +72,7 @@ impl Silent {
         self.0.is_empty()
     }
 
-    /// Returns why a path cannot be accessed; none: it can.
+    /// Returns why a path cannot be accessed; `None` if it can.
     pub fn why(&self, path: &Path) -> Option<String> {
         let at = self.at(path)?;
         Some(format!("the file system at {} does not answer", at.display()))
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_silent_is_told_by_its_type() {
+    fn file_systems_that_may_hang_are_recognised_by_type() {
         let mounts = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
                       30 22 0:41 / /mnt/my\\040share rw shared:1 - nfs4 server:/x rw\n\
                       31 22 0:42 / /run/f rw - fuse.sshfs h:/ rw\n32 22 0:43 / /sys/f rw - fusectl f rw\n\

@@ -292,7 +292,7 @@ fn a_bad_file_is_named_with_its_line() {
 }
 
 #[test]
-fn kinds_of_cores_are_told_by_counters_or_capacity() {
+fn kinds_of_cores_are_recognised_by_counters_or_capacity() {
     let cpu = "sys/devices/system/cpu";
     let kinds = |files: &[(&str, &str)]| -> Vec<(&'static str, String)> {
         let dir = host(&[&[("sys/devices/system/cpu/online", "0-3")], files].concat());

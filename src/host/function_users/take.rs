@@ -13,7 +13,7 @@ pub struct Hindrance {
     pub bdf: Bdf,
     /// The reason, to be read after its address: "is used by ..".
     pub why: String,
-    /// The use that is behind it; none: it is not a use.
+    /// The use that is behind it; `None` if it is not a use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<UseKind>,
 }

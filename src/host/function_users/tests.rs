@@ -86,7 +86,7 @@ fn processes_are_found_by_every_node_of_a_function() {
 }
 
 #[test]
-fn who_has_one_switch_open_holds_them_all_but_not_by_their_control() {
+fn one_open_switch_holds_all_but_not_their_control() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path();
     let host = host(|_| ());
@@ -160,7 +160,7 @@ fn forbids(host: &Topology, held: &Occupancy, asked: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_the_host_needs_is_never_taken() {
+fn devices_needed_by_the_host_are_never_taken() {
     let nvme = "0000:2e:00.0";
     let with = |change: &dyn Fn(&mut Drive)| {
         host(|parts| {

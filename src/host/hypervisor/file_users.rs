@@ -154,7 +154,7 @@ pub struct Absent {
     pub nth: usize,
     /// The file or device.
     pub path: PathBuf,
-    /// The image that lies over it; none: it is the disk's own.
+    /// The image that lies over it; `None` if it is the disk's own.
     pub over: Option<PathBuf>,
 }
 
@@ -209,7 +209,7 @@ impl Identity {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
-    /// The file; none: a volume of an inactive pool.
+    /// The file; `None` for a volume of an inactive pool.
     file: Option<Identity>,
     /// The volume that a definition names.
     volume: Option<(String, String)>,
@@ -282,7 +282,7 @@ impl Uses {
         identity
     }
 
-    /// Returns the unresponsive file systems; none: no file is on this machine.
+    /// Returns the unresponsive file systems; `None` if no file is on this machine.
     fn seen(&self) -> Option<&Silent> {
         self.here.then_some(&self.silent)
     }
@@ -520,7 +520,7 @@ impl Uses {
         self.volumes.iter().find(|volume| volume.path == path)
     }
 
-    /// Returns why a file of this machine cannot be accessed; none: it can.
+    /// Returns why a file of this machine cannot be accessed; `None` if it can.
     pub fn silent(&self, path: &Path) -> Option<String> {
         self.silent.why(path)
     }

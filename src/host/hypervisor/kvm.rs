@@ -17,9 +17,9 @@ const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 /// Permissions of /dev/kvm, and QEMU's user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Owner and group of the node, and its permissions; none: there is no KVM.
+    /// Owner and group of the node, and its permissions; `None` if there is no KVM.
     pub node: Option<(u32, u32, u32)>,
-    /// The user that QEMU runs as, its uid and its groups; none: unknown.
+    /// The user that QEMU runs as, its uid and its groups; `None` if unknown.
     pub user: Option<(String, u32, Vec<u32>)>,
 }
 
@@ -39,7 +39,7 @@ impl Node {
         Node { node, user }
     }
 
-    /// Whether that user can open the node for reading and writing; none: unknown.
+    /// Whether that user can open the node for reading and writing; `None` if unknown.
     fn opens(&self) -> Option<bool> {
         let (owner, group, mode) = self.node?;
         let (_, uid, groups) = self.user.as_ref()?;
@@ -56,7 +56,7 @@ impl Node {
     }
 }
 
-/// The user of a configuration of libvirt's QEMU driver; none: not set.
+/// The user of a configuration of libvirt's QEMU driver; `None` if not set.
 fn configured_user(text: &str) -> Option<&str> {
     let mut values = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
@@ -65,8 +65,8 @@ fn configured_user(text: &str) -> Option<&str> {
     values.next_back()
 }
 
-/// Says that the user of QEMU cannot open the node, and the command that lets it; none: it can, or
-/// that is unknown.
+/// Says that the user of QEMU cannot open the node, and the command that lets it; `None` if it can,
+/// or that is unknown.
 pub fn closed(kvm: &Node) -> Option<(String, String)> {
     let (Some((_, group, mode)), Some((user, ..)), Some(false)) =
         (kvm.node, &kvm.user, kvm.opens())
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_qemu_cannot_open_is_told_with_what_to_do() {
+    fn a_node_that_qemu_cannot_open_is_reported_with_a_remedy() {
         let at_first = "the next one is quick";
         assert!(finding(107, 0o660).ends_with(at_first) && finding(0, 0o666).ends_with(at_first));
         let shut = finding(0, 0o660);

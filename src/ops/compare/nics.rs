@@ -21,7 +21,8 @@ struct Nic {
 }
 
 /// The NICs on networks that a request gives a guest: those that were named, or else those of its
-/// template; none: the template was needed only while the guest was made, or has others as well.
+/// template; `None` if the template was needed only while the guest was made, or has others as
+/// well.
 pub(crate) fn wished_nics(wanted: &CreateRequest, topology: &Topology) -> Option<Vec<NicWish>> {
     let private = wanted.private_net.then(|| NicWish::on(PRIVATE_NET));
     let mut nics = wanted.guest.networks.clone();
@@ -77,7 +78,7 @@ pub(super) fn networks(
     }
 }
 
-/// The NICs that are there and those that are requested; none: they cannot be compared.
+/// The NICs that are there and those that are requested; `None` if they cannot be compared.
 fn both(
     wanted: &CreateRequest,
     xml: &DomainXml,

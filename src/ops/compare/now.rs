@@ -48,7 +48,7 @@ fn forget_disk(option: Opt, told: &mut CreationOptions) {
     told.retain(|option, _| of_it.iter().all(|gone| gone.field() != option));
 }
 
-/// The size of a disk that was made for a guest; none: the guest does not have it, or it is not
+/// The size of a disk that was made for a guest; `None` if the guest does not have it, or it is not
 /// known.
 fn capacity(xml: &DomainXml, made: &Made, hypervisor: &dyn Hypervisor) -> Result<Option<MemSize>> {
     let devices = xml.root().children("devices");

@@ -129,8 +129,8 @@ pub(super) fn refused<T>(old: &Old<'_>, why: String) -> Result<T> {
     Err(CloneError::Disk { name, target, why }.hint(hint))
 }
 
-/// The file of a disk that the guest writes; none: it is only read, or there is no medium. Refused
-/// if it is no file, or is not this guest's alone.
+/// The file of a disk that the guest writes; `None` if it is only read, or there is no medium.
+/// Refused if it is no file, or is not this guest's alone.
 pub(crate) fn disk_file(disk: Element<'_>, target: &str, name: &str) -> Result<Option<String>> {
     let device = disk.attr("device").unwrap_or_else(|| "disk".into());
     let Some(source) = disk.child("source") else { return Ok(None) };

@@ -139,7 +139,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
 struct Possible {
     planned: Planned,
     disks: Disks,
-    /// Its networks; none: of a recorded host.
+    /// Its networks; `None` if of a recorded host.
     networks: Option<Beside>,
 }
 
@@ -163,7 +163,7 @@ fn possible(
     Ok(Possible { planned, disks, networks })
 }
 
-/// The hypervisor; none: of a recorded host.
+/// The hypervisor; `None` if of a recorded host.
 pub(super) fn opened(world: &World, wanted: &CreateRequest) -> Result<Option<Rc<dyn Hypervisor>>> {
     if world.is_recorded() {
         return Ok(None);
@@ -240,8 +240,8 @@ fn placed(
     Ok((planned, obstacles))
 }
 
-/// The files of the machine that the guest is to run on; none: it is another one, or only a record
-/// of one.
+/// The files of the machine that the guest is to run on; `None` if it is another one, or only a
+/// record of one.
 fn machine_of_guests(world: &World, hypervisor: Option<&dyn Hypervisor>) -> Result<Option<FsRoot>> {
     let is_here = hypervisor.is_some_and(Hypervisor::has_guests_here);
     Ok(if is_here && world.settings.host.is_none() { Some(FsRoot::live()?) } else { None })

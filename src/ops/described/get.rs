@@ -32,7 +32,7 @@ pub struct Described {
     pub fields: Vec<Field>,
     /// Whether its creation options are known.
     pub is_told: bool,
-    /// Why that may be recorded where this run does not read; none: it reads all records.
+    /// Why that may be recorded where this run does not read; `None` if it reads all records.
     pub unread: Option<String>,
     /// Whether its definition has a disk.
     pub has_disk: bool,
@@ -68,7 +68,7 @@ pub fn describe_all(world: &World) -> Result<Vec<Described>> {
     Ok(all)
 }
 
-/// Describes a domain; none: gpuvm did not make it.
+/// Describes a domain; `None` if gpuvm did not make it.
 fn of(
     world: &World,
     hypervisor: &dyn Hypervisor,
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_without_a_path_are_told_apart() {
+    fn disks_without_a_path_are_distinguished() {
         let xml = "<domain type='kvm'><name>a</name><devices><disk type='file'><source \
                    file='/d/a.raw'/></disk><disk type='volume'><source pool='p' \
                    volume='v'/></disk><disk type='network'><source protocol='rbd' \

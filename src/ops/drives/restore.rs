@@ -49,7 +49,7 @@ impl RestoreArray {
     }
 }
 
-/// Restores an array, and verifies it; none: nothing was done.
+/// Restores an array, and verifies it; `None` if nothing was done.
 pub fn restore_array(session: &mut Session<'_>, wanted: &RestoreArray) -> Result<Option<Released>> {
     let done = session.run(|world| change(world, wanted))?;
     if !done.made {

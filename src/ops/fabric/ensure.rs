@@ -32,7 +32,8 @@ const DISPLAY: u32 = 0x03;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnsuredPartitions {
-    /// Numbers of the partitions that are active for it, or were deactivated; none: it needs none.
+    /// Numbers of the partitions that are active for it, or were deactivated; none if it needs
+    /// none.
     pub partitions: Vec<u32>,
 }
 

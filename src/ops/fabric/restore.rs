@@ -62,7 +62,7 @@ pub enum StartMode {
 pub struct Unrestored {
     /// The guest.
     pub domain: Domain,
-    /// Its partition; none: unknown.
+    /// Its partition; `None` if unknown.
     pub partition: Option<u32>,
     /// Why it is not active.
     pub why: String,
@@ -74,7 +74,7 @@ pub struct Unrestored {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Restored {
-    /// The mode in which Fabric Manager started; none: NVSwitches of this host are not shared.
+    /// The mode in which Fabric Manager started; `None` if NVSwitches of this host are not shared.
     pub mode: Option<StartMode>,
     /// Numbers of the partitions that are reported to it, or activated.
     pub partitions: Vec<u32>,

@@ -43,7 +43,7 @@ pub struct ChangedDisk {
     pub name: String,
     /// libvirt's name for the disk.
     pub target: String,
-    /// File, block device or volume; none: no medium.
+    /// File, block device or volume; `None` without medium.
     pub source: Option<String>,
     /// Whether the running guest is changed, too.
     pub live: bool,
@@ -133,7 +133,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
     Ok(Change { parts: vec![Part::Domain(change)], losses, warnings, question, again, ..all })
 }
 
-/// Returns a definition with the disk; none: no root port is free.
+/// Returns a definition with the disk; `None` if no root port is free.
 fn more(
     xml: &DomainXml,
     disk: &Disk,

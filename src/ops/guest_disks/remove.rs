@@ -187,8 +187,8 @@ fn detach(subject: &Subject, target: &str, disk: Element<'_>) -> Result<Step> {
     Ok(Step::Live(LiveStep::DetachDisk { name, path, wait_s: LET_GO_S, xml }))
 }
 
-/// Returns the step that deletes its data, if that is proven to be the domain's own; none: it is
-/// gone already.
+/// Returns the step that deletes its data, if that is proven to be the domain's own; `None` if it
+/// is gone already.
 fn delete(
     subject: &Subject,
     target: &str,

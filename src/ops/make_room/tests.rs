@@ -173,7 +173,7 @@ fn who_shares_nvlinks_is_said_before_anything_is_done() {
 }
 
 #[test]
-fn what_is_declined_or_would_not_be_heard_changes_nothing() {
+fn declined_and_unaskable_questions_change_nothing() {
     for answer in [Answer::No, Answer::Nobody] {
         let stage = halves(answer, true);
         assert!(run(&stage, &eight(), false).is_err());

@@ -153,8 +153,10 @@ impl<'a> Inside<'a> {
     /// The error of something the agent did not do.
     fn failed(&self, untold: &NoAnswer, what: String, may: &'static str) -> Error {
         match untold {
-            NoAnswer::Forbidden => InstallError::Forbidden { name: self.name.to_owned(), what: may }
-                .hint(by_hand(self.name)),
+            NoAnswer::Forbidden => {
+                InstallError::Forbidden { name: self.name.to_owned(), what: may }
+                    .hint(by_hand(self.name))
+            }
             _ => self.error(what),
         }
     }
@@ -164,7 +166,7 @@ impl<'a> Inside<'a> {
         InstallError::Failed { name: self.name.to_owned(), what }.hint(by_hand(self.name))
     }
 
-    /// Reads a file; none: it does not exist.
+    /// Reads a file; `None` if it does not exist.
     pub fn read(&self, path: &str) -> Result<Option<String>> {
         match self.agent.read(path) {
             Ok(text) => Ok(Some(text)),
@@ -173,8 +175,8 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Collects the facts that only a program in the guest can report; none: its agent may not run
-    /// any.
+    /// Collects the facts that only a program in the guest can report; `None` if its agent may not
+    /// run any.
     pub fn look(&self) -> Result<Option<Looked>> {
         let words = ["-c", LOOK, "sh", FILE, TMPFILES, CONF, FOUND_AT];
         let (code, told) = match self.agent.run("/bin/sh", &[&words[..], &OVER_CONF].concat()) {

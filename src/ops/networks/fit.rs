@@ -40,7 +40,7 @@ pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<(
     Ok(())
 }
 
-/// The settings that a kind of network does not take, and the remedy; `None`: it accepts all.
+/// The settings that a kind of network does not take, and the remedy; `None` if it accepts all.
 fn unfit(
     wish: &NicWish,
     kind: Kind,

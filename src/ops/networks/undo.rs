@@ -21,7 +21,7 @@ use crate::world::World;
 pub struct NetworkUndo {
     /// The history entry that is restored.
     pub entry: NetworkEntry,
-    /// The definition now; none: the network does not exist.
+    /// The definition now; `None` if the network does not exist.
     pub now: Option<String>,
 }
 

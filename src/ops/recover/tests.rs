@@ -83,7 +83,7 @@ fn what_was_killed_is_undone_once() {
 }
 
 #[test]
-fn what_would_be_done_is_only_told() {
+fn a_dry_run_only_reports_the_recovery() {
     let stage = killed(Answer::Yes, 2);
     let shown = Manner { dry_run: true, ..manner(Confirm::Ask) };
     for wanted in [Recover::default(), Recover { discard: true, ..Recover::default() }] {

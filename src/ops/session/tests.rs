@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 #[test]
-fn what_was_agreed_to_is_done() {
+fn the_confirmed_change_is_made() {
     for confirm in [Confirm::Given, Confirm::Ask, Confirm::IfNeeded] {
         let stage = Stage::who_says(Answer::Yes);
         assert!(stage.create(confirm).unwrap().made);
@@ -32,7 +32,7 @@ fn without_a_yes_nothing_is_done() {
 }
 
 #[test]
-fn nobody_waits_for_a_person() {
+fn no_lock_is_held_during_a_question() {
     for confirm in [Confirm::Ask, Confirm::IfNeeded] {
         let stage = Stage::who_says(Answer::Yes);
         let dir = stage.dir.path().to_owned();
@@ -70,7 +70,7 @@ fn what_changes_while_the_question_stands_is_refused() {
 }
 
 #[test]
-fn what_nobody_was_asked_about_is_planned_anew_with_the_lock() {
+fn unconfirmed_changes_are_planned_again_under_the_lock() {
     for asks_later in [false, true] {
         let stage = Stage::who_says(Answer::Yes);
         let plans = std::cell::Cell::new(0);

@@ -19,7 +19,7 @@ use crate::world::World;
 use gpuvm_core::tune::items::NewNics;
 use gpuvm_core::tune::{Item, Tuned};
 
-/// The requested settings that do not change while a guest runs; `None`: all of them can.
+/// The requested settings that do not change while a guest runs; `None` for all of them can.
 pub(super) fn not_live(wanted: &SetRequest) -> Option<&'static str> {
     let sizes = [
         ("GPUs", wanted.gpus.is_some() || wanted.gpu_set.is_some()),

@@ -81,7 +81,7 @@ fn a_size_is_asked_for_kept_and_undone() {
 }
 
 #[test]
-fn a_preview_tells_of_a_history_that_cannot_be_read_and_of_edits_that_would_be_lost() {
+fn a_preview_reports_an_unreadable_history_and_lost_edits() {
     let stage = stage(Answer::Yes, PINS, false);
     assert!(run(&stage, &size(8, 8)).unwrap().made);
     let edited = stage.fake.definition("a").replace("</name>", "</name><title>mine</title>");
@@ -108,7 +108,7 @@ fn a_preview_tells_of_a_history_that_cannot_be_read_and_of_edits_that_would_be_l
 }
 
 #[test]
-fn what_is_declined_changes_nothing() {
+fn a_declined_question_changes_nothing() {
     let stage = stage(Answer::No, PINS, false);
     let error = run(&stage, &size(8, 8)).unwrap_err();
     assert_eq!(error.refusal().map(|refusal| refusal.code), Some("declined"), "{error}");
@@ -269,7 +269,7 @@ fn gpus_of_a_running_guest_and_a_number_without_a_set_are_refused() {
 }
 
 #[test]
-fn a_guest_that_keeps_a_nic_is_told_of_with_both_ways() {
+fn a_guest_that_keeps_a_nic_is_reported_with_both_ways() {
     let wanted = SetRequest {
         vcpus: None,
         memory: None,

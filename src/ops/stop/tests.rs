@@ -92,7 +92,7 @@ fn who_stands_still_is_not_asked_to_shut_down() {
 }
 
 #[test]
-fn a_deletion_says_what_is_lost() {
+fn a_deletion_lists_losses() {
     let stage = stage();
     let wanted = Delete { name: "a".into(), keep_data: false };
     let told = delete(&stage.world, &wanted).unwrap().warnings.join("\n");
@@ -102,7 +102,7 @@ fn a_deletion_says_what_is_lost() {
 }
 
 #[test]
-fn a_stop_ends_it_and_asks_nobody_to_shut_down() {
+fn a_stop_ends_it_without_a_shutdown_request() {
     let stage = stage();
     let done = run(&stage, |world| stop(world, "a", DOWN)).unwrap();
     assert!(

@@ -41,7 +41,7 @@ enum Wanted {
     Share,
 }
 
-/// The requested size; none: no data disk, with the notice if that is to be reported.
+/// The requested size; `None` if no data disk, with the notice if that is to be reported.
 fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
     let wanted = match place.wanted.data {
         DataRequest::None => return Ok(None),

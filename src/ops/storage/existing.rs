@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_tells_the_format_and_must_not_belie_the_name() {
+    fn the_format_comes_from_the_content_and_must_match_the_name() {
         let dir = tempfile::tempdir().unwrap();
         let raw = || b"anything".repeat(128);
         std::fs::write(dir.path().join("base.raw"), raw()).unwrap();

@@ -74,7 +74,7 @@ fn taken(pool: &str, there: &Volume, hypervisor: &dyn Hypervisor) -> Result<Erro
     Ok(StorageError::VolumeExists { pool, name, user }.hint(hint))
 }
 
-/// Where the steps make a pool; none: they do not.
+/// Where the steps make a pool; `None` if they do not.
 fn made_at<'s>(steps: &'s [Step], pool: &str) -> Option<&'s Path> {
     steps.iter().find_map(|step| match step {
         Step::Volume(VolumeStep::MakePool { name, path }) if name == pool => Some(path.as_path()),

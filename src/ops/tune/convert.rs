@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// A request to convert disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Convert {
-    /// The disk, by its name in the guest; none: every writable disk.
+    /// The disk, by its name in the guest; `None` for every writable disk.
     pub disk: Option<String>,
     /// The format.
     pub format: DiskFormat,

@@ -58,7 +58,7 @@ pub struct CardFunctions {
     pub pf: Bdf,
     /// Whether it has them.
     pub on: bool,
-    /// The program that enables them at boot; none: only now.
+    /// The program that enables them at boot; `None` if only now.
     pub at_boot: Option<String>,
 }
 

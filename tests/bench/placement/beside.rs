@@ -87,12 +87,12 @@ impl Board {
     }
 }
 
-/// The devices of a kind that the planner gives to a guest with these GPUs; none: it refuses.
+/// The devices of a kind that the planner gives to a guest with these GPUs; `None` if it refuses.
 pub fn ours(host: &Host, gpus: &[Bdf], kind: DeviceKind, number: usize) -> Option<Vec<Bdf>> {
     taken(host, GpuWish::Exact(gpus.to_vec()), kind, number).map(|(_, devices)| devices)
 }
 
-/// The GPUs and the devices of a kind that the planner gives; none: it refuses.
+/// The GPUs and the devices of a kind that the planner gives; `None` if it refuses.
 fn taken(
     host: &Host,
     gpus: GpuWish,
@@ -119,7 +119,8 @@ fn taken(
     Some((of(DeviceKind::Gpu), devices))
 }
 
-/// So many GPUs that the planner chooses, and the devices of a kind with them; none: it refuses.
+/// So many GPUs that the planner chooses, and the devices of a kind with them; `None` if it
+/// refuses.
 pub fn ours_of(
     host: &Host,
     gpus: usize,

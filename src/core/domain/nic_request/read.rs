@@ -59,7 +59,7 @@ mod tests {
     use crate::domain::DomainXml;
 
     #[test]
-    fn what_is_read_is_written_and_read_again() {
+    fn read_values_survive_writing_and_reading() {
         let xml = "<domain><devices><interface type='network'><mac address='52:54:00:AA:00:01'/>\
                    <source network='lan'/><model type='virtio'/><driver queues='4'/>\
                    <mtu size='9000'/><vlan><tag id='7'/></vlan><bandwidth>\

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_the_word() {
+    fn nonsense_is_refused_with_the_word() {
         for (text, said) in [
             ("", "comes first"),
             ("mtu=9000", "not `mtu=9000`"),

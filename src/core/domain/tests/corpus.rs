@@ -190,7 +190,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
 }
 
 #[test]
-fn what_is_not_changed_stays_byte_for_byte() {
+fn unchanged_elements_stay_byte_for_byte() {
     for text in AWKWARD {
         let mut xml = DomainXml::parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
         xml.apply_all(&[]).unwrap();

@@ -182,7 +182,7 @@ fn check_pci(what: &str, xml: &DomainXml) {
 }
 
 #[test]
-fn a_template_keeps_what_is_its_own() {
+fn a_template_keeps_its_own_settings() {
     each(|what, _, place, _, xml| {
         if what.ends_with("tiny") {
             let os = xml.root().child("os").unwrap();

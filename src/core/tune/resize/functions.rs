@@ -48,7 +48,7 @@ fn items(functions: OtherFunctions) -> Items {
     Items { resize: Some(Resize { functions, ..Resize::default() }), ..Items::default() }
 }
 
-/// This many NICs and drives; none: they stay.
+/// This many NICs and drives; `None` if they stay.
 fn count(nics: Option<u32>, nvmes: Option<u32>) -> OtherFunctions {
     let [nics, nvmes] = [nics, nvmes].map(|number| number.map(DeviceWish::Count));
     OtherFunctions { nics, nvmes, ..OtherFunctions::default() }

@@ -23,7 +23,7 @@ pub(super) fn runs(numbers: &[usize]) -> String {
 
 /// Whether a guest is isolated from the others, and why.
 pub(super) struct Standing {
-    /// Whether it is; none: not known.
+    /// Whether it is; `None` if not known.
     pub(super) isolated: Option<bool>,
     pub(super) words: String,
 }

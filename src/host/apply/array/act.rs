@@ -291,7 +291,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_text_is_replaced_and_put_back_unless_somebody_else_changed_it() {
+    fn a_text_is_replaced_and_restored_unless_changed_since() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/fstab");
         let step = |before: Option<&str>, after: Option<&str>| ArrayStep::ReplaceText {

@@ -274,7 +274,7 @@ fn a_module_that_is_not_loaded_is_and_one_that_is_not_there_changes_nothing() {
 }
 
 #[test]
-fn a_release_takes_what_the_kernel_chooses_but_not_vfio() {
+fn a_release_accepts_any_driver_but_vfio() {
     for (natural, driver) in
         [(vec!["nvidia"], Some("nvidia")), (vec!["nouveau"], Some("nouveau")), (vec![], None)]
     {
@@ -368,7 +368,7 @@ fn whoever_comes_before_the_write_keeps_the_function_as_it_is() {
 }
 
 #[test]
-fn only_what_nobody_has_is_reset() {
+fn only_free_functions_are_reset() {
     for (driver, has_reset, wanted) in [
         (Some("vfio-pci"), true, Ok(())),
         (None, true, Ok(())),

@@ -35,7 +35,7 @@ pub enum DomainStep {
     Start {
         /// Its name.
         name: String,
-        /// Its UUID; none: recorded by an older version.
+        /// Its UUID; `None` if recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
     },
@@ -53,7 +53,7 @@ pub enum DomainStep {
     ShutDown {
         /// Its name.
         name: String,
-        /// Its UUID; none: recorded by an older version.
+        /// Its UUID; `None` if recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
         /// How it is asked first; if its agent does not answer, by the power button.
@@ -80,7 +80,7 @@ pub enum DomainStep {
     End {
         /// Its name.
         name: String,
-        /// Its UUID; none: recorded by an older version.
+        /// Its UUID; `None` if recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
     },
@@ -139,7 +139,7 @@ pub enum DomainStep {
 }
 
 impl DomainStep {
-    /// The name of its domain; none: that is removed.
+    /// The name of its domain; `None` if that is removed.
     pub(super) fn name_mut(&mut self) -> Option<&mut String> {
         match self {
             DomainStep::Start { name, .. }
@@ -152,7 +152,7 @@ impl DomainStep {
         }
     }
 
-    /// The step that reverts it; none: there is none, or its product is removed by other means.
+    /// The step that reverts it; `None` if there is none, or its product is removed by other means.
     pub(super) fn reversed(&self) -> Option<DomainStep> {
         let mut back = self.clone();
         match &mut back {

@@ -50,7 +50,7 @@ fn a_mount_point_that_is_no_text_counts_as_one() {
 }
 
 #[test]
-fn what_stands_on_a_device_is_followed_to_the_top() {
+fn users_of_a_device_are_followed_to_the_top() {
     let md = "sys/class/block/md0";
     let dm = "sys/class/block/dm-3";
     let files = [
@@ -75,7 +75,7 @@ fn what_stands_on_a_device_is_followed_to_the_top() {
 }
 
 #[test]
-fn what_device_mapper_makes_is_told_by_its_uuid() {
+fn device_mapper_devices_are_recognised_by_uuid() {
     for (uuid, says_of) in [
         ("CRYPT-LUKS2-00-safe", "dm-crypt x"),
         ("mpath-360a98", "multipath x"),

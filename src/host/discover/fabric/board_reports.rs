@@ -23,7 +23,7 @@ pub struct BoardReports {
     pub model_source: String,
     /// Module ids.
     pub modules: Modules,
-    /// Why NVML has no module ids; none: it has, or was not asked.
+    /// Why NVML has no module ids; `None` if it has, or was not asked.
     pub modules_untold: Option<String>,
     /// NVLinks as read.
     pub links: links::Read,

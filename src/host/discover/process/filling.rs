@@ -49,7 +49,7 @@ struct Object {
 }
 
 impl Object {
-    /// Reads an object in JSON or in the syntax of older versions; none: not a memory object.
+    /// Reads an object in JSON or in the syntax of older versions; `None` if not a memory object.
     fn read(text: &str) -> Option<Object> {
         let object = if text.starts_with('{') {
             serde_json::from_str(text).ok()?
@@ -82,7 +82,7 @@ impl Object {
     }
 }
 
-/// Returns the progress for the domain of this UUID; none: it has no process, or preallocates
+/// Returns the progress for the domain of this UUID; `None` if it has no process, or preallocates
 /// nothing. A guest with passed-through functions has all of its memory from the start.
 pub fn filling(root: &FsRoot, uuid: &str) -> Option<Filling> {
     let pid = *all(root).ok()?.get(&uuid.to_ascii_lowercase())?;

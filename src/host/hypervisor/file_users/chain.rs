@@ -126,7 +126,7 @@ fn named_by(image: &Path) -> Result<NamedFiles, String> {
     Ok(named)
 }
 
-/// Opens a file or block device to be read; none: it is neither. Nothing else is opened, since
+/// Opens a file or block device to be read; `None` if it is neither. Nothing else is opened, since
 /// opening a device may have side effects, and opening a FIFO may block.
 fn open(image: &Path) -> io::Result<Option<File>> {
     let is_disk = |kind: std::fs::FileType| kind.is_file() || kind.is_block_device();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// A file or volume that a definition names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
-    /// The file or device; none: a volume.
+    /// The file or device; `None` for a volume.
     pub file: Option<PathBuf>,
     /// Pool and name of a volume.
     pub volume: Option<(String, String)>,

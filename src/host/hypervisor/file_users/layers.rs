@@ -40,7 +40,7 @@ impl Layers {
     }
 
     /// Returns file system and inode of the file behind a name without links, in the uppermost
-    /// directory that has it; `None`: it is on no overlay.
+    /// directory that has it; `None` if it is on no overlay.
     pub fn inode(&self, real: &Path) -> Option<(u64, u64)> {
         let over = self.0.iter().filter(|overlay| real.starts_with(&overlay.at));
         let overlay = over.max_by_key(|overlay| overlay.at.components().count())?;
@@ -51,7 +51,7 @@ impl Layers {
     }
 }
 
-/// Reads a line of the list; none: it is no overlay.
+/// Reads a line of the list; `None` if it is no overlay.
 fn overlay(line: &[u8]) -> Option<Overlay> {
     let mut words = line.split(|&byte| byte == b' ');
     let at = path(words.nth(4)?);

@@ -141,7 +141,7 @@ impl Libvirt {
         }
     }
 
-    /// Where it keeps the logs of guests; none: another machine, or not the system's libvirt.
+    /// Where it keeps the logs of guests; `None` for another machine, or not the system's libvirt.
     fn logs_to(&self) -> Option<PathBuf> {
         let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
         (is_system && self.has_guests_here()).then(|| PathBuf::from(SYSTEM_LOGS))
