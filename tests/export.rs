@@ -137,7 +137,7 @@ fn json_has_every_part_and_the_losses() {
 }
 
 #[test]
-fn what_no_platform_takes_is_refused_with_a_code() {
+fn unsupported_requests_are_refused_with_a_code() {
     let dgx2 = "--host topologies/dgx-2.json --gpus 1";
     for (line, status, code, hint) in [
         (

@@ -1,4 +1,4 @@
-//! Hosts with Grace: what is read of them, which guests they can have, and the domains of these.
+//! Hosts with Grace: their discovery, possible guests, and the domains of these.
 
 use crate::support::grace::{Grace, TRAY};
 use crate::support::tree::scratch;

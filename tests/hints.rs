@@ -569,7 +569,7 @@ fn drives_are_offered_for_erasing_only_where_that_makes_enough() {
 }
 
 #[test]
-fn what_changes_a_recorded_host_is_said_to_be_run_there() {
+fn changes_of_a_recorded_host_are_to_be_run_there() {
     for (host, line, there) in [
         (
             "dgx-2",

@@ -296,7 +296,7 @@ fn guests_by_iommufd_are_valid_by_libvirts_schema() {
     assert_ne!(code, 0, "the schema takes everything");
 }
 
-/// libvirt keeps what was planned, and gives QEMU one iommufd for all functions.
+/// libvirt keeps the plan, and gives QEMU one iommufd for all functions.
 #[test]
 fn libvirt_defines_guests_by_iommufd_as_planned() {
     if !nix::unistd::geteuid().is_root() {

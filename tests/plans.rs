@@ -383,7 +383,7 @@ fn sizes_are_the_replaced_tools_under_its_name() {
 }
 
 #[test]
-fn what_would_fit_under_the_replaced_tools_name_is_planned_as_it_is_offered() {
+fn sizes_offered_under_the_replaced_tools_name_are_planned() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("nvidia-vm");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuvm"), &link).unwrap();

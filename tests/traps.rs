@@ -61,10 +61,10 @@ const TRAPS: [&[&str]; 41] = [
     // T16: virtual functions without right, until the next boot, over another number.
     &["a_new_number_goes_by_none", "systemd_takes_the_unit"],
     // T17 to T19: XML that is not well-formed.
-    &["t17_t18_t19_what_is_not_well_formed_is_refused_with_its_line"],
-    &["t17_t18_t19_what_is_not_well_formed_is_refused_with_its_line"],
+    &["t17_t18_t19_malformed_xml_is_refused_with_its_line"],
+    &["t17_t18_t19_malformed_xml_is_refused_with_its_line"],
     &[
-        "t17_t18_t19_what_is_not_well_formed_is_refused_with_its_line",
+        "t17_t18_t19_malformed_xml_is_refused_with_its_line",
         "templates_and_guests_are_valid_by_libvirts_schema",
         "netplans_file_says_it_in_present_syntax",
     ],
@@ -83,7 +83,7 @@ const TRAPS: [&[&str]; 41] = [
     &["errors_of_the_guide_are_refused_with_numbers"],
     // T23: a file system without O_DIRECT.
     &[
-        "what_takes_direct_writes_is_asked_and_not_guessed",
+        "support_of_direct_writes_is_probed_not_guessed",
         "errors_of_the_guide_are_refused_with_numbers",
     ],
     // T24, T25: addresses and drives by a script over words: only the bus, whose maker is Micron.
@@ -131,7 +131,7 @@ const TRAPS: [&[&str]; 41] = [
         "networks_of_every_kind_are_made_changed_and_deleted",
     ],
     // T37: guests silently lose their links.
-    &["who_loses_a_link_is_named", "networks_of_every_kind_are_made_changed_and_deleted"],
+    &["guests_that_lose_a_link_are_named", "networks_of_every_kind_are_made_changed_and_deleted"],
     // T38: netplan apply over ssh cuts the admin off, and its syntax is old: an unconfirmed bridge
     // is reverted, also if the program is killed or the gateway does not answer, and the file uses
     // `routes:`.
@@ -149,7 +149,7 @@ const TRAPS: [&[&str]; 41] = [
     // T40: edits of others.
     &[
         "cores_that_are_not_free_are_refused_with_who_holds_them",
-        "what_runs_is_tuned_and_undone_and_what_others_edit_is_kept",
+        "running_guests_are_tuned_and_undone_and_edits_by_others_kept",
     ],
     // T41: a start that looks like a hang: it is announced, and has no time limit.
     &["t41_a_start_that_takes_long_is_announced_and_not_given_up"],

@@ -1,4 +1,4 @@
-//! vGPUs: trees of every generation, rebuilt from what is documented of each, and what gpuvm says of
+//! vGPUs: trees of every generation, rebuilt from their documentation, and gpuvm's answers for
 //! them. No machine of the tests has such a card.
 
 use crate::support::tree::Small;
@@ -92,7 +92,7 @@ fn slots(number: usize) -> Vec<String> {
 /// The types of an H200 with no vGPU.
 const H200: &str = "ID    : vGPU Name\n1428  : NVIDIA H200X-141C\n1430  : NVIDIA H200X-70C\n\
                     1437  : NVIDIA H200X-18C";
-/// What is left beside one of 18C.
+/// The remaining types beside one of 18C.
 const ONLY_18C: &str = "ID    : vGPU Name\n1437  : NVIDIA H200X-18C";
 
 /// Two H200s on one node with VFs on NVIDIA's VFIO driver; the first has `set` vGPUs of 18C.
@@ -198,7 +198,7 @@ fn a_record_keeps_what_was_read_of_vgpus() {
     assert_eq!(rows, host.json(&["vgpu", "list"]));
 }
 
-/// An RTX PRO 6000 whose 48 VFs nobody prepared: one card, not 49.
+/// An RTX PRO 6000 with 48 unprepared VFs: one card, not 49.
 #[test]
 fn virtual_functions_without_the_host_driver_are_no_cards() {
     let host = Small::new(1, 16);

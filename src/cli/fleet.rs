@@ -293,7 +293,7 @@ impl<T> HostAnswer<T> {
 }
 
 /// Converts answers for printing; reports missing answers and the reasons on standard error.
-fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
+fn answers<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
     let each = heard.into_iter().map(|heard| {
         let Heard { host, answer, is_reached: reached, same_as, warnings } = heard;
         let (answer, error) = match answer {

@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_carried_and_what_changes_is_replaced() {
+    fn given_options_are_carried_and_changed_ones_replaced() {
         let call = call(&[
             "--host",
             "my host.json",
@@ -744,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_verb_takes_is_not_offered() {
+    fn options_of_another_verb_are_not_offered() {
         let tune = call(&["tune", "x"]);
         for (hint, left) in [
             ("at most 4: --vcpus 4; `--allow remote` takes more", "`--allow remote` takes more"),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_leaves_behind_is_not_waited_for() {
+    fn leftover_children_of_a_program_are_not_waited_for() {
         let begun = Instant::now();
         let said = output(&["sh", "-c", "sleep 60 & echo done"], 60).unwrap();
         assert!(said == "done\n" && begun.elapsed() < Duration::from_secs(45), "{said}");

@@ -379,15 +379,15 @@ fn one<T: Send + 'static>(
     question: &Arc<(impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static, Records)>,
 ) -> (Heard<T>, Option<Identity>) {
     let quiet = Arc::new(Quiet::default());
-    let told = if host.connect.is_none() {
+    let reply_of_host = if host.connect.is_none() {
         reply(host, (&quiet, layout), question)
     } else {
-        let (tell, heard) = mpsc::channel();
+        let (sender, heard) = mpsc::channel();
         let (own, asked, reporter) = (host.clone(), Arc::clone(question), Arc::clone(&quiet));
         // It is abandoned on a timeout, and ends with the program.
         std::thread::spawn(move || {
             // After a timeout there is no receiver.
-            let _ = tell.send(reply(&own, (&reporter, layout), &asked));
+            let _ = sender.send(reply(&own, (&reporter, layout), &asked));
         });
         heard.recv_timeout(limit).unwrap_or_else(|_| {
             let seconds = limit.as_secs();
@@ -396,11 +396,11 @@ fn one<T: Send + 'static>(
         })
     };
     let warnings = std::mem::take(&mut *quiet.0.lock().unwrap_or_else(PoisonError::into_inner));
-    let HostReply { answer, is_reached, machine } = told;
+    let HostReply { answer, is_reached, machine } = reply_of_host;
     (Heard { host: host.clone(), answer, is_reached, same_as: None, warnings }, machine)
 }
 
-fn told<T>(
+fn reply<T>(
     host: &FleetHost,
     (quiet, layout): (&Arc<Quiet>, Layout),
     (question, records): &(impl Fn(&World, &FleetHost) -> Result<T>, Records),

@@ -98,7 +98,7 @@ mod tests {
     use crate::stage::{Stage, UUID};
 
     #[test]
-    fn what_looks_like_a_file_is_one_and_all_else_is_a_domain() {
+    fn paths_are_files_and_other_words_domains() {
         // Tests run in the crate's directory, which has `Cargo.toml` and the directory `check`.
         let stage = Stage::who_says(Answer::Nobody);
         for name in ["a", "b.xml", "Cargo.toml", "check"] {

@@ -79,7 +79,7 @@ impl Verified {
     }
 
     /// The findings that belong to no domain.
-    fn of_nobody(findings: Vec<Finding>) -> Verified {
+    fn without_guest(findings: Vec<Finding>) -> Verified {
         let (domain, rules) = (String::new(), partition::RULES.len());
         Verified { domain, running: false, findings, rules, not_checked: Vec::new() }
     }
@@ -127,8 +127,8 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     }
     if let Some(partitions) = host.partitions.as_ref().filter(|_| wanted.names.is_empty()) {
         let known: Vec<&str> = summaries.iter().map(|summary| summary.uuid.as_str()).collect();
-        let stale = partition::of_nobody(partitions, &known);
-        all.extend((!stale.is_empty()).then(|| Verified::of_nobody(stale)));
+        let stale = partition::without_guest(partitions, &known);
+        all.extend((!stale.is_empty()).then(|| Verified::without_guest(stale)));
     }
     Ok(Compared { all, partitions: host.partitions, loads })
 }

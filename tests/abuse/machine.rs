@@ -388,7 +388,7 @@ fn stopped(log: &Path) -> Pid {
 }
 
 #[test]
-fn what_only_looks_answers_without_libvirt() {
+fn reading_verbs_answer_without_libvirt() {
     if !crate::support::daemon::namespaces() {
         return skip("namespaces need root");
     }
@@ -453,7 +453,7 @@ fn forward(from: &Path, to: PathBuf) {
 }
 
 #[test]
-fn what_boards_say_in_place_of_a_uuid_makes_no_two_machines_one() {
+fn placeholder_uuids_of_boards_identify_no_machine() {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let Some(daemon) = Daemon::elsewhere(name.trim()) else { return };
     let configuration = "/etc/libvirt/libvirtd.conf";

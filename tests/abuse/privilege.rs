@@ -198,7 +198,7 @@ fn no_input_is_read_without_end_or_waited_for() {
 }
 
 #[test]
-fn what_a_shell_passes_is_read_and_bounded() {
+fn input_from_a_shell_is_read_and_bounded() {
     let host = project().join("topologies/dgx-2.json");
     let script = r#"
         plan() { timeout 20 prlimit --as=2000000000 "$0" plan --gpus 1 --host "$@" 2>&1 >/dev/null && echo planned || echo "= $?"; }

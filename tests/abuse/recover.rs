@@ -186,7 +186,7 @@ fn a_change_whose_journal_comes_back_is_not_undone() {
 }
 
 #[test]
-fn what_ended_with_a_boot_is_not_given_back_after_it() {
+fn resources_lost_at_boot_are_not_returned_after_it() {
     let Some(place) = Place::new() else { return };
     let dir = journals(&place);
     std::fs::create_dir_all(&dir).unwrap();

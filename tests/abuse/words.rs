@@ -83,7 +83,7 @@ fn combinations() -> Vec<(String, Items)> {
 fn a_second_tune_with_any_settings_changes_nothing() {
     let Some(dir) = documents() else { return };
     let all = domains(&dir);
-    let (dgx2, nobody) = (host("dgx-2"), Occupancy::default());
+    let (dgx2, unoccupied) = (host("dgx-2"), Occupancy::default());
     let combinations = combinations();
     let step = cases(ONE_OF) as usize;
     let mut wrong: Vec<String> = Vec::new();
@@ -95,10 +95,10 @@ fn a_second_tune_with_any_settings_changes_nothing() {
             if !SEEN.contains(&named.as_str()) && !number.is_multiple_of(step) {
                 continue;
             }
-            let Ok(first) = tuned(&xml, &dgx2, &nobody, items) else { continue };
+            let Ok(first) = tuned(&xml, &dgx2, &unoccupied, items) else { continue };
             done += 1;
             let name = file.strip_prefix(&dir).unwrap().display();
-            match tuned(&first.after, &dgx2, &nobody, items) {
+            match tuned(&first.after, &dgx2, &unoccupied, items) {
                 Ok(second) if second.changes.is_empty() => {}
                 Ok(second) => wrong.push(format!("{named}: {name}: {:?}", second.changes)),
                 Err(error) => wrong.push(format!("{named}: {name}: {error}")),

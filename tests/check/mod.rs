@@ -1,7 +1,7 @@
 //! `check` as a command and beside libvirt: libvirt accepts the definitions that the core's table
 //! of defects marks as accepted, and nothing is found in gpuvm's own definitions.
 
-#[allow(dead_code)] // what the core's own tests read of it
+#[allow(dead_code)] // read by the core's own tests
 #[path = "../../src/core/check/tests/defects.rs"]
 mod defects;
 mod libvirt;

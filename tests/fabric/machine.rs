@@ -1,5 +1,5 @@
 //! Machines for these tests: recorded hosts with fakes of NVIDIA's libraries, guests in libvirt's
-//! test driver, and readers of what the program prints.
+//! test driver, and readers of the output.
 
 use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, scratch, unpack};

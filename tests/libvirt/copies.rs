@@ -368,7 +368,7 @@ fn undo_takes_back_a_name_or_a_snapshot_and_never_the_clone_before_it() {
 }
 
 #[test]
-fn what_no_snapshot_can_have_is_refused_with_what_works() {
+fn impossible_snapshots_are_refused_with_an_alternative() {
     let Some(place) = Place::new() else { return };
     let image = with_image(&place, "sa");
     let refused = |args: &[&str], says: &[&str]| {

@@ -295,7 +295,7 @@ fn each_command_that_is_offered_in_any_state_leads_on() {
 }
 
 #[test]
-fn what_libvirt_cannot_log_is_said_with_what_helps() {
+fn unloggable_consoles_are_reported_with_a_remedy() {
     let Some(ground) = Ground::new() else { return };
     ground.set(State::Off);
     // Seen from here, the directory is gone.

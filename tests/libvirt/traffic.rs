@@ -99,7 +99,7 @@ fn every_network_carries_traffic_and_the_doctor_names_each_break() {
     for net in &NETS {
         reach(&mut lan, net);
     }
-    told("reach is as it is told");
+    told("reach is as shown");
     for net in &NETS {
         transfers(&mut lan, net);
     }
@@ -136,7 +136,7 @@ fn bonds_carry_traffic_and_limits_hold() {
     told("every NIC has an address");
     reach(&mut lan, &BONDED);
     transfers(&mut lan, &BONDED);
-    told("a bond carries what it should");
+    told("a bond carries traffic");
     bonds::each(&mut lan);
     told("so does one of each mode, with a NIC out and in again");
     limits(&mut lan);

@@ -104,7 +104,7 @@ fn a_switch_that_redirects_to_the_root_complex_is_reported() {
 }
 
 #[test]
-fn what_nccl_would_misread_is_refused_with_what_helps() {
+fn misreadable_trees_are_refused_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let file = exported(dir.path(), "dgx-h100", "--gpus 2 --nic 2");
     let good = std::fs::read_to_string(&file).unwrap();

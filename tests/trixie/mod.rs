@@ -23,7 +23,7 @@ const GUESTS: &[&str] = &[
     "--skip",
     "libvirt::offers::each_command_that_is_offered",
 ];
-/// What is made of definitions.
+/// Products of definitions.
 const DEFINITIONS: &[&str] = &["tune::", "export::", "law::", "day::", "demo::", "doctor::"];
 /// Attempts to break promises.
 const ATTACKS: &[&str] = &["abuse::", "traps::", "damage::", "--skip", "abuse::drives::"];
@@ -40,7 +40,7 @@ fn passes(set: &[&str]) {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("trixie");
     let mut command = Command::new(project().join("tests/trixie/run"));
     command.arg(root).arg("--").arg(std::env::current_exe().unwrap()).args(set);
-    // What else the nightly set has whole does not depend on libvirt, and is sampled here.
+    // Other sets of the nightly run do not depend on libvirt, and are sampled here.
     let whole = |name: &str, value: &str| name.starts_with("GPUVM_") && value == "all";
     for (name, _) in std::env::vars().filter(|(name, value)| whole(name, value)) {
         command.env_remove(name);

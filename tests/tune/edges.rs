@@ -231,7 +231,7 @@ fn guests_of_32_bits_are_tuned_and_modules_are_not_counted_twice() {
 }
 
 #[test]
-fn what_runs_keeps_its_place_until_its_next_start() {
+fn running_guests_keep_their_place_until_the_next_start() {
     let dgx2 = host("dgx-2");
     let one = DomainXml::parse(&Wanted::vendor(0, 1).xml(&dgx2)).unwrap();
     let two = Wanted { name: "other", gpus: 1..2, ..Wanted::vendor(0, 1) };

@@ -13,7 +13,7 @@ fn refused(xml: &str, items: &Items) -> String {
 }
 
 #[test]
-fn what_cannot_be_understood_is_refused_with_its_place() {
+fn unknown_values_are_refused_with_their_place() {
     let domain = |inside: &str| {
         format!(
             "<domain type='kvm'>\n<name>x</name><memory unit='GiB'>4</memory><vcpu>4</vcpu>

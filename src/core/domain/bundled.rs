@@ -415,7 +415,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_reaches_files_programs_or_devices_of_a_host_is_refused() {
+    fn references_to_files_programs_or_devices_of_a_host_are_refused() {
         for (device_text, path) in DEVICES {
             let text = device(device_text);
             let found = found(&text);

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_libvirt_drops_is_named_with_its_place() {
+    fn elements_dropped_by_libvirt_are_named_with_their_place() {
         for (parent, name, why) in [
             ("domain", "kvm", Some(Dropped::Misplaced("features"))),
             ("domain", "currentMemor", Some(Dropped::Misspelt("currentMemory"))),

@@ -251,7 +251,7 @@ mod tests {
         </interface><interface type='user'/></devices></domain>";
 
     #[test]
-    fn reads_what_a_guest_of_ours_is() {
+    fn reads_the_kind_of_a_guest_of_ours() {
         let view = View::of(&DomainXml::parse(OURS).unwrap(), None).unwrap();
         assert_eq!((view.vcpus, view.memory_kib), (2, MemSize::from_kib(4096)));
         assert_eq!(view.pcpus.to_string(), "1,5,7");

@@ -271,7 +271,7 @@ fn cells_stand_for_the_nodes_of_their_memory_or_the_nearest_are_taken() {
 }
 
 #[test]
-fn what_nccl_would_take_for_something_else_is_refused() {
+fn ambiguous_values_for_nccl_are_refused() {
     let host = host("dgx-h100");
     let refused = |devices: &str| topology(&domain(&[0], devices), &host).unwrap_err();
     let bus = expander(1, 100, Some(0)) + &port(2, 1, 0) + &port(3, 1, 1);

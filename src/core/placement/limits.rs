@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_floats_divides_into_cells_and_threads() {
+    fn floating_guests_divide_into_cells_and_threads() {
         let host = crate::placement::tests::dgx2();
         let floating = |cells, threads| Request {
             pins: PinPolicy::None,

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_older_versions_wrote_is_read() {
+    fn files_of_older_versions_are_read() {
         let old: DeviceIdentity = "144d:a80a".parse().unwrap();
         assert_eq!((old.ids(), old.is_marked()), ("144d:a80a".to_owned(), false));
         assert_eq!(old.likeness(&drive(&[(MarkKind::Serial, "A1")])), Likeness::Unproven);

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_divided_is_refused_with_a_reason() {
+    fn indivisible_memory_is_refused_with_a_reason() {
         let code = |from: &str, to: &str, wanted: &Items| {
             let text = guest(false).text().replacen(from, to, 1);
             match made(&DomainXml::parse(&text).unwrap(), wanted) {

@@ -92,7 +92,7 @@ pub fn compare(domain: &Domain, partitions: &Partitions, report: &mut Report) {
 }
 
 /// Returns findings on partitions active for none of these domains and no running one.
-pub fn of_nobody(partitions: &Partitions, domains: &[&str]) -> Vec<Finding> {
+pub fn without_guest(partitions: &Partitions, domains: &[&str]) -> Vec<Finding> {
     let mut report = Report::default();
     let is_one = |uuid: &str| domains.iter().any(|known| known.eq_ignore_ascii_case(uuid));
     for state in partitions.states().iter().flatten() {
@@ -274,7 +274,7 @@ mod tests {
             (&[runs("c", &[1, 2], 0)], of("A"), &["b"], 0),
             (&[runs("c", &[], 1)], of("A"), &["b"], 0),
         ] {
-            let found = of_nobody(&all(running, remembered), domains);
+            let found = without_guest(&all(running, remembered), domains);
             assert_eq!(found.len(), wanted, "{running:?} {domains:?}");
             assert!(found.iter().all(|one| one.rule == "partition-stale"));
         }

@@ -589,7 +589,7 @@ fn a_capacity_page_begins_with_its_answer() {
 }
 
 #[test]
-fn what_helps_against_a_compromise_is_not_counted() {
+fn remedies_of_a_compromise_are_not_counted() {
     let host = recorded("dgx-2");
     let held = Occupancy::default();
     let placement = planned(&host, &held, 4);

@@ -280,7 +280,7 @@ impl Look<'_> {
         let mut uses = function_users::openers(self.root, &plain)?.uses;
         if let Some(&bdf) = others.first() {
             let topology = crate::discover::discover(self.root)
-                .map_err(|error| BindError::Unknown { bdf, why: error.to_string() })?;
+                .map_err(|error| BindError::Untold { bdf, why: error.to_string() })?;
             uses.extend(function_users::read(self.root, &topology, &others)?.uses);
             uses.extend(function_users::known(&topology, &Occupancy::default(), &others));
         }
@@ -290,7 +290,7 @@ impl Look<'_> {
     /// Refuses a NIC that the host's network uses.
     pub fn carries_none(&self, bdf: Bdf) -> Result<(), BindError> {
         let topology = crate::discover::discover(self.root)
-            .map_err(|error| BindError::Unknown { bdf, why: error.to_string() })?;
+            .map_err(|error| BindError::Untold { bdf, why: error.to_string() })?;
         let mut uses = function_users::known(&topology, &Occupancy::default(), &[bdf]);
         uses.extend(function_users::read(self.root, &topology, &[bdf])?.uses);
         let of_network = |kind| matches!(kind, UseKind::Network | UseKind::Address);
@@ -334,7 +334,7 @@ impl Look<'_> {
                          /dev/vfio/{node} cannot be opened: {}",
                         errno.desc()
                     );
-                    return Err(BindError::Unknown { bdf: *bdf, why });
+                    return Err(BindError::Untold { bdf: *bdf, why });
                 }
             }
         }

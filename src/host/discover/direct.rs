@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_direct_writes_is_asked_and_not_guessed() {
+    fn support_of_direct_writes_is_probed_not_guessed() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let file = dir.path().join("a.img");
         let missing = direct(&dir.path().join("below/a.img"));

@@ -355,7 +355,7 @@ fn a_damaged_document_is_named_and_a_newer_one_is_not_called_damaged() {
 }
 
 #[test]
-fn what_virtual_functions_may_do_is_written_replaced_and_removed() {
+fn permissions_of_virtual_functions_are_written_replaced_and_removed() {
     use gpuvm_core::domain::guest::Guarded;
     use gpuvm_core::request::Guard;
     let state = tempfile::tempdir().unwrap();

@@ -126,7 +126,7 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     }
     refuse_versions(None)?;
     let manager = Manager::of_host(&root)?;
-    let mode = started(&manager, wanted.boot).map_err(told)?;
+    let mode = started(&manager, wanted.boot).map_err(not_answered)?;
     let list = RestoreFile::read(RestoreFile::here());
     let list = list.map_err(|error| FabricError::from(error).with_hint())?;
     let running = if wanted.boot {
@@ -332,8 +332,8 @@ fn set(
 ) -> Result<()> {
     let file = RestoreFile::lock(RestoreFile::here(), LOCK);
     let mut file = file.map_err(|error| FabricError::from(error).with_hint())?;
-    manager.set_activated(ids).map_err(told)?;
-    let listed = manager.list().map_err(told)?;
+    manager.set_activated(ids).map_err(not_answered)?;
+    let listed = manager.list().map_err(not_answered)?;
     let is_active = |id: &u32| listed.iter().any(|one| one.id == *id && one.active);
     if let Some(&partition) = ids.iter().find(|id| !is_active(id)) {
         return Err(FabricError::NotTold { partition }.with_hint());

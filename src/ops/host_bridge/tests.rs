@@ -111,7 +111,7 @@ fn a_login_that_comes_in_by_the_nic_is_named() {
 }
 
 #[test]
-fn who_loses_a_bridge_is_named_and_its_change_is_forgotten() {
+fn users_of_a_removed_bridge_are_named_and_its_change_forgotten() {
     let (_dir, mut history) = empty();
     let mut entry = history.next(CREATED, "", "", 7, String::new());
     entry.steps = steps_of(&bridge(), "text", 20);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_a_link_is_named() {
+    fn guests_that_lose_a_link_are_named() {
         let network = |kind| {
             let bridge = Some("virbr1".into());
             Network { bridge, ..Network::bare("lab", kind) }

@@ -230,7 +230,7 @@ fn a_deletion_is_undone_once() {
 }
 
 #[test]
-fn what_was_edited_since_is_not_undone_without_force() {
+fn later_edits_are_not_undone_without_force() {
     let stage = stage(Answer::Yes);
     made(&stage, "10.89.0.0/24").unwrap();
     put_guest(&stage.fake, true);

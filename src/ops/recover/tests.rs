@@ -69,7 +69,7 @@ fn code(outcome: &Outcome) -> &'static str {
 }
 
 #[test]
-fn what_was_killed_is_undone_once() {
+fn a_killed_change_is_undone_once() {
     for at in 0..2 {
         let stage = killed(Answer::Nobody, at);
         let outcome = plain(&stage);

@@ -49,7 +49,7 @@ fn no_lock_is_held_during_a_question() {
 }
 
 #[test]
-fn what_changes_while_the_question_stands_is_refused() {
+fn changes_during_the_question_are_refused() {
     for confirm in [Confirm::Ask, Confirm::IfNeeded] {
         let stage = Stage::who_says(Answer::Yes);
         let plan = |world: &World| {
@@ -93,7 +93,7 @@ fn unconfirmed_changes_are_planned_again_under_the_lock() {
 }
 
 #[test]
-fn what_need_not_be_done_any_more_is_left_out() {
+fn steps_no_longer_needed_are_left_out() {
     let stage = Stage::who_says(Answer::Yes);
     let plan = |world: &World| {
         let mut change = stage.plan(world)?;
@@ -194,7 +194,7 @@ fn a_signal_undoes_what_was_done() {
 }
 
 #[test]
-fn what_comes_after_the_steps_is_without_the_lock_and_may_still_undo_them() {
+fn work_after_the_steps_is_without_the_lock_and_may_undo_them() {
     let stage = Stage::who_says(Answer::Yes);
     let raise = || nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).unwrap();
     let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();

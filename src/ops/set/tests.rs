@@ -117,7 +117,7 @@ fn a_declined_question_changes_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_nearest_that_does() {
+fn oversized_requests_are_refused_with_the_nearest_fit() {
     let stage = stage(Answer::Yes, PINS, false);
     let no = |wanted: &SetRequest| match run(&stage, wanted).unwrap_err() {
         Error::Around { source, .. } => match *source {
@@ -225,7 +225,7 @@ fn gpus_come_and_go_while_the_guest_is_off() {
 
 /// A neighbour with NVSwitches was accepted for itself: not for a guest that holds none.
 #[test]
-fn what_was_accepted_for_a_neighbour_does_not_count() {
+fn acceptances_for_a_neighbour_do_not_count() {
     let stage = with_gpus(1, false);
     let other = ("b", "22222222-2222-3333-4444-555555555555");
     // On the other board, out of the way.

@@ -60,7 +60,7 @@ fn it_is_ended_only_where_the_caller_says_so() {
 }
 
 #[test]
-fn who_stands_still_is_not_asked_to_shut_down() {
+fn paused_guests_are_not_asked_to_shut_down() {
     let stage = Stage::who_says(Answer::Nobody);
     stage.fake.put("a", UUID, true);
     for (state, first) in [
@@ -172,7 +172,7 @@ fn no_step_takes_what_it_holds() {
 }
 
 #[test]
-fn what_it_runs_with_is_taken() {
+fn its_run_time_state_is_taken() {
     let stage = stage();
     // Its definition has another disk since.
     let live = stage.fake.definition("a");

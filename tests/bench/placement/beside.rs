@@ -236,7 +236,7 @@ pub fn judge_sets(host: &Host, most: usize) -> (usize, Vec<String>) {
                 let cost = |set: &[Bdf]| Board::new(topology, set, &all).optimum(number);
                 let now = Board::new(topology, &set, &chosen);
                 let now = now.cost(&(0..chosen.len()).collect::<Vec<_>>());
-                // What another set lacks, cores or an IOMMU group of its own, only `plan` tells.
+                // Only `plan` knows the faults of another set: cores, or an IOMMU group of its own.
                 let can = |set: &Vec<Bdf>| ours(host, set, kind, number).is_some();
                 let like = earlier(topology, &set);
                 let others = subsets(&gpus, size).into_iter();

@@ -76,7 +76,7 @@ fn other_devices_are_not_read_as_functions_of_the_host() {
 }
 
 #[test]
-fn what_cannot_be_determined_is_reported() {
+fn undeterminable_arguments_are_reported() {
     for value in [
         "vfio-pci,host=garbage",
         "vfio-pci,host=01:00.A",

@@ -165,7 +165,7 @@ fn memory_without_gpus_is_packed() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused_with_the_guest() {
+fn contradictions_are_refused_with_the_guest() {
     let topology = dgx2();
     let requests = [Request::for_gpus(8), Request::for_gpus(8), Request::for_gpus(1)];
     let wanted = named(&requests);

@@ -242,7 +242,7 @@ fn guests_without_gpus_take_what_costs_gpus_least() {
 }
 
 #[test]
-fn the_budget_counts_what_a_set_costs() {
+fn the_budget_counts_the_cost_of_a_set() {
     let host = HostSpec::even(2, 8, 64, 4).build();
     let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     let fit = |request: &Request, domains: &[Held], set: &[Bdf]| {
@@ -419,7 +419,7 @@ fn eight_cores(change: impl FnOnce(&mut Parts)) -> Topology {
 }
 
 #[test]
-fn what_does_not_fit_on_isolated_cores_is_on_others_and_no_isolated_one_is_idle() {
+fn guests_beyond_the_isolated_cores_use_others_and_no_isolated_one_is_idle() {
     let host = eight_cores(|parts| parts.isolated = "4-7,12-15".parse().unwrap());
     let many = plan_on(&host, &[], &vcpus(12)).unwrap();
     let used: CpuSet = many.vcpu_pins.iter().flat_map(|pin| pin.iter()).collect();

@@ -133,7 +133,7 @@ fn gpus_without_a_nic_on_their_node_are_named() {
 }
 
 #[test]
-fn what_each_gpu_lacks_is_said_of_a_set_and_more_are_offered() {
+fn missing_parts_of_each_gpu_are_named_for_a_set_and_more_are_offered() {
     let h100 = host("dgx-h100");
     let mut near = Request::for_gpus(4);
     near.allow.split = true;

@@ -67,7 +67,7 @@ pub(super) fn says(placement: &Placement, text: &str, compromise: bool) -> bool 
 }
 
 #[test]
-fn what_no_host_gives_is_refused_with_what_it_gives() {
+fn impossible_sizes_are_refused_with_possible_ones() {
     let host = dgx2();
     let base = || Request::for_gpus(0);
     for (request, what, hint) in [

@@ -189,7 +189,7 @@ fn more_and_fewer_nics_and_drives_on_every_host() {
 }
 
 #[test]
-fn what_comes_is_as_near_as_that_of_a_new_guest() {
+fn added_devices_are_as_near_as_those_of_a_new_guest() {
     let topology = host("dgx-2");
     let new = ours(&topology, &request(4, 4, 2));
     let old = ours(&topology, &request(4, 0, 0));

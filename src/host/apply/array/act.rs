@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_is_not_stopped_and_what_is_not_mounted_stays_so() {
+    fn inactive_arrays_are_not_stopped_and_unmounted_ones_stay_so() {
         let assembly = Assembly {
             device: "/dev/md-gpuvm-none".into(),
             uuid: String::new(),

@@ -307,7 +307,7 @@ fn a_release_of_what_was_bound_by_its_id_takes_the_id_from_the_driver() {
 }
 
 #[test]
-fn what_was_bound_otherwise_meanwhile_is_refused() {
+fn functions_rebound_meanwhile_are_refused() {
     let played = Played::new(Some("nouveau"), None);
     let was = bound(Some("nvidia"), None);
     let error = played.bind(|b, bdf| b.expect(bdf, &was)).unwrap_err();

@@ -124,7 +124,7 @@ fn pages_come_and_go_and_twice_is_as_good_as_once() {
 }
 
 #[test]
-fn what_others_have_added_or_use_meanwhile_stays() {
+fn pages_added_or_used_by_others_stay() {
     let played = Played::new(4, 0);
     played.on(|pages| pages.perform(&step(4, 20))).unwrap();
     // Somebody adds 8, none of which is in use.

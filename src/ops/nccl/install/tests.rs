@@ -324,7 +324,7 @@ fn a_guest_that_needs_no_file_gets_none() {
 }
 
 #[test]
-fn what_changes_while_it_is_written_is_left() {
+fn files_changed_while_written_are_left() {
     let stage = stage();
     put(&stage, FILE, "mine\n");
     let guest = stage.fake.guest.borrow();

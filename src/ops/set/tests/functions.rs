@@ -244,7 +244,7 @@ fn with_vfs() -> (Topology, Vec<Bdf>) {
 }
 
 #[test]
-fn what_virtual_functions_may_do_is_recorded_and_goes_with_them() {
+fn permissions_of_virtual_functions_are_recorded_and_removed_with_them() {
     let (host, vfs) = with_vfs();
     let stage = stage_on(host, Request::for_gpus(0), (false, 0));
     let guard = Guard { trust: Some(true), spoof: None };
