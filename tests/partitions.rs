@@ -64,7 +64,7 @@ impl Fm {
         let pci = "[ ! -d \"$DIR/pci\" ] || mount --bind \"$DIR/pci\" /sys/bus/pci";
         command.arg(format!("mount --bind \"$DIR/var\" /var/lib; {pci}; exec \"$@\"")).arg("sh");
         command.arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "partitions::replays_recorded_answers", "--nocapture"]);
+        command.args(["--exact", "partitions::acts_in_a_process_of_its_own", "--nocapture"]);
         command.env("DIR", self.dir.path()).env("GPUVM_FAKE_NVIDIA", self.path("fake"));
         command.env("LD_LIBRARY_PATH", fakes()).env(ASKS, asks).env(ANSWERS, answers);
         command
@@ -133,7 +133,7 @@ impl Fm {
     }
 }
 
-/// Partition 3 of an H100 for a domain, as a word that [`replays_recorded_answers`] reads.
+/// Partition 3 of an H100 for a domain, as a word that [`acts_in_a_process_of_its_own`] reads.
 fn three(domain: &str) -> String {
     step_word(3, &[1, 3], domain)
 }
@@ -275,7 +275,7 @@ fn does(ask: &str) -> Value {
 
 /// The entry point that the other tests run in a separate process; by itself it does nothing.
 #[test]
-fn replays_recorded_answers() {
+fn acts_in_a_process_of_its_own() {
     let (Some(asks), Some(answers)) = (std::env::var_os(ASKS), std::env::var_os(ANSWERS)) else {
         return;
     };
