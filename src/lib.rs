@@ -28,8 +28,8 @@ pub use gpuvm_core::{
     request, seed, shell, topology, tune, verify, versions, words,
 };
 pub use gpuvm_host::{
-    apply, blockdev, command, discover, fetch, fsroot, held, history, holders, hypervisor,
-    identity, input, netlink, program, signature, trace,
+    apply, blockdev, command, discover, fetch, fsroot, function_users, history, hypervisor,
+    identity, input, netlink, pinned_dir, program, signature, trace,
 };
 
 pub mod cli;

@@ -202,7 +202,7 @@ fn capacity_says_what_fits_and_what_would_free_more() {
 }
 
 #[test]
-fn capacity_refuses_what_cannot_be_meant() {
+fn capacity_refuses_nonsense() {
     let file = "--domain-xml tests/golden/capacity/train-a.xml";
     for (line, code, text) in [
         ("--gpus two", 2, "two"),

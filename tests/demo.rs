@@ -52,8 +52,8 @@ fn the_demo_goes_on_without_root_and_says_what_it_leaves_out() {
         return;
     }
     let dir = copied();
-    let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/nonexistent";
-    let out = shown(dir.path(), nobody);
+    let unprivileged = "setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/nonexistent";
+    let out = shown(dir.path(), unprivileged);
     assert!(
         out.contains("4 and 5, left out: creating that guest on real libvirt needs root"),
         "{out}"

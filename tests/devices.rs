@@ -223,7 +223,7 @@ fn accelerators_of_all_makers_are_planned_with() {
 }
 
 #[test]
-fn coherent_gpus_are_refused_by_every_verb_with_what_is_missing() {
+fn coherent_gpus_are_refused_by_every_verb_with_missing_parts() {
     let grace = Small::new(1, 8);
     grace.write("proc/cpuinfo", "processor : 0\nCPU implementer : 0x41\nCPU part : 0xd4f");
     grace.write("sys/devices/system/cpu/cpu0/regs/identification/midr_el1", "0x00000000410fd4f0");
@@ -292,7 +292,7 @@ fn slashes(dir: &Path) {
 }
 
 #[test]
-fn what_is_behind_vmd_is_listed_and_refused_by_name() {
+fn drives_behind_vmd_are_listed_and_refused_by_name() {
     let host = Small::new(1, 8);
     card(&host, "01", "0302 10de:2330", 1, &[]);
     host.function("pci0000:00/0000:00:0e.0", "0104 8086:467f", 2, &[]);
@@ -375,7 +375,7 @@ fn pcpus_on_no_recorded_node_are_counted_to_the_nearest() {
 }
 
 #[test]
-fn lstopo_records_keep_what_is_behind_vmd() {
+fn lstopo_records_keep_drives_behind_vmd() {
     let dir = scratch();
     let file = dir.path().join("host.xml");
     fs::write(&file, lstopo("01", 0..2, "10000:01:00.0")).unwrap();

@@ -259,7 +259,7 @@ fn said(rule: &str, overlay: Overlay) -> (String, String, String) {
 }
 
 #[test]
-fn what_is_to_be_changed_is_named_where_it_is() {
+fn required_changes_are_named_with_their_file() {
     let of = |rule: &str, sign: &str| {
         let is_sign = |one: &&(&str, &str, Overlay)| {
             one.0 == rule
@@ -505,7 +505,7 @@ fn a_virtual_machine_without_an_iommu_has_one_verdict_and_says_what_its_hypervis
 
 /// The first obstacles of a bare machine, in the words of its distribution.
 #[test]
-fn what_a_bare_machine_lacks_comes_first_with_the_command_that_installs_it() {
+fn missing_packages_of_a_bare_machine_come_first_with_the_command() {
     let (_dir, _, root) = hosts();
     let said = |release: &str, cpu: &str| -> Vec<(String, String, String)> {
         lay_text(&root, "etc/os-release", release);
@@ -919,7 +919,7 @@ fn a_log_is_searched_and_a_record_keeps_the_facts() {
 }
 
 #[test]
-fn what_is_found_is_told_without_counts_of_nothing() {
+fn findings_are_reported_without_zero_counts() {
     let dir = tempfile::tempdir().unwrap();
     let host = project().join("topologies/dgx-2.json");
     let doctor = |more: &[&str]| {

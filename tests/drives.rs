@@ -123,7 +123,7 @@ fn every_user_of_a_drive_is_named() {
 }
 
 #[test]
-fn what_is_used_is_refused_with_its_holder() {
+fn drives_in_use_are_refused_with_their_user() {
     let dir = tree();
     for (args, part) in [
         (
@@ -185,7 +185,7 @@ fn a_drive_that_no_size_mends_is_refused_before_sizes_are_offered() {
 }
 
 #[test]
-fn what_is_free_becomes_a_disk_by_a_name_that_stays() {
+fn a_free_drive_becomes_a_disk_by_a_stable_name() {
     let dir = tree();
     let args = [
         "export",

@@ -127,7 +127,7 @@ fn every_error_enum_has_codes() {
 }
 
 #[test]
-fn what_looks_like_a_secret_leaves_the_document_whole() {
+fn redacted_secrets_leave_the_document_whole() {
     for gpus in ["<cookie>", "<entry>secret", "passwd='x"] {
         let (code, out, err) =
             run(&mut gpuvm(&["plan", "--host", "topologies/dgx-2.json", "--gpus", gpus, "--json"]));

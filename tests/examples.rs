@@ -73,7 +73,7 @@ fn the_data_source_answers_with_the_plan_in_texts() {
 }
 
 #[test]
-fn what_the_data_source_refuses_is_an_error_of_the_provider() {
+fn refusals_of_the_data_source_are_errors_of_the_provider() {
     let host = "topologies/dgx-2.json";
     for (query, said) in [
         (json!({ "host": host, "gpus": "3" }), "no partition of this board has 3 GPUs\nsizes on"),

@@ -91,7 +91,7 @@ fn at<'v>(document: &'v Value, way: &str) -> &'v Value {
 }
 
 #[test]
-fn json_has_every_part_and_what_is_lost() {
+fn json_has_every_part_and_the_losses() {
     let json = |case: usize, format: &str| -> Value {
         let (code, out, err) = export(&format!("{} --format {format} --json", CASES[case].1));
         assert_eq!(code, 0, "{err}");
@@ -137,7 +137,7 @@ fn json_has_every_part_and_what_is_lost() {
 }
 
 #[test]
-fn what_no_platform_takes_is_refused_with_a_code() {
+fn unsupported_requests_are_refused_with_a_code() {
     let dgx2 = "--host topologies/dgx-2.json --gpus 1";
     for (line, status, code, hint) in [
         (
@@ -204,7 +204,7 @@ fn the_form_of_libvirt_stays_the_default() {
 }
 
 #[test]
-fn what_is_not_lost_is_not_said_to_be() {
+fn kept_settings_are_not_listed_as_lost() {
     for (line, not) in [
         ("--host topologies/dgx-2.json --gpus 0 --format kubevirt", "data disk"),
         ("--host topologies/dgx-2.json --gpus 2 --os-disk overlay --format nova", "claim"),

@@ -350,7 +350,7 @@ fn one_machine_under_two_names_counts_once() {
 }
 
 #[test]
-fn what_connects_to_a_silent_host_ends_with_the_program() {
+fn connections_to_a_silent_host_end_with_the_program() {
     let dir = scratch();
     if !nix::unistd::geteuid().is_root() {
         skip::<()>("only root can put another ssh in the place of the system's");

@@ -1,4 +1,4 @@
-//! Hosts with Grace: what is read of them, which guests they can have, and the domains of these.
+//! Hosts with Grace: their discovery, possible guests, and the domains of these.
 
 use crate::support::grace::{Grace, TRAY};
 use crate::support::tree::scratch;
@@ -106,7 +106,7 @@ fn guests_have_cells_buses_and_smmus_of_their_gpus() {
 }
 
 #[test]
-fn what_a_host_or_its_libvirt_lacks_is_named() {
+fn parts_missing_on_a_host_or_in_libvirt_are_named() {
     let ready = tray(|_| {});
     let refused = |host: &Path, words: &[&str], said: &[&str]| {
         let (code, out, err) = on(host, words);

@@ -142,7 +142,7 @@ fn completed(words: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_option_has_help_and_what_is_rare_is_in_the_long_one() {
+fn every_option_has_help_and_rare_ones_long_help() {
     let pages: BTreeMap<String, String> = gpuvm::cli::pages::all().unwrap().into_iter().collect();
     let mut rare = 0;
     walk(&built(80), "gpuvm", &mut |command, words| {

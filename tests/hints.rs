@@ -9,7 +9,7 @@ use clap::{Command as Clap, CommandFactory as _};
 use gpuvm::cli::args::request;
 use gpuvm::cli::args::{Cli, Verb};
 use gpuvm::cli::offer::{Call, reads_records};
-use gpuvm::cli::options::{changes, told};
+use gpuvm::cli::options::{changes, text_of};
 use gpuvm::discover::source::load;
 use gpuvm::memsize::MemSize;
 use gpuvm::placement::{Occupancy, nearest, plan};
@@ -328,7 +328,7 @@ pub fn shell_words(command: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_offered_instead_of_a_refused_plan_is_planned() {
+fn plans_offered_instead_of_a_refused_one_succeed() {
     let dir = scratch();
     let mut ran = 0;
     for host in ["dgx-2", "dgx-a100", "dual-socket", "h100-guest"] {
@@ -354,7 +354,7 @@ fn what_is_offered_instead_of_a_refused_plan_is_planned() {
 }
 
 #[test]
-fn a_host_without_gpus_or_memory_is_told_what_helps() {
+fn a_host_without_gpus_or_memory_gets_a_remedy() {
     let mut parts = load(&project().join("topologies/dual-socket.json")).unwrap().parts().clone();
     let is_gpu = |class: u32| class >> 16 == 0x03;
     parts.devices.retain(|device| !is_gpu(device.class));
@@ -381,7 +381,7 @@ fn a_host_without_gpus_or_memory_is_told_what_helps() {
 }
 
 #[test]
-fn what_is_offered_of_a_record_takes_it_and_what_changes_the_machine_does_not_name_it() {
+fn commands_offered_for_a_record_name_it_unless_they_change_the_machine() {
     let record = project().join("topologies/dgx-2.json");
     let dir = scratch();
     let guest = dir.path().join("a guest.xml");
@@ -477,7 +477,7 @@ fn a_host_assumed_empty_is_offered_commands_that_run() {
 }
 
 #[test]
-fn what_is_offered_of_a_file_names_the_file() {
+fn commands_offered_for_a_file_name_it() {
     let record = project().join("topologies/dgx-2.json");
     let dir = scratch();
     let guest = dir.path().join("a guest.xml");
@@ -569,7 +569,7 @@ fn drives_are_offered_for_erasing_only_where_that_makes_enough() {
 }
 
 #[test]
-fn what_changes_a_recorded_host_is_said_to_be_run_there() {
+fn changes_of_a_recorded_host_are_to_be_run_there() {
     for (host, line, there) in [
         (
             "dgx-2",
@@ -597,7 +597,7 @@ fn what_changes_a_recorded_host_is_said_to_be_run_there() {
 }
 
 #[test]
-fn words_of_other_tools_are_told_ours() {
+fn words_of_other_tools_get_ours() {
     let line = ["-c", "test:///default", "export", "--gpus", "1", "a b"];
     let (code, _, err) = run(&mut gpuvm(&line));
     assert!(code == 2 && err.contains("a name has letters, digits"), "{err}");
@@ -649,7 +649,7 @@ fn offers_of_another_connection_lead_there() {
 }
 
 #[test]
-fn what_the_kernel_names_no_node_of_is_unknown_in_every_verb() {
+fn devices_without_a_node_are_unknown_in_every_verb() {
     let mut parts = load(&project().join("topologies/dual-socket.json")).unwrap().parts().clone();
     parts.devices.iter_mut().for_each(|device| device.node = None);
     let dir = scratch();
@@ -708,7 +708,7 @@ fn check_nearest(name: &str, topology: &Topology) -> usize {
     let mut seen = 0;
     for asked in too_much(topology) {
         // The options of the request itself, as they would have been typed.
-        let line: Vec<String> = told(&changes(&usual, &asked))
+        let line: Vec<String> = text_of(&changes(&usual, &asked))
             .split(' ')
             .filter(|word| !word.is_empty())
             .map(str::to_owned)

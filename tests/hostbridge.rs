@@ -133,7 +133,7 @@ fn a_bridge_comes_up_is_confirmed_and_goes_without_trace() {
 }
 
 #[test]
-fn a_silent_gateway_and_a_wait_in_vain_take_it_back() {
+fn a_silent_gateway_and_a_timeout_revert_the_change() {
     let said = script(
         r#"start
         make="create br0 --nic nic0 --address 10.77.0.2/24 --yes"
@@ -160,7 +160,7 @@ fn a_silent_gateway_and_a_wait_in_vain_take_it_back() {
 }
 
 #[test]
-fn killing_the_tool_during_the_wait_takes_it_back() {
+fn killing_the_tool_during_the_wait_reverts_the_change() {
     let said = script(
         r#"start
         make="create br0 --nic nic0 --address 10.77.0.2/24 --gateway 10.77.0.1 --yes --confirm-within"
@@ -283,7 +283,7 @@ fn a_bond_under_the_bridge() {
 }
 
 #[test]
-fn what_cannot_be_and_other_managers_change_nothing() {
+fn impossible_requests_and_other_managers_change_nothing() {
     let said = script(
         r#"ip link set nic0 up; ip address add 10.77.0.2/24 dev nic0; ip route add default via 10.77.0.1; files >/run/before
         fails $bridge create br0 --nic nic9 --dhcp; fails $bridge create br0 --nic nic0

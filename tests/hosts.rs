@@ -31,7 +31,7 @@ fn sources(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_topology_is_what_is_discovered() {
+fn every_topology_matches_discovery() {
     let mut stale = Vec::new();
     for name in HOSTS {
         let host = source::load(&host_tree(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -112,7 +112,7 @@ fn the_scripts_pack_and_unpack_alike() {
 }
 
 #[test]
-fn what_is_no_host_is_refused_by_name() {
+fn an_invalid_host_is_refused_by_name() {
     let dir = scratch();
     let file = |name: &str, content: &[u8]| {
         std::fs::write(dir.path().join(name), content).unwrap();

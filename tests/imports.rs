@@ -138,7 +138,7 @@ impl Room {
         Room(files)
     }
 
-    /// A path of a module's code from the root of the crate; none: it leads out of it.
+    /// A path of a module's code from the root of the crate; `None` if it leads out of it.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Names> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {

@@ -40,7 +40,7 @@ fn on(host: &str, line: &str) -> (i32, String, String) {
 const VERBS: [&str; 3] = ["plan", "export", "create --dry-run --accept-shared-fabric"];
 
 #[test]
-fn what_the_host_lacks_is_named_by_every_verb_before_any_change() {
+fn missing_features_of_the_host_are_named_by_every_verb_before_any_change() {
     let dir = tempfile::tempdir().unwrap();
     let without = host(dir.path(), Some(false), "7.3.4");
     let old = host(dir.path(), Some(true), "6.17.0-5-generic");
@@ -296,7 +296,7 @@ fn guests_by_iommufd_are_valid_by_libvirts_schema() {
     assert_ne!(code, 0, "the schema takes everything");
 }
 
-/// libvirt keeps what was planned, and gives QEMU one iommufd for all functions.
+/// libvirt keeps the plan, and gives QEMU one iommufd for all functions.
 #[test]
 fn libvirt_defines_guests_by_iommufd_as_planned() {
     if !nix::unistd::geteuid().is_root() {

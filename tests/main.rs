@@ -3,7 +3,6 @@
 // A test is one story, and a table of examples one table.
 #![allow(clippy::too_many_lines)]
 
-mod a_long;
 mod abuse;
 mod ansible;
 mod arrays;

@@ -461,6 +461,21 @@ fn gpuvm_design_names_the_modules_that_there_are() {
     }
 }
 
+#[test]
+fn gpuvm_design_names_files_of_owners_that_exist() {
+    let page = fs::read_to_string(project().join("man/gpuvm-design.7")).unwrap();
+    let table = page.split("\n.SH OWNERSHIP\n").nth(1).unwrap().split("\n.TE\n").next().unwrap();
+    let named: Vec<&str> = table.lines().filter_map(|line| line.strip_suffix("|T{")).collect();
+    assert!(named.len() > 15, "{named:?}");
+    let src = project().join("src");
+    let is_file = |name: &str| {
+        let path =
+            if name.starts_with("ops/") { src.join(name) } else { src.join("host").join(name) };
+        path.with_extension("rs").is_file() || path.join("mod.rs").is_file()
+    };
+    named.iter().for_each(|name| assert!(is_file(name), "{name}"));
+}
+
 /// Every verb is explained by a page, and every page but the last ones explains a verb.
 #[test]
 fn every_verb_has_a_page_that_explains_it() {
@@ -523,7 +538,7 @@ fn every_file_that_gpuvm_writes_is_in_the_guide() {
 
 /// The files that the package's removal reports: every file for boot, by its directory.
 #[test]
-fn the_removal_of_the_package_tells_of_every_file_for_boot() {
+fn the_removal_of_the_package_reports_every_file_for_boot() {
     let root = tempfile::tempdir().unwrap();
     let files: Vec<String> = own_files()
         .into_iter()

@@ -3,7 +3,7 @@
 use crate::support::{gpuvm, project, run};
 
 /// Runs a command line on that host. Returns its exit code and output.
-fn told(line: &str) -> (i32, String, String) {
+fn outcome(line: &str) -> (i32, String, String) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let host = project().join("topologies/dual-socket.json");
     run(gpuvm(&words).arg("--host").arg(host))
@@ -11,7 +11,7 @@ fn told(line: &str) -> (i32, String, String) {
 
 #[test]
 fn cards_are_listed_with_their_virtual_functions() {
-    let (code, out, err) = told("nic list");
+    let (code, out, err) = outcome("nic list");
     assert_eq!((code, err.as_str()), (0, ""));
     let file = project().join("tests/golden/nic/dual-socket.txt");
     if std::env::var_os("GPUVM_RENEW").is_some() {
@@ -19,7 +19,7 @@ fn cards_are_listed_with_their_virtual_functions() {
     }
     let kept = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(kept == out, "GPUVM_RENEW=1 renews {}:\n{out}", file.display());
-    let (code, out, _) = told("nic list --json");
+    let (code, out, _) = outcome("nic list --json");
     let cards: serde_json::Value = serde_json::from_str(&out).unwrap();
     let card = cards.as_array().unwrap().iter().find(|card| card["bdf"] == "0000:3b:00.0").unwrap();
     assert_eq!((code, &card["total_vfs"], &card["enabled_vfs"]), (0, &8.into(), &4.into()));
@@ -39,13 +39,13 @@ fn a_number_is_planned_by_steps() {
         ("ens1f0np0 --count 0", "remove the 4 virtual functions of 0000:3b:00.0\n"),
         ("ens1f0np0 --count 4", "nothing to do\n"),
     ] {
-        let (code, out, err) = told(&format!("nic vfs {line} --dry-run"));
+        let (code, out, err) = outcome(&format!("nic vfs {line} --dry-run"));
         assert_eq!((code, out.trim_end(), err.as_str()), (0, steps.trim_end(), ""), "{line}");
     }
 }
 
 #[test]
-fn what_cannot_have_them_is_refused_with_the_reason() {
+fn unsuitable_devices_are_refused_with_the_reason() {
     for (line, exit, said) in [
         ("3b:00.1 --count 9", 1, "0000:3b:00.1 can have 8 virtual functions, not 9"),
         ("3b:00.2 --count 1", 1, "3b:00.2 is a virtual function itself, of 0000:3b:00.0"),
@@ -54,17 +54,17 @@ fn what_cannot_have_them_is_refused_with_the_reason() {
         ("3b:00.1 --count 1 --at-boot", 2, "does not take --host"),
         ("3b:00.1", 2, "--count <N>"),
     ] {
-        let (code, out, err) = told(&format!("nic vfs {line} --dry-run"));
+        let (code, out, err) = outcome(&format!("nic vfs {line} --dry-run"));
         assert_eq!((code, out.as_str()), (exit, ""), "{line}: {err}");
         assert!(err.contains(said), "{line}: {err}");
     }
-    let (code, _, err) = told("nic vfs 3b:00.1 --count 1");
+    let (code, _, err) = outcome("nic vfs 3b:00.1 --count 1");
     assert!(code == 2 && err.contains("changes the machine"), "{err}");
 }
 
 #[test]
 fn a_guest_has_a_virtual_function_as_a_nic_of_its_own_address() {
-    let (code, out, err) = told("export --name a --vf 1,vlan=5,trust=on");
+    let (code, out, err) = outcome("export --name a --vf 1,vlan=5,trust=on");
     assert_eq!(code, 0, "{err}");
     let nic = "    <interface type='hostdev' managed='yes'>
       <mac address='52:54:00:56:c2:f5'/>
@@ -77,30 +77,30 @@ fn a_guest_has_a_virtual_function_as_a_nic_of_its_own_address() {
       <alias name='ua-vf0'/>
 ";
     assert!(out.contains(nic), "{out}");
-    let (_, two, _) = told("export --name a --vf 2");
+    let (_, two, _) = outcome("export --name a --vf 2");
     assert!(two.contains("52:54:00:56:c2:f5") && two.contains("<alias name='ua-vf1'/>"), "{two}");
     assert!(!two.contains("<vlan>"), "{two}");
-    let (_, named, _) = told("export --name a --vf 3b:00.3,mac=52:54:00:00:00:09");
+    let (_, named, _) = outcome("export --name a --vf 3b:00.3,mac=52:54:00:00:00:09");
     assert!(named.contains("<mac address='52:54:00:00:00:09'/>"), "{named}");
 }
 
 #[test]
-fn what_a_card_lets_a_virtual_function_do_is_a_step() {
-    let (code, out, err) = told("create --name a --vf 3b:00.3,trust=on,spoof=off --dry-run");
+fn permissions_of_a_virtual_function_are_a_step() {
+    let (code, out, err) = outcome("create --name a --vf 3b:00.3,trust=on,spoof=off --dry-run");
     assert_eq!(code, 0, "{err}");
     let step =
         "set trust on, spoof check off for virtual function 1 of ens1f0np0\ndefine domain `a`";
     assert!(out.contains(step), "{out}");
-    let (code, _, err) = told("create --name a --vf 2,mac=52:54:00:00:00:09 --dry-run");
+    let (code, _, err) = outcome("create --name a --vf 2,mac=52:54:00:00:00:09 --dry-run");
     assert!(code == 2 && err.contains("mac= is of one virtual function"), "{err}");
 }
 
 #[test]
 fn a_virtual_function_near_a_gpu_is_taken_and_the_plan_says_so() {
-    let (code, out, err) = told("plan --gpus 1 --vf 1 --explain");
+    let (code, out, err) = outcome("plan --gpus 1 --vf 1 --explain");
     assert_eq!(code, 0, "{err}");
     let said = "0000:3b:00.2 beside GPU 0 (NODE), of 4 virtual functions available";
     assert!(out.contains(said), "{out}");
-    let (code, _, err) = told("plan --gpus 1 --vf 1 --nic-near switch");
+    let (code, _, err) = outcome("plan --gpus 1 --vf 1 --nic-near switch");
     assert!(code == 1 && err.contains("virtual function"), "{err}");
 }

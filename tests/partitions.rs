@@ -39,12 +39,12 @@ impl Fm {
         for dir in ["var", "made"] {
             fs::create_dir(fm.path(dir)).unwrap();
         }
-        fm.tell(board, more);
+        fm.configure(board, more);
         fm
     }
 
     /// Changes its settings; its state stays.
-    fn tell(&self, board: &str, more: &str) {
+    fn configure(&self, board: &str, more: &str) {
         let gpus: String = (1..=8).map(|id| format!("gpu 0000:{id:02x}:00.0 {id}\n")).collect();
         let files: String = ["state", "calls", "resets"]
             .map(|name| format!("{name} {}\n", self.path(name).display()))
@@ -64,7 +64,7 @@ impl Fm {
         let pci = "[ ! -d \"$DIR/pci\" ] || mount --bind \"$DIR/pci\" /sys/bus/pci";
         command.arg(format!("mount --bind \"$DIR/var\" /var/lib; {pci}; exec \"$@\"")).arg("sh");
         command.arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "partitions::does_as_told", "--nocapture"]);
+        command.args(["--exact", "partitions::acts_in_a_process_of_its_own", "--nocapture"]);
         command.env("DIR", self.dir.path()).env("GPUVM_FAKE_NVIDIA", self.path("fake"));
         command.env("LD_LIBRARY_PATH", fakes()).env(ASKS, asks).env(ANSWERS, answers);
         command
@@ -133,7 +133,7 @@ impl Fm {
     }
 }
 
-/// Partition 3 of an H100 for a domain, as a word that [`does_as_told`] reads.
+/// Partition 3 of an H100 for a domain, as a word that [`acts_in_a_process_of_its_own`] reads.
 fn three(domain: &str) -> String {
     step_word(3, &[1, 3], domain)
 }
@@ -275,7 +275,7 @@ fn does(ask: &str) -> Value {
 
 /// The entry point that the other tests run in a separate process; by itself it does nothing.
 #[test]
-fn does_as_told() {
+fn acts_in_a_process_of_its_own() {
     let (Some(asks), Some(answers)) = (std::env::var_os(ASKS), std::env::var_os(ANSWERS)) else {
         return;
     };
@@ -348,7 +348,7 @@ fn virtual_functions_go_along_in_the_mode_for_vgpu() {
 }
 
 #[test]
-fn a_restarted_fabric_manager_is_told_once_what_is_active() {
+fn a_restarted_fabric_manager_gets_active_partitions_once() {
     if !can() {
         return;
     }
@@ -372,7 +372,7 @@ fn a_restarted_fabric_manager_is_told_once_what_is_active() {
 }
 
 #[test]
-fn failed_devices_and_what_they_cost_are_told_of_a100_only() {
+fn failed_devices_and_their_cost_are_reported_on_a100_only() {
     if !can() {
         return;
     }
@@ -424,7 +424,7 @@ fn a_library_that_hangs_or_dies_is_given_up() {
     // Connecting is tried three times, not more.
     let fm = Fm::new("h100", "");
     let journal = fm.path("journal");
-    fm.tell("h100", &format!("address elsewhere\njournal {}", journal.display()));
+    fm.configure("h100", &format!("address elsewhere\njournal {}", journal.display()));
     assert!(fm.ask("list")[0].as_str().unwrap().ends_with("fmConnect: CONNECTION_NOT_VALID (-9)"));
     let text = fs::read_to_string(journal).unwrap();
     assert_eq!(text.lines().filter(|line| *line == "fmConnect").count(), 3, "{text}");
@@ -455,7 +455,7 @@ fn steps_activate_and_deactivate_and_remember() {
 }
 
 #[test]
-fn what_fabric_manager_refuses_leaves_all_as_it_was() {
+fn refusals_of_fabric_manager_change_nothing() {
     if !can() {
         return;
     }
@@ -517,7 +517,7 @@ fn another_definition_file_since_the_plan_is_noticed() {
     let fm = Fm::new("h100", "");
     fm.ask(&format!("steps activate {}", three("u")));
     fs::remove_file(fm.path("state")).unwrap();
-    fm.tell("b200", "active 3");
+    fm.configure("b200", "active 3");
     let said = fm.ask(&format!("steps deactivate {}", three("u"))).remove(0);
     assert_eq!(said["error"], Value::Null, "{said}");
     assert_eq!((fm.active(), fm.remembered()), (BTreeSet::from([3]), vec![]));
@@ -543,7 +543,7 @@ fn a_hang_in_the_middle_ends_the_change_and_leaves_all_as_it_was() {
     let fm = Fm::new("h100", "");
     fm.ask(&format!("steps activate {}", three("u")));
     fs::remove_file(fm.path("state")).unwrap();
-    fm.tell("h100", "active 3\nhang 2");
+    fm.configure("h100", "active 3\nhang 2");
     let said = fm.ask(&format!("hurried-steps deactivate {off}")).remove(0);
     let note = said["notes"][0].as_str().unwrap_or_else(|| panic!("{said}"));
     assert!(
@@ -554,7 +554,7 @@ fn a_hang_in_the_middle_ends_the_change_and_leaves_all_as_it_was() {
 }
 
 #[test]
-fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
+fn a_signal_ends_the_wait_and_leftovers_are_reported_and_recovered() {
     if !can() {
         return;
     }
@@ -582,7 +582,7 @@ fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
         let said = fm.ask(&format!("interrupted-steps activate {three}")).remove(0);
         assert_eq!((&said["error"], &said["notes"]), (&json!(error), &json!([note])), "{said}");
         assert_eq!((fm.journals(), fm.active()), (left, BTreeSet::new()), "{hangs}");
-        fm.tell("h100", "");
+        fm.configure("h100", "");
         if left > 0 {
             assert_eq!(fm.ask("recover"), [json!(["undo"])]);
         }
@@ -595,7 +595,7 @@ fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
     for file in ["state", "calls"] {
         fs::remove_file(fm.path(file)).unwrap();
     }
-    fm.tell("h100", "active 3\nhang 2");
+    fm.configure("h100", "active 3\nhang 2");
     let said = fm.ask(&format!("interrupted-steps deactivate {three}")).remove(0);
     let note = said["notes"][0].as_str().unwrap_or_else(|| panic!("{said}"));
     assert!(note.ends_with("and lists NVLink partition 3 (modules 1, 3) as active"), "{said}");
@@ -605,7 +605,7 @@ fn a_signal_ends_the_waiting_and_what_is_left_is_told_and_recovered() {
 }
 
 #[test]
-fn what_fails_after_the_activation_resets_the_gpus_that_a_guest_may_have_had() {
+fn failures_after_the_activation_reset_the_gpus() {
     if !can() {
         return;
     }
@@ -619,7 +619,7 @@ fn what_fails_after_the_activation_resets_the_gpus_that_a_guest_may_have_had() {
 }
 
 #[test]
-fn what_fails_once_a_guest_is_off_leaves_its_partition_inactive() {
+fn failures_after_the_stop_leave_the_partition_inactive() {
     if !can() {
         return;
     }
@@ -645,7 +645,7 @@ fn a_run_that_is_killed_at_any_call_is_recovered() {
         assert_eq!(fm.ask(&format!("steps activate {}", three("u"))), [Value::Null; 0], "killed");
         assert_eq!(fm.journals(), 1, "{number} {when}");
         assert_eq!(fm.active().contains(&3), number > 2 || (number, when) == (2, "after"));
-        fm.tell("h100", "");
+        fm.configure("h100", "");
         assert_eq!(fm.ask("recover"), [json!(["undo"])], "{number} {when}");
         assert_eq!((fm.active(), fm.remembered()), (BTreeSet::new(), vec![]), "{number} {when}");
         let made = fs::read_dir(fm.path("made")).unwrap().count();
@@ -656,20 +656,20 @@ fn a_run_that_is_killed_at_any_call_is_recovered() {
         let fm = Fm::new("h100", "");
         fm.ask(&format!("steps activate {}", three("u")));
         fs::remove_file(fm.path("state")).unwrap();
-        fm.tell("h100", &format!("active 3\nkill_caller {number} {when}"));
+        fm.configure("h100", &format!("active 3\nkill_caller {number} {when}"));
         assert_eq!(fm.ask(&format!("steps deactivate {}", three("u"))), [Value::Null; 0]);
-        fm.tell("h100", "");
+        fm.configure("h100", "");
         assert_eq!(fm.ask("recover"), [json!(["finish"])], "{number} {when}");
         assert_eq!((fm.active(), fm.remembered()), (BTreeSet::new(), vec![]), "{number} {when}");
     }
     // Fabric Manager does not run during the recovery: the journal stays until it runs again.
     let fm = Fm::new("h100", "kill_caller 2 after");
     fm.ask(&format!("steps activate {}", three("u")));
-    fm.tell("h100", "address elsewhere");
+    fm.configure("h100", "address elsewhere");
     let said = fm.ask("recover");
     assert!(said[0][0].as_str().unwrap().contains("CONNECTION_NOT_VALID (-9)"), "{said:?}");
     assert_eq!((fm.journals(), fm.active()), (1, BTreeSet::from([3])));
-    fm.tell("h100", "");
+    fm.configure("h100", "");
     assert_eq!(fm.ask("recover"), [json!(["undo"])]);
     assert_eq!((fm.journals(), fm.active()), (0, BTreeSet::new()));
 }

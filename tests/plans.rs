@@ -392,7 +392,7 @@ fn sizes_are_the_replaced_tools_under_its_name() {
 }
 
 #[test]
-fn what_would_fit_under_the_replaced_tools_name_is_planned_as_it_is_offered() {
+fn sizes_offered_under_the_replaced_tools_name_are_planned() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("nvidia-vm");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuvm"), &link).unwrap();
@@ -573,7 +573,7 @@ fn the_table_of_boards_has_the_sizes_that_the_program_offers() {
 
 /// Trust makes isolation needless, and CUDA no less broken.
 #[test]
-fn a_guest_without_cuda_is_told_of_whatever_its_neighbours_are() {
+fn a_guest_without_cuda_is_reported_beside_any_neighbours() {
     let text = std::fs::read_to_string(project().join("topologies/dgx-h100.json")).unwrap();
     let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
     record["host"]["fabric"]["model"] = "full-passthrough".into();
@@ -700,7 +700,7 @@ fn a_name_that_create_refuses_is_refused_by_the_plan() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_told_by_the_plan() {
+fn the_plan_reports_a_taken_name() {
     let host = project().join("topologies/dgx-2.json");
     let host = host.to_str().unwrap();
     let dir = tempfile::tempdir().unwrap();

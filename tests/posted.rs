@@ -270,7 +270,7 @@ pub fn each_posted(mut look: impl FnMut(&str, &Path)) {
 }
 
 #[test]
-fn the_matrix_is_what_was_posted() {
+fn the_matrix_matches_the_posted_one() {
     let mut wrong = String::new();
     let all = names();
     assert!(all.len() >= 10, "{all:?}");

@@ -58,7 +58,7 @@ fn every_requirement_is_listed() {
 }
 
 #[test]
-fn what_the_list_names_is_there() {
+fn listed_requirements_exist() {
     let rules: BTreeSet<&str> = verify::rules().map(|rule| rule.id).collect();
     let mut command = Cli::command();
     command.build();

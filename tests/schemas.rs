@@ -221,7 +221,7 @@ fn commands(guest: &str) -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn what_is_printed_is_what_the_schemas_say() {
+fn printed_documents_match_their_schemas() {
     let dir = tempfile::tempdir().unwrap();
     let host = host_tree("dgx-2").display().to_string();
     let guest = dir.path().join("guest.xml");

@@ -133,7 +133,7 @@ fn a_pipe_gets_a_record_a_line() {
 }
 
 #[test]
-fn what_is_to_be_pasted_is_whole_at_any_width() {
+fn pasteable_commands_are_whole_at_any_width() {
     let plan = ["--host", "topologies/dgx-2.json", "plan", "--gpus", "3"];
     let hints = |width: &str| {
         let (code, _, err) = run(gpuvm(&plan).current_dir(project()).env("COLUMNS", width));

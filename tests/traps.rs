@@ -11,7 +11,7 @@ const TRAPS: [&[&str]; 41] = [
     // T1: sysctl.conf is overwritten with a number.
     &[
         "t1_t32_no_file_of_all_and_no_partition_table_is_written",
-        "what_is_set_at_boot_is_read_back",
+        "boot_settings_are_read_back",
         "systemd_does_what_the_lines_say_at_boot_only",
         "the_pages_of_a_node_are_set_now_and_at_boot",
     ],
@@ -24,13 +24,13 @@ const TRAPS: [&[&str]; 41] = [
     &["t2_t3_t4_memory_is_whole_pages_in_each_cell"],
     // T5: the kernel gives fewer pages, or on another node.
     &[
-        "a_shortfall_is_told_with_numbers_and_can_be_undone",
-        "pages_that_lack_are_told_reserved_and_given_back",
+        "a_shortfall_is_reported_with_numbers_and_can_be_undone",
+        "missing_pages_are_reported_reserved_and_released",
     ],
     // T6, T7: a topology for the wrong number of vCPUs, and in the wrong element.
     &[
         "t6_t7_a_topology_that_does_not_multiply_out_is_mended_where_it_belongs",
-        "what_the_guide_gets_wrong_is_refused_with_numbers",
+        "errors_of_the_guide_are_refused_with_numbers",
     ],
     &["t6_t7_a_topology_that_does_not_multiply_out_is_mended_where_it_belongs"],
     // T8: a pin too many.
@@ -38,7 +38,7 @@ const TRAPS: [&[&str]; 41] = [
     // T9: no value for four GPUs.
     &[
         "every_dgx2_slot_has_the_replaced_tools_pins_and_sizes",
-        "the_guides_examples_come_out_as_they_should_have_been",
+        "the_guides_examples_come_out_correct",
     ],
     // T10: cells whose vCPUs are on the other node.
     &["t10_each_cells_vcpus_are_pinned_to_the_node_of_its_memory"],
@@ -61,10 +61,10 @@ const TRAPS: [&[&str]; 41] = [
     // T16: virtual functions without right, until the next boot, over another number.
     &["a_new_number_goes_by_none", "systemd_takes_the_unit"],
     // T17 to T19: XML that is not well-formed.
-    &["t17_t18_t19_what_is_not_well_formed_is_refused_with_its_line"],
-    &["t17_t18_t19_what_is_not_well_formed_is_refused_with_its_line"],
+    &["t17_t18_t19_malformed_xml_is_refused_with_its_line"],
+    &["t17_t18_t19_malformed_xml_is_refused_with_its_line"],
     &[
-        "t17_t18_t19_what_is_not_well_formed_is_refused_with_its_line",
+        "t17_t18_t19_malformed_xml_is_refused_with_its_line",
         "templates_and_guests_are_valid_by_libvirts_schema",
         "netplans_file_says_it_in_present_syntax",
     ],
@@ -77,21 +77,21 @@ const TRAPS: [&[&str]; 41] = [
     // T21: I/O threads that no disk uses.
     &[
         "t21_no_more_iothreads_than_disks_use_and_each_is_named",
-        "what_the_guide_gets_wrong_is_refused_with_numbers",
+        "errors_of_the_guide_are_refused_with_numbers",
     ],
     // T22: more queues than vCPUs.
-    &["what_the_guide_gets_wrong_is_refused_with_numbers"],
+    &["errors_of_the_guide_are_refused_with_numbers"],
     // T23: a file system without O_DIRECT.
     &[
-        "what_takes_direct_writes_is_asked_and_not_guessed",
-        "what_the_guide_gets_wrong_is_refused_with_numbers",
+        "support_of_direct_writes_is_probed_not_guessed",
+        "errors_of_the_guide_are_refused_with_numbers",
     ],
     // T24, T25: addresses and drives by a script over words: only the bus, whose maker is Micron.
     &["t24_t25_a_drive_has_its_whole_address_and_no_maker"],
     &[
         "t24_t25_a_drive_has_its_whole_address_and_no_maker",
-        "what_is_used_is_refused_with_its_holder",
-        "what_the_host_needs_is_never_taken",
+        "drives_in_use_are_refused_with_their_user",
+        "devices_needed_by_the_host_are_never_taken",
         "functions_of_the_same_slot_come_along_and_bridges_stay",
     ],
     // T26: a drive that is gone after the guest's next shutdown, and assembled by the host. Here it
@@ -107,37 +107,37 @@ const TRAPS: [&[&str]; 41] = [
     // UUID.
     &[
         "arrays_are_released_restored_and_rebuilt",
-        "what_is_marked_is_put_back_byte_for_byte",
+        "marked_text_is_restored_byte_for_byte",
         "drives.sh",
     ],
     // T29: two lines for one array.
     &["exactly_the_entry_of_the_array_is_replaced"],
     // T30: the kernel's name of a drive.
-    &["what_is_free_becomes_a_disk_by_a_name_that_stays"],
+    &["a_free_drive_becomes_a_disk_by_a_stable_name"],
     // T31: the host mounts a guest's drive.
-    &["every_user_of_a_drive_is_named", "what_is_used_is_refused_with_its_holder"],
+    &["every_user_of_a_drive_is_named", "drives_in_use_are_refused_with_their_user"],
     // T32: a table of partitions that ends at 2 TiB.
     &["t1_t32_no_file_of_all_and_no_partition_table_is_written"],
     // T33: another partition is passed than the text says, and the guest is trusted to mount it.
     // Here it is the one that is named, and cloud-init makes and mounts what lies on the data disk.
-    &["what_is_free_becomes_a_disk_by_a_name_that_stays", "a_seed_says_who_may_log_in"],
+    &["a_free_drive_becomes_a_disk_by_a_stable_name", "a_seed_says_who_may_log_in"],
     // T34: names that change within an example.
     &["the_readme_does_what_it_says"],
     // T35: NUMA balancing until the next boot.
-    &["hosts_that_cost_the_guest_are_found", "what_is_set_at_boot_is_read_back"],
+    &["hosts_that_cost_the_guest_are_found", "boot_settings_are_read_back"],
     // T36: a static address among those for everybody.
     &[
-        "static_addresses_shrink_what_is_handed_out",
+        "static_addresses_shrink_the_dhcp_range",
         "networks_of_every_kind_are_made_changed_and_deleted",
     ],
     // T37: guests silently lose their links.
-    &["who_loses_a_link_is_named", "networks_of_every_kind_are_made_changed_and_deleted"],
+    &["guests_that_lose_a_link_are_named", "networks_of_every_kind_are_made_changed_and_deleted"],
     // T38: netplan apply over ssh cuts the admin off, and its syntax is old: an unconfirmed bridge
     // is reverted, also if the program is killed or the gateway does not answer, and the file uses
     // `routes:`.
     &[
-        "a_silent_gateway_and_a_wait_in_vain_take_it_back",
-        "killing_the_tool_during_the_wait_takes_it_back",
+        "a_silent_gateway_and_a_timeout_revert_the_change",
+        "killing_the_tool_during_the_wait_reverts_the_change",
         "a_bridge_comes_up_is_confirmed_and_goes_without_trace",
         "netplans_file_says_it_in_present_syntax",
     ],
@@ -149,7 +149,7 @@ const TRAPS: [&[&str]; 41] = [
     // T40: edits of others.
     &[
         "cores_that_are_not_free_are_refused_with_who_holds_them",
-        "what_runs_is_tuned_and_undone_and_what_others_edit_is_kept",
+        "running_guests_are_tuned_and_undone_and_edits_by_others_kept",
     ],
     // T41: a start that looks like a hang: it is announced, and has no time limit.
     &["t41_a_start_that_takes_long_is_announced_and_not_given_up"],

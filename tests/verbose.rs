@@ -9,7 +9,7 @@ fn lines(err: &str, of: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_plan_tells_what_it_reads_and_answers_as_ever() {
+fn a_verbose_plan_logs_reads_and_answers_the_same() {
     let host = crate::support::host_tree("dgx-2");
     let host = host.to_str().unwrap();
     let args = |more: &[&'static str]| {
@@ -28,7 +28,7 @@ fn a_plan_tells_what_it_reads_and_answers_as_ever() {
 }
 
 #[test]
-fn a_change_tells_of_libvirt_and_of_files_by_how_often_it_is_asked() {
+fn a_change_logs_libvirt_and_files_by_the_number_of_v() {
     let args = |more: &str| {
         let delete = ["--connect", "test:///default", "delete", "test", "--yes"];
         run(&mut gpuvm(&[&delete[..], &["--lock-wait", "300", more]].concat()))

@@ -1,4 +1,4 @@
-//! vGPUs: trees of every generation, rebuilt from what is documented of each, and what gpuvm says of
+//! vGPUs: trees of every generation, rebuilt from their documentation, and gpuvm's answers for
 //! them. No machine of the tests has such a card.
 
 use crate::support::tree::Small;
@@ -92,7 +92,7 @@ fn slots(number: usize) -> Vec<String> {
 /// The types of an H200 with no vGPU.
 const H200: &str = "ID    : vGPU Name\n1428  : NVIDIA H200X-141C\n1430  : NVIDIA H200X-70C\n\
                     1437  : NVIDIA H200X-18C";
-/// What is left beside one of 18C.
+/// The remaining types beside one of 18C.
 const ONLY_18C: &str = "ID    : vGPU Name\n1437  : NVIDIA H200X-18C";
 
 /// Two H200s on one node with VFs on NVIDIA's VFIO driver; the first has `set` vGPUs of 18C.
@@ -198,7 +198,7 @@ fn a_record_keeps_what_was_read_of_vgpus() {
     assert_eq!(rows, host.json(&["vgpu", "list"]));
 }
 
-/// An RTX PRO 6000 whose 48 VFs nobody prepared: one card, not 49.
+/// An RTX PRO 6000 with 48 unprepared VFs: one card, not 49.
 #[test]
 fn virtual_functions_without_the_host_driver_are_no_cards() {
     let host = Small::new(1, 16);
@@ -283,7 +283,7 @@ fn before_virtual_functions_are_enabled_the_interface_is_not_known() {
 }
 
 #[test]
-fn functions_of_other_makers_are_told_by_their_driver() {
+fn functions_of_other_makers_are_recognised_by_their_driver() {
     // GIM: eight cards, each by its one function.
     let host = Small::new(2, 32);
     for bus in ["11", "22", "33", "44", "55", "66", "77", "88"] {
@@ -356,7 +356,7 @@ fn a_vgpu_is_planned_on_the_fullest_card_with_its_part_of_the_node() {
 }
 
 #[test]
-fn what_cannot_be_had_of_vgpus_is_refused_with_a_way_out() {
+fn unavailable_vgpus_are_refused_with_a_remedy() {
     let host = h200(0);
     holds(host.run(&["plan", "--vgpu", "A16-4Q"]), 1, &["no GPU can have a vGPU of type `A16-4Q`"]);
     holds(host.run(&["plan", "--vgpu", "H200X-18C", "--gpus", "1"]), 2, &["cannot be used with"]);

@@ -130,7 +130,7 @@ fn only_own_files_are_replaced_and_options_agree() {
 }
 
 #[test]
-fn pages_leave_out_what_identifies_the_machine() {
+fn pages_leave_out_identifiers_of_the_machine() {
     let dir = tempfile::tempdir().unwrap();
     let text = fs::read_to_string(project().join("topologies/dgx-2.json")).unwrap();
     let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();

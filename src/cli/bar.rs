@@ -58,7 +58,7 @@ impl Bar {
         None
     }
 
-    /// The line due at `now`; none: none is due.
+    /// The line due at `now`; `None` if none is due.
     fn line(&mut self, through: u64, bytes: u64, now: Instant) -> Option<String> {
         let (began, last) = self.since.get_or_insert((now, now));
         if now.duration_since(*last) < LINES {

@@ -81,7 +81,7 @@ fn draw(args: &CapacityArgs, cx: &Context<'_>, fits: &Fits) -> anyhow::Result<bo
         fits: None,
         changed: &[],
         notes: &topology.fabric().degraded,
-        commands: &view::told(commands),
+        commands: &view::shown(commands),
         json: &cx.output.json_string("gpuvm-capacity", capacity)?,
         told: offered_text,
     };

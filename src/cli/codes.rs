@@ -22,13 +22,13 @@ use crate::discover::topo::TopoError;
 use crate::domain::DomainXmlError;
 use crate::fetch::FetchError;
 use crate::fsroot::FsError;
-use crate::held::HeldError;
 use crate::history::HistoryError;
 use crate::hypervisor::HypervisorError;
 use crate::image::{BelowError, ContentError, ImageNameError, SumError};
 use crate::input::InputError;
 use crate::memsize::MemSizeError;
 use crate::nccl::NcclError;
+use crate::pinned_dir::HeldError;
 use crate::placement::PlanError;
 use crate::request::RequestError;
 use crate::seed::SeedError;
@@ -101,7 +101,7 @@ use std::error::Error;
 use strum::VariantNames;
 
 /// Returns the refusal that an error is, or that wraps its cause.
-pub fn told_by(error: &anyhow::Error) -> Option<&Refusal> {
+pub fn refusal_of(error: &anyhow::Error) -> Option<&Refusal> {
     let of_operation = || error.downcast_ref::<gpuvm_ops::error::Error>()?.refusal();
     error.downcast_ref::<Refusal>().or_else(of_operation)
 }
@@ -110,7 +110,7 @@ pub fn told_by(error: &anyhow::Error) -> Option<&Refusal> {
 struct Known {
     /// All of its codes; one that ends with `-` stands for the codes of the cause.
     codes: &'static [&'static str],
-    /// The code of an error of this type; none: it has another type.
+    /// The code of an error of this type; `None` if it has another type.
     of: fn(&(dyn Error + 'static)) -> Option<&'static str>,
 }
 
@@ -277,7 +277,7 @@ fn of_host_bridge(error: &(dyn Error + 'static)) -> Option<&'static str> {
 /// The code of an error: the one given by the verb, otherwise that of the first cause with one,
 /// otherwise that of its class.
 pub fn code(error: &anyhow::Error) -> &'static str {
-    let verb = told_by(error).map(|hinted| hinted.code);
+    let verb = refusal_of(error).map(|hinted| hinted.code);
     let plain = <&str>::from(Class::Refused);
     if let Some(code) = verb.filter(|code| *code != plain) {
         return code;

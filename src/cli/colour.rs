@@ -48,7 +48,7 @@ impl Mark {
     }
 }
 
-/// Returns the mark of a state's text in tables; none: it is not highlighted.
+/// Returns the mark of a state's text in tables; `None` if it is not highlighted.
 pub fn state(text: &str) -> Option<Mark> {
     let word = text.split([' ', ',', ':']).next().unwrap_or_default();
     match word {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn headlines_are_told_by_how_a_line_begins() {
+    fn headlines_are_recognised_by_the_beginning_of_a_line() {
         let text = "error: no\n  hint: x\nan error: y";
         let red = "\u{1b}[1m\u{1b}[31merror:\u{1b}[0m no\n";
         let cyan = "  \u{1b}[1m\u{1b}[36mhint:\u{1b}[0m x\nan error: y";

@@ -123,7 +123,7 @@ pub fn answer(words: &[OsString]) -> bool {
     true
 }
 
-/// The script that makes a shell ask; none: it cannot.
+/// The script that makes a shell ask; `None` if it cannot.
 pub fn script(shell: &str) -> Option<Vec<u8>> {
     let mut script = Vec::new();
     let shells = Shells::builtins();
@@ -204,7 +204,7 @@ fn completed(command: Command, path: &str, now: &Now) -> Command {
 /// The existing objects, as the command line selects them.
 #[derive(Debug, Clone)]
 struct Now {
-    /// The libvirt; none: another machine's, which is not asked.
+    /// The libvirt; `None` for another machine's, which is not asked.
     connect: Option<String>,
     host: Option<PathBuf>,
     hosts: PathBuf,
@@ -257,7 +257,7 @@ impl Now {
         found
     }
 
-    /// The existing objects of a kind, each with a word on it; `None`: they are not known.
+    /// The existing objects of a kind, each with a word on it; `None` if they are not known.
     fn named(&self, kind: Kind) -> Option<Vec<(String, String)>> {
         match kind {
             Kind::Guest | Kind::GuestOrFile => self.guests(|_| true),

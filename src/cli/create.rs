@@ -3,7 +3,7 @@
 
 use super::args::{ChangeArgs, CreateArgs};
 use super::change::manner;
-use super::codes::told_by;
+use super::codes::refusal_of;
 use super::context::Context;
 use super::diff::Diff;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND};
@@ -34,7 +34,7 @@ pub fn run(args: &CreateArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Asks at a terminal whether to create a guest without any login.
 fn asks(error: &anyhow::Error, cx: &Context<'_>) -> anyhow::Result<bool> {
-    let is_it = told_by(error).is_some_and(|refusal| refusal.code == NO_LOGIN);
+    let is_it = refusal_of(error).is_some_and(|refusal| refusal.code == NO_LOGIN);
     if !is_it || cx.output.json || !std::io::stdin().is_terminal() {
         return Ok(false);
     }

@@ -24,7 +24,7 @@ pub struct Diff {
 }
 
 impl Diff {
-    /// Compares two definitions of a domain; none: it does not exist before, or after.
+    /// Compares two definitions of a domain; `None` if it does not exist before, or after.
     pub fn of(name: &str, before: Option<&str>, after: Option<&str>) -> Diff {
         let side = |text: Option<&str>, prefix: &str| match text {
             Some(_) => format!("{prefix}/{name}.xml"),

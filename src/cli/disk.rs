@@ -116,12 +116,12 @@ fn change(
     }
     let made = session.run(&plan).map_err(explained)?;
     if made.made {
-        tell(&made.change.about, done, cx)?;
+        report(&made.change.about, done, cx)?;
     }
     Ok(EXIT_DONE)
 }
 
-fn tell(disk: &ChangedDisk, done: &str, cx: &Context<'_>) -> anyhow::Result<()> {
+fn report(disk: &ChangedDisk, done: &str, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-disk-changed", disk)?);
     }
@@ -161,13 +161,13 @@ fn run_resize(args: &DiskResizeArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     if let Some(resized) = resize::run(&mut session, cx, &wanted)? {
-        tell_resized(&resized, cx)?;
+        report_resized(&resized, cx)?;
     }
     Ok(EXIT_DONE)
 }
 
 /// Reports the growth, and the remaining steps in the guest.
-fn tell_resized(disk: &ResizedDisk, cx: &Context<'_>) -> anyhow::Result<()> {
+fn report_resized(disk: &ResizedDisk, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-disk-resized", disk)?);
     }

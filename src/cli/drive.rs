@@ -43,7 +43,7 @@ fn release(args: &ReleaseArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let Some(name) = release_array(&mut session, &wanted)? else { return Ok(EXIT_DONE) };
     let record = released::file(&name);
     cx.output.progress(&format!("array {name} is released; /{record} keeps what restores it"));
-    tell_initramfs(initramfs, cx)?;
+    note_initramfs(initramfs, cx)?;
     Ok(EXIT_DONE)
 }
 
@@ -74,12 +74,12 @@ fn restore(args: &RestoreArrayArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             places.join(" ")
         ));
     }
-    tell_initramfs(wanted.initramfs, cx)?;
+    note_initramfs(wanted.initramfs, cx)?;
     Ok(EXIT_DONE)
 }
 
 /// Prints the remaining step if the initramfs was not rebuilt.
-fn tell_initramfs(is_done: bool, cx: &Context<'_>) -> anyhow::Result<()> {
+fn note_initramfs(is_done: bool, cx: &Context<'_>) -> anyhow::Result<()> {
     if !is_done {
         cx.output.progress(&renewed_by("still has the old mdadm.conf", true)?);
     }

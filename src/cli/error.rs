@@ -3,7 +3,7 @@
 
 mod hint;
 
-use super::codes::told_by;
+use super::codes::refusal_of;
 use super::offer;
 pub use super::refuse::{around, classed, coded, usage};
 use crate::apply::ApplyError;
@@ -35,7 +35,7 @@ pub fn whole(error: &anyhow::Error) -> String {
 
 /// The parts of an error, for text and JSON.
 #[derive(Debug)]
-pub struct Told {
+pub struct ErrorParts {
     /// The failure; the first line is the headline.
     pub message: String,
     /// Causes level by level, and details.
@@ -48,21 +48,21 @@ pub struct Told {
     pub more: Vec<String>,
 }
 
-impl Told {
+impl ErrorParts {
     /// Takes an error apart.
-    pub fn of(error: &anyhow::Error) -> Told {
+    pub fn of(error: &anyhow::Error) -> ErrorParts {
         match error.chain().find_map(|cause| cause.downcast_ref::<Obstacles>()) {
-            Some(obstacles) => Told::of_several(obstacles),
+            Some(obstacles) => ErrorParts::of_several(obstacles),
             // The context of a cause is reachable only through the whole error.
-            None => Told::of_one(error.as_ref(), told_by(error)),
+            None => ErrorParts::of_one(error.as_ref(), refusal_of(error)),
         }
     }
 
     /// Takes an error of several reasons apart, each with its hint.
-    fn of_several(obstacles: &Obstacles) -> Told {
+    fn of_several(obstacles: &Obstacles) -> ErrorParts {
         let (mut causes, mut hints) = (Vec::new(), Vec::new());
         for error in &obstacles.errors {
-            let told = Told::of_one(error, error.refusal());
+            let told = ErrorParts::of_one(error, error.refusal());
             causes.push(told.message);
             causes.extend(told.causes.into_iter().map(|cause| format!("  {cause}")));
             hints.extend(told.hint);
@@ -70,11 +70,11 @@ impl Told {
         }
         let message = obstacles.to_string();
         let mut hints = hints.into_iter();
-        Told { message, causes, hint: hints.next(), command: None, more: hints.collect() }
+        ErrorParts { message, causes, hint: hints.next(), command: None, more: hints.collect() }
     }
 
     /// Takes one error apart; `around`: its own refusal.
-    fn of_one(error: &(dyn std::error::Error + 'static), around: Option<&Hinted>) -> Told {
+    fn of_one(error: &(dyn std::error::Error + 'static), around: Option<&Hinted>) -> ErrorParts {
         let chain = || std::iter::successors(Some(error), |cause| cause.source());
         let message = error.to_string();
         let mut causes = Vec::new();
@@ -99,13 +99,13 @@ impl Told {
         let hint = around.or_else(|| chain().find_map(hint)).map(offer::fitting);
         let room = refused.and_then(|refused| refused.room.as_deref());
         let hint = with_nearest(hint.filter(|hint| !hint.is_empty()), &nearest);
-        Told { message, causes, hint: with_room(hint, room), command, more: Vec::new() }
+        ErrorParts { message, causes, hint: with_room(hint, room), command, more: Vec::new() }
     }
 }
 
 /// Returns the text of an error; ends with a newline.
 pub fn report(error: &anyhow::Error) -> String {
-    let told = Told::of(error);
+    let told = ErrorParts::of(error);
     let mut text = format!("error: {}\n", told.message);
     for cause in &told.causes {
         writeln!(text, "  {cause}").expect("text");
@@ -158,6 +158,6 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         return EXIT_DONE;
     }
     let below = || error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
-    let is_usage = told_by(error).or_else(below).is_some_and(Hinted::is_usage);
+    let is_usage = refusal_of(error).or_else(below).is_some_and(Hinted::is_usage);
     if is_usage { EXIT_USAGE } else { EXIT_FAILED }
 }

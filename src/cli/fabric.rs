@@ -32,7 +32,7 @@ pub fn run(verb: &FabricVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
         FabricVerb::Restore(args) => restores(args, cx),
         FabricVerb::Ensure(_) => {
             cx.refuse_named_elsewhere("fabric ensure")?;
-            told(&ensure(&xml()?)?, cx)
+            report(&ensure(&xml()?)?, cx)
         }
         FabricVerb::Hook(args) => hooks(args, cx),
         FabricVerb::Unit(args) => units(args, cx),
@@ -154,7 +154,7 @@ fn releases(args: &FabricReleaseArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let FabricReleaseArgs { partition, stdin: _, yes, dry_run, lock } = args;
     let Some(partition) = partition else {
         cx.refuse_named_elsewhere("fabric release")?;
-        return told(&release_of(&xml()?)?, cx);
+        return report(&release_of(&xml()?)?, cx);
     };
     let manner = Manner { of: Of::HostWithGuests, ..asking(lock, (*yes, *dry_run)) };
     let mut session = Session::begin(cx, manner)?;
@@ -173,7 +173,7 @@ fn xml() -> anyhow::Result<String> {
 }
 
 /// Prints which partitions were a guest's.
-fn told(done: &EnsuredPartitions, cx: &Context<'_>) -> anyhow::Result<u8> {
+fn report(done: &EnsuredPartitions, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json("gpuvm-fabric-ensure", done)?;
     }

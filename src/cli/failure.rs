@@ -2,7 +2,7 @@
 //! repeated on standard error.
 
 use super::codes::{Class, code};
-use super::error::Told;
+use super::error::ErrorParts;
 use super::output::{self, Output};
 use clap::error::ErrorKind;
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub struct Failure {
 impl Failure {
     /// The document of an error.
     pub fn of(error: &anyhow::Error) -> Failure {
-        Failure::told(code(error), Told::of(error))
+        Failure::of_parts(code(error), ErrorParts::of(error))
     }
 
     /// The document of a command line that cannot be read.
@@ -44,26 +44,26 @@ impl Failure {
         let tips = tips.lines().map(str::trim).filter(says);
         let tips = tips.map(|line| line.strip_prefix("tip: ").unwrap_or(line).to_owned());
         let hints: Vec<String> = tips.chain(usage.map(|line| format!("usage: {line}"))).collect();
-        let told = Told {
+        let told = ErrorParts {
             message: message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned(),
             causes: Vec::new(),
             hint: Some(hints.join("; ")).filter(|hint| !hint.is_empty()),
             command: None,
             more: Vec::new(),
         };
-        Failure::told(Class::Usage.into(), told)
+        Failure::of_parts(Class::Usage.into(), told)
     }
 
     /// The document of an internal error.
     pub fn internal(message: &str) -> Failure {
         let message = format!("internal error: {message}");
         let (causes, more) = (Vec::new(), Vec::new());
-        let told = Told { message, causes, hint: None, command: None, more };
-        Failure::told(Class::Internal.into(), told)
+        let told = ErrorParts { message, causes, hint: None, command: None, more };
+        Failure::of_parts(Class::Internal.into(), told)
     }
 
     /// The document of the parts of an error.
-    fn told(code: &'static str, told: Told) -> Failure {
+    fn of_parts(code: &'static str, told: ErrorParts) -> Failure {
         let offered = |text: &str| output::offered_text(text);
         let mut lines = told.message.lines().map(str::trim);
         let message = lines.next().unwrap_or_default().to_owned();

@@ -31,7 +31,7 @@ pub(in crate::cli) struct HostAnswer<T> {
     connect: Option<String>,
     /// The record of its layout.
     record: Option<PathBuf>,
-    /// Its answer; none: it has no place for the guest, or could not answer.
+    /// Its answer; `None` if it has no place for the guest, or could not answer.
     #[serde(flatten)]
     answer: Option<T>,
     /// Why there is none.
@@ -71,8 +71,8 @@ pub(in crate::cli) struct FleetCapacity {
 pub(in crate::cli) struct FleetPlan {
     /// Those with a place first, the best one leading.
     hosts: Vec<HostAnswer<HostPlace>>,
-    /// The command that makes the guest on the first one; none: it has no connection, or no host
-    /// has a place.
+    /// The command that makes the guest on the first one; `None` if it has no connection, or no
+    /// host has a place.
     command: Option<String>,
 }
 
@@ -112,7 +112,7 @@ fn asked(args: &HostsArgs) -> anyhow::Result<(Vec<FleetHost>, Duration)> {
 /// Runs `fleet list`.
 fn list(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (hosts, limit) = asked(args)?;
-    let heard = told(capacities(hosts, limit, Vec::new()), cx);
+    let heard = answers(capacities(hosts, limit, Vec::new()), cx);
     let code = answered(&heard);
     if cx.output.json {
         cx.output.json("gpuvm-fleet-list", &Hosts { hosts: heard })?;
@@ -145,7 +145,7 @@ fn list(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 /// Runs `fleet capacity`.
 fn sizes(args: &HostsArgs, gpus: Option<u32>, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (hosts, limit) = asked(args)?;
-    let heard = told(capacities(hosts, limit, gpus.into_iter().collect()), cx);
+    let heard = answers(capacities(hosts, limit, gpus.into_iter().collect()), cx);
     let code = answered(&heard);
     let mut fits: BTreeMap<u32, u64> = BTreeMap::new();
     let once = heard.iter().filter(|one| one.same_as.is_none());
@@ -186,7 +186,7 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     let wanted = args.request()?;
     let (hosts, limit) = asked(&args.hosts)?;
-    let mut heard = told(places(hosts, limit, &wanted), cx);
+    let mut heard = answers(places(hosts, limit, &wanted), cx);
     // A refusal says more than silence. The sort is stable: equals keep the order of the file.
     heard.sort_by_key(|one| match (&one.answer, one.no_place) {
         (Some(place), _) => (0, Some(place.order())),
@@ -266,7 +266,7 @@ fn record(args: &HostsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         let answer = answer.map(|written| RecordedHost { written });
         Heard { host, answer, is_reached, same_as, warnings }
     });
-    let heard = told(heard.collect(), cx);
+    let heard = answers(heard.collect(), cx);
     let all = heard.iter().all(|one| one.answer.is_some());
     let code = if all { EXIT_DONE } else { EXIT_FAILED };
     if cx.output.json {
@@ -294,7 +294,7 @@ impl<T> HostAnswer<T> {
 }
 
 /// Converts answers for printing; reports missing answers and the reasons on standard error.
-fn told<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
+fn answers<T>(heard: Vec<Heard<T>>, cx: &Context<'_>) -> Vec<HostAnswer<T>> {
     let each = heard.into_iter().map(|heard| {
         let Heard { host, answer, is_reached: reached, same_as, warnings } = heard;
         let (answer, error) = match answer {

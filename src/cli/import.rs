@@ -35,7 +35,7 @@ pub fn run(args: &ImportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     let made = done.change.about;
-    tell(&made, cx);
+    report(&made, cx);
     if cx.output.json {
         cx.output.json("gpuvm-imported", &made)?;
     }
@@ -43,7 +43,7 @@ pub fn run(args: &ImportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 /// Prints the imported guest, and the one that must not run beside it.
-fn tell(made: &ImportedGuest, cx: &Context<'_>) {
+fn report(made: &ImportedGuest, cx: &Context<'_>) {
     let of = word(&made.of);
     let is_of_here = made.host.as_deref().is_some_and(|host| is_same_name(host, &host_name()));
     if !made.is_copy && is_of_here {

@@ -72,7 +72,7 @@ pub fn cp(args: &CpArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     run((words, options, caller), found, args.login.print, cx)
 }
 
-/// Splits `NAME:PATH`; none: a path of this machine.
+/// Splits `NAME:PATH`; `None` for a path of this machine.
 fn in_guest(path: &OsStr) -> Option<(&str, &OsStr)> {
     let bytes = path.as_bytes();
     let colon = bytes.iter().position(|byte| *byte == b':').filter(|at| *at > 0)?;
@@ -270,7 +270,7 @@ fn become_caller() -> anyhow::Result<Option<User>> {
     Ok(Some(caller))
 }
 
-/// Returns the user who called sudo, whose keys are used; none: no sudo.
+/// Returns the user who called sudo, whose keys are used; `None` without sudo.
 fn caller() -> anyhow::Result<Option<User>> {
     let id = std::env::var("SUDO_UID").ok().filter(|id| geteuid().is_root() && id != "0");
     let Some(id) = id else { return Ok(None) };

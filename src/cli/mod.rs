@@ -113,7 +113,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         if json {
             Failure::internal(&panic.to_string()).print()
         } else {
-            output::tell(&format!("internal error: {panic}"))
+            output::report(&format!("internal error: {panic}"))
         }
     }));
     if json {
@@ -121,7 +121,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
     verbose::listen(cli.global.verbose);
     if !cli.global.quiet {
-        crate::hypervisor::slow::tell_by(output::tell);
+        crate::hypervisor::slow::report_by(output::report);
     }
     let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&cli)));
     match run {
@@ -131,7 +131,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
             match json {
                 _ if code == EXIT_DONE => {}
                 true => Failure::of(&error).print(),
-                false => output::tell(&error::report(&error)),
+                false => output::report(&error::report(&error)),
             }
             code
         }
@@ -151,7 +151,7 @@ fn unreadable(error: &clap::Error, json: bool) -> u8 {
     } else {
         // Help is our own text and may have colours; an error repeats the arguments, which may come
         // from others.
-        output::tell(&error.render().to_string());
+        output::report(&error.render().to_string());
     }
     EXIT_USAGE
 }

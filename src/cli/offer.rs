@@ -3,7 +3,7 @@
 //! commands.
 
 use super::args::{Cli, called_as_vendor, is_about_records};
-use super::options::{Edit, changes, told};
+use super::options::{Edit, changes, text_of};
 use crate::shell::word;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _};
@@ -85,7 +85,7 @@ impl Call {
         Call { is_vendor: true, ..self }
     }
 
-    /// The profile that a command needs to plan the guest of this call; `None`: it takes none, or
+    /// The profile that a command needs to plan the guest of this call; `None` if it takes none, or
     /// names one.
     fn profile(&self, target: &'static Command, names_one: bool) -> Option<String> {
         let takes = || all_of(target).any(|arg| arg.get_long() == Some("profile"));
@@ -171,7 +171,7 @@ impl Call {
         words.join(" ")
     }
 
-    /// The `create` of the guest that this call describes, on another connection; none: on that
+    /// The `create` of the guest that this call describes, on another connection; `None` if on that
     /// machine.
     fn create_on(&self, uri: Option<&str>) -> String {
         let (_, target) = verb_of("create");
@@ -245,7 +245,7 @@ impl Call {
         }
     }
 
-    /// The start of a command of `virsh` on the connection of this call; none: it finds that
+    /// The start of a command of `virsh` on the connection of this call; `None` if it finds that
     /// itself.
     fn virsh(&self) -> Option<String> {
         let given = self.arguments().find(|arg| arg.get_id().as_str() == "connect");
@@ -526,7 +526,7 @@ pub fn nearest(refused: &NoPlace) -> (Vec<String>, Option<String>) {
     let edits = refused.nearest.iter().map(|near| needed(changes(&refused.request, near)));
     let edits: Vec<Vec<Edit>> = edits.collect();
     let command = edits.first().and_then(|edits| instead(edits));
-    (edits.iter().map(|edits| told(edits)).collect(), command)
+    (edits.iter().map(|edits| text_of(edits)).collect(), command)
 }
 
 /// Returns the changes without removals of options that were not given.
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_carried_and_what_changes_is_replaced() {
+    fn given_options_are_carried_and_changed_ones_replaced() {
         let call = call(&[
             "--host",
             "my host.json",
@@ -744,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_verb_takes_is_not_offered() {
+    fn options_of_another_verb_are_not_offered() {
         let tune = call(&["tune", "x"]);
         for (hint, left) in [
             ("at most 4: --vcpus 4; `--allow remote` takes more", "`--allow remote` takes more"),

@@ -50,12 +50,12 @@ pub fn words(options: Vec<(Opt, Vec<String>)>) -> String {
         return "--gpus 0".to_owned();
     }
     let edits: Vec<Edit> = options.into_iter().map(edit).collect();
-    told(&edits)
+    text_of(&edits)
 }
 
 /// Formats the changes: `--gpus 2 --allow remote`, with `without --huge-pages` at the end for
 /// omitted options.
-pub fn told(edits: &[Edit]) -> String {
+pub fn text_of(edits: &[Edit]) -> String {
     let option = |Edit { flag, values }: &Edit| -> Vec<String> {
         match values.as_deref() {
             None => Vec::new(),
@@ -80,11 +80,11 @@ mod tests {
     use crate::request::{IommufdWish, PinPolicy, Profile};
 
     #[test]
-    fn what_is_left_out_comes_last() {
+    fn omitted_options_come_last() {
         let mut from = Request { pins: PinPolicy::Auto, ..Request::for_gpus(1) };
         let mut to = from.clone();
         (from.reserve.cores, from.spare_ports, to.pins) = (400, Some(3), PinPolicy::None);
-        let said = told(&changes(&from, &to));
+        let said = text_of(&changes(&from, &to));
         assert_eq!(said, "--pins none without --spare-ports and --reserve-cores");
     }
 

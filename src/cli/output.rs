@@ -159,14 +159,14 @@ impl Output {
     /// Prints progress.
     pub fn progress(self, text: &str) {
         if !self.quiet {
-            tell(text);
+            report(text);
         }
     }
 
     /// Prints a warning.
     pub fn warning(self, text: &str) {
         if !self.quiet {
-            tell(&format!("warning: {text}"));
+            report(&format!("warning: {text}"));
         }
     }
 }
@@ -282,7 +282,7 @@ fn led(text: Cow<'_, str>) -> Cow<'_, str> {
 
 /// Writes to standard error, even with `--quiet`: errors, and the text before a question. Adds a
 /// newline if missing.
-pub fn tell(text: &str) {
+pub fn report(text: &str) {
     let text = offered(redacted(text));
     let text = escaped(&text, Form::Text);
     let text = wrap::fit(&text, columns(std::io::stderr()));
@@ -315,8 +315,8 @@ pub fn ask_yes(question: &str) -> std::io::Result<bool> {
     Ok(matches!(answer.to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Returns the width of standard output: `COLUMNS`, otherwise that of the terminal; none: neither,
-/// and lines are not wrapped, so that programs get one record per line.
+/// Returns the width of standard output: `COLUMNS`, otherwise that of the terminal; `None` if
+/// neither, and lines are not wrapped, so that programs get one record per line.
 pub fn width() -> Option<usize> {
     columns(std::io::stdout())
 }

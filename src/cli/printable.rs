@@ -147,8 +147,8 @@ fn without_values<'t>(text: &'t str, name: &str) -> Cow<'t, str> {
     if shown.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(shown + rest) }
 }
 
-/// Returns where the value of `='...'` begins and ends; none: no such value. An unterminated value
-/// reaches to the end of the text.
+/// Returns where the value of `='...'` begins and ends; `None` if no such value. An unterminated
+/// value reaches to the end of the text.
 fn value(text: &str) -> Option<(usize, usize)> {
     let blank = |text: &str| text.len() - text.trim_start().len();
     let equals = blank(text);

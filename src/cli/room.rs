@@ -36,7 +36,7 @@ pub fn wanted(request: Request, accept_shared_fabric: bool) -> RoomRequest {
     }
 }
 
-/// The moves that make room for a guest; none: no guest may be moved, or that does not help.
+/// The moves that make room for a guest; `None` if no guest may be moved, or that does not help.
 fn offered(request: &Request, cx: &Context<'_>) -> Option<RoomOffer> {
     offer(cx, &wanted(request.clone(), false))
 }

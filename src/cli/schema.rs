@@ -120,10 +120,30 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// The schema of this name; none: there is none.
+/// The schema of this name; `None` if there is none.
 pub fn find(name: &str) -> Option<Schema> {
     let (name, make) = ALL.iter().find(|(listed, _)| *listed == name)?;
-    Some(make(name))
+    let mut schema: Value = make(name).into();
+    in_terms_of_json(&mut schema);
+    Schema::try_from(schema).ok()
+}
+
+/// Replaces `None`, a word of the comments that descriptions are made from.
+fn in_terms_of_json(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(text) if name == "description" => {
+                        *text = text.replace("`None`", "null");
+                    }
+                    value => in_terms_of_json(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(in_terms_of_json),
+        _ => {}
+    }
 }
 
 /// Returns a generator of schemas for serialized values.

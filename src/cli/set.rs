@@ -27,7 +27,7 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.change.diff {
         let tuning = look(cx, &wanted)?;
         print_diffs(&tuning, cx.output)?;
-        tuning.tell_saved(cx)?;
+        tuning.warn_of_saved_state(cx)?;
         return Ok(EXIT_DONE);
     }
     if args.change.dry_run {
@@ -39,7 +39,7 @@ pub fn run(args: &SetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         for loss in tuning.losses().filter(|_| !args.accept_data_loss) {
             cx.output.warning(&format!("{loss}: `set` asks first, or takes --accept-data-loss"));
         }
-        tuning.tell_saved(cx)?;
+        tuning.warn_of_saved_state(cx)?;
         if !steps.is_empty() && !cx.output.json {
             print_steps(&steps, cx)?;
         }

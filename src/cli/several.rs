@@ -16,7 +16,7 @@ use std::io::IsTerminal as _;
 pub struct Chosen {
     /// Its name.
     pub name: String,
-    /// Its UUID: another domain of this name is not meant. None: whatever has the name.
+    /// Its UUID: another domain of this name is not meant. `None` if whatever has the name.
     pub uuid: Option<String>,
 }
 
@@ -103,7 +103,7 @@ pub fn each(
                 if cx.output.json {
                     Failure::of(&error).print();
                 } else {
-                    output::tell(&error::report(&error));
+                    output::report(&error::report(&error));
                 }
                 error::exit_code(&error)
             }

@@ -8,7 +8,7 @@ use super::args::{
 use super::change::manner;
 use super::codes;
 use super::context::Context;
-use super::error::{EXIT_DONE, Told, whole};
+use super::error::{EXIT_DONE, ErrorParts, whole};
 use crate::hypervisor::machine::host_name;
 use anyhow::Context as _;
 use gpuvm_core::slurm::{ConfRequest, conf};
@@ -117,7 +117,7 @@ fn begins(args: &SlurmPrologArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Err(error) if is_fault(codes::code(&error)) => return Err(error),
         Err(error) => error,
     };
-    let hint = Told::of(&error).hint.map_or(String::new(), |hint| format!("; {hint}"));
+    let hint = ErrorParts::of(&error).hint.map_or(String::new(), |hint| format!("; {hint}"));
     let why = format!("{}{hint}", whole(&error));
     slurm.cancel(call.id, &why).map_err(slurm_failed).with_context(|| {
         format!("job {} is refused and cannot be cancelled: {}", call.id, whole(&error))

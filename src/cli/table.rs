@@ -62,8 +62,8 @@ impl Table {
         self.rows.push(row.into_iter().map(cell).collect());
     }
 
-    /// Formats it in lines of at most `width` columns, with marks; none: rows keep their natural
-    /// width.
+    /// Formats it in lines of at most `width` columns, with marks; `None` if rows keep their
+    /// natural width.
     pub fn text(&self, width: Option<usize>) -> String {
         let parts = self.parts(width);
         let rendered: Vec<Vec<Vec<String>>> = parts.iter().map(|part| self.part(part)).collect();

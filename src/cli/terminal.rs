@@ -1,7 +1,7 @@
 //! The reporter of a terminal: shows steps and asks questions.
 
 use super::bar::Bar;
-use super::output::{Output, ask, ask_yes, leads_away, tell};
+use super::output::{Output, ask, ask_yes, leads_away, report};
 use crate::apply::Step;
 use gpuvm_ops::error::crashed;
 use gpuvm_ops::reporter::{Answer, Asked, Question, Reporter};
@@ -71,7 +71,7 @@ impl Reporter for Screen {
 fn put(asked: Asked<'_>) -> io::Result<Answer> {
     let is_yes = |yes| if yes { Answer::Yes } else { Answer::No };
     let will = |lines: &mut dyn Iterator<Item = String>| {
-        lines.for_each(|line| tell(&format!("will {line}")));
+        lines.for_each(|line| report(&format!("will {line}")));
     };
     let steps = asked.steps.iter().filter(|step| is_shown(step));
     let mut steps = steps.map(Step::to_string);
@@ -84,7 +84,7 @@ fn put(asked: Asked<'_>) -> io::Result<Answer> {
             let losses = asked.losses.iter().map(|loss| format!("\n  {loss}"));
             let losses: String = losses.collect();
             let told = "gets drives with data on them, and may overwrite it";
-            tell(&format!("domain `{name}` {told}{losses}"));
+            report(&format!("domain `{name}` {told}{losses}"));
         }
         Question::Losses { .. }
         | Question::End { .. }

@@ -221,7 +221,7 @@ fn option_by_spelling(verb: &Command, unknown: &str) -> Option<String> {
     Some(format!("`--{near}{value}` is spelt like it"))
 }
 
-/// The replacement for a word that a verb does not take; `None`: it is not known. `before`: the
+/// The replacement for a word that a verb does not take; `None` if it is not known. `before`: the
 /// word before it.
 fn instead(verb: &Command, path: &[&str], unknown: &str, before: &str) -> Option<String> {
     let has = |option: &str| verb.get_arguments().any(|arg| arg.get_long() == Some(option));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_alike_is_not_suggested() {
+    fn dissimilar_words_are_not_suggested() {
         for line in ["gpuvm frobnicate", "gpuvm host frobnicate", "gpuvm create --frobnicate"] {
             assert_eq!(tips(line), "", "{line}");
         }

@@ -60,7 +60,7 @@ fn preview(args: &TuneArgs, tuning: &Tuning, cx: &Context<'_>) -> anyhow::Result
     let steps: Vec<Step> = steps.collect();
     print(FORMAT, &tuning.domains(args.explain), cx.output, &steps, false)?;
     if args.dry_run {
-        tuning.tell_saved(cx)?;
+        tuning.warn_of_saved_state(cx)?;
     }
     if !steps.is_empty() && !cx.output.json {
         print_steps(&steps, cx)?;
@@ -111,7 +111,7 @@ fn draw(args: &TuneArgs, cx: &Context<'_>, tuning: &Tuning) -> anyhow::Result<bo
         capacity: None,
         fits: None,
         changed: &changed,
-        notes: &view::told(refused),
+        notes: &view::shown(refused),
         commands: &[],
         json: &cx.output.json_rows_string("gpuvm-diffs", &diffs(tuning))?,
         told: offered_text,

@@ -31,12 +31,12 @@ fn one(args: &UndoArgs, name: &str, cx: &Context<'_>) -> anyhow::Result<u8> {
         return Ok(EXIT_DONE);
     }
     if let Some(undone) = undo::run(&mut session, cx, &wanted)? {
-        tell(&undone, cx)?;
+        report(&undone, cx)?;
     }
     Ok(EXIT_DONE)
 }
 
-fn tell(undone: &Undone, cx: &Context<'_>) -> anyhow::Result<()> {
+fn report(undone: &Undone, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json("gpuvm-undone", undone)?);
     }

@@ -72,7 +72,7 @@ fn watch(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Result
                 failure.clear();
                 let first = rounds.is_first();
                 for changed in rounds.next(now) {
-                    tell(&changed, cx)?;
+                    report(&changed, cx)?;
                 }
                 if first {
                     cx.output.progress(&summary(rounds.known()));
@@ -93,7 +93,7 @@ fn watch(args: &VerifyArgs, cx: &Context<'_>, every: Duration) -> anyhow::Result
 }
 
 /// Prints one change; as JSON in one line, for programs that read lines.
-fn tell(changed: &Changed, cx: &Context<'_>) -> anyhow::Result<()> {
+fn report(changed: &Changed, cx: &Context<'_>) -> anyhow::Result<()> {
     if cx.output.json {
         return Ok(cx.output.json_line("gpuvm-verify-change", changed)?);
     }

@@ -75,6 +75,6 @@ pub fn write(args: &ViewArgs, cx: &Context<'_>, shown: &Page<'_>) -> anyhow::Res
 }
 
 /// Sentences as they are shown: commands can be pasted, secrets are left out.
-pub fn told(lines: impl IntoIterator<Item = String>) -> Vec<String> {
+pub fn shown(lines: impl IntoIterator<Item = String>) -> Vec<String> {
     lines.into_iter().map(|line| offered_text(&line)).collect()
 }

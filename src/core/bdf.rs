@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_what_is_no_address() {
+    fn refuses_invalid_addresses() {
         let bad = [
             "",
             ":",

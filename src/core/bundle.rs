@@ -82,13 +82,13 @@ pub struct Manifest {
     pub name: String,
     /// Its UUID.
     pub uuid: String,
-    /// The name of its host; none: unknown.
+    /// The name of its host; `None` if unknown.
     pub host: Option<String>,
     /// How many GPUs it has.
     pub gpus: u32,
     /// Its disks.
     pub disks: Vec<BundledDisk>,
-    /// The settings of its firmware; none: it has none yet.
+    /// The settings of its firmware; `None` if it has none yet.
     pub nvram: Option<BundledFile>,
 }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_manifest_is_refused_by_what_is_wrong_with_it() {
+    fn an_invalid_manifest_is_refused_with_its_fault() {
         let text = manifest().text();
         assert_eq!(Manifest::parse(&text).unwrap(), manifest());
         for (from, to, code) in [

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_of_one_rule_is_counted_at_its_last() {
+    fn excess_findings_of_a_rule_are_counted_at_its_last() {
         let of = |rules: &[&Rule]| {
             let all = rules.iter().zip('a'..).map(|(rule, name)| finding(rule, &name.to_string()));
             let told = capped(all).into_iter().map(|finding| finding.says.message);

@@ -19,7 +19,7 @@ pub struct HostCapacity {
     pub gpus: u32,
     /// GPUs that a guest could get now.
     pub free_gpus: u32,
-    /// GPUs of the largest guest that fits; none: no guest with GPUs fits.
+    /// GPUs of the largest guest that fits; `None` if no guest with GPUs fits.
     pub largest: Option<u32>,
     /// NVLink partitions that the board offers.
     pub partitions: u32,
@@ -148,9 +148,10 @@ pub fn lost(topology: &Topology, held: &Occupancy, placement: &Placement) -> u64
 /// How well a place suits its guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fit {
-    /// The fewest NVLinks between two of its GPUs; none: it has fewer than two.
+    /// The fewest NVLinks between two of its GPUs; `None` if it has fewer than two.
     pub nvlinks: Option<u32>,
-    /// How near the NIC is that is nearest to the GPU farthest from all; none: no GPU, or no NIC.
+    /// How near the NIC is that is nearest to the GPU farthest from all; `None` if no GPU, or no
+    /// NIC.
     pub nic: Option<Proximity>,
 }
 
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_counts_what_it_has_and_has_left() {
+    fn a_host_counts_its_total_and_free_resources() {
         let topology = dgx2();
         let empty = host_capacity(&topology, &Occupancy::default(), &[]);
         assert_eq!((empty.gpus, empty.free_gpus, empty.guests), (16, 16, 0));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Retired pages from which the GPU is over the limit, as DCGM and the field diagnostic have it.
 pub const MOST_RETIRED_PAGES: u32 = 63;
 
-/// NVML's report about one GPU; none: it or its driver does not report this.
+/// NVML's report about one GPU; none if it or its driver does not report this.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthReading {
     /// Whether it has fallen off the bus (`NVML_ERROR_GPU_IS_LOST`).
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_holds_nobody_back_and_what_came_later_does() {
+    fn accepted_findings_are_allowed_and_later_ones_refused() {
         let reading = HealthReading { remap_failed: Some(true), ..HealthReading::default() };
         let mut health = Health {
             source: HealthSource::Nvml,

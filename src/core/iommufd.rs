@@ -15,7 +15,7 @@ pub struct Way<'a> {
     pub topology: &'a Topology,
     /// Versions of libvirt and QEMU.
     pub versions: Versions,
-    /// The support in libvirt's domain capabilities; `None`: not known, so its version counts.
+    /// The support in libvirt's domain capabilities; `None` if not known, so its version counts.
     pub offered: Option<bool>,
 }
 
@@ -88,7 +88,7 @@ impl Way<'_> {
     }
 
     /// Returns the defect by which GPUs and NICs of one guest do not reach each other, and the
-    /// version that has it; none: they do, or there are not two.
+    /// version that has it; `None` if they do, or there are not two.
     pub fn unreached(&self, functions: &[Bdf]) -> Option<(Defect, Version)> {
         let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
         // GPUs with coherent memory reach each other by NVLink, and NICs by the processor's memory.
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_parts_are_named() {
         let old = Version(11, 3, 0);
         for (node, libvirt, offered, is_whole, said) in [
             (None, None, None, true, ""),

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_read_back() {
+    fn typed_values_are_read_back() {
         for text in ["180G", "1536M", "4194305K", "2048G"] {
             assert_eq!(text.parse::<MemSize>().unwrap().typed(), text);
         }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_size() {
+    fn refuses_invalid_sizes() {
         for text in [
             "",
             "G",

@@ -127,10 +127,10 @@ fn devices(out: &mut Metrics, topology: &Topology, held: &Occupancy) {
             ("index", index.to_string()),
             ("UUID", device.uuid.clone().unwrap_or_default()),
             ("model", model(device)),
-            ("node", told(device.node)),
+            ("node", text_or_empty(device.node)),
             ("driver", device.driver.clone().unwrap_or_default()),
-            ("module_id", told(module.map(|(_, id)| id))),
-            ("iommu_group", told(device.iommu_group)),
+            ("module_id", text_or_empty(module.map(|(_, id)| id))),
+            ("iommu_group", text_or_empty(device.iommu_group)),
         ]
     };
     for (name, help, all) in [
@@ -168,7 +168,7 @@ fn devices(out: &mut Metrics, topology: &Topology, held: &Occupancy) {
     }
 }
 
-fn told(number: Option<impl Display>) -> String {
+fn text_or_empty(number: Option<impl Display>) -> String {
     number.map_or_else(String::new, |number| number.to_string())
 }
 

@@ -36,7 +36,7 @@ pub struct Held {
     /// vCPUs of the guest, pinned or not; 0: not known.
     #[serde(skip)]
     pub vcpus: u32,
-    /// Its UUID; none: it has none yet.
+    /// Its UUID; `None` if it has none yet.
     #[serde(skip)]
     pub uuid: Option<String>,
     /// Arguments of QEMU by which it may have functions that are not among its devices: why these
@@ -68,13 +68,13 @@ pub struct GuestVgpu {
     pub type_id: String,
     /// The type's name.
     pub name: String,
-    /// UUID of its mediated device; none: it is a virtual function, or not chosen yet.
+    /// UUID of its mediated device; `None` if it is a virtual function, or not chosen yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
 }
 
 impl GuestVgpu {
-    /// The number of its type; none: it is a mediated device.
+    /// The number of its type; `None` if it is a mediated device.
     pub fn number(&self) -> Option<u32> {
         self.type_id.parse().ok().filter(|_| self.uuid.is_none())
     }
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_off_and_has_something_to_yield_makes_room() {
+    fn only_stopped_guests_with_spare_resources_make_room() {
         let pins = || vec![CpuSet::of(crate::cpuset::PcpuId(3))];
         let off = Held { domain: "a".into(), vcpu_pins: pins(), ..Held::default() };
         let occupancy = |held: Held| Occupancy { domains: vec![held], ..Occupancy::default() };

@@ -1,17 +1,17 @@
 //! A request for a guest, with defaults filled in and every value checked. Contains no flags about
 //! how to run.
 
+mod device_text;
 mod machine;
 mod spelled;
 mod vf;
 mod vgpu;
-mod wish;
 
+pub use device_text::{VfWish, Which};
 pub use machine::MachineModel;
 pub use spelled::Spelled;
 pub use vf::{Guard, VfSettings};
 pub use vgpu::{MOST_VGPUS, VgpuCardName, VgpuWish};
-pub use wish::{VfWish, Which};
 
 use crate::bdf::Bdf;
 use crate::host_device::HostDevice;
@@ -223,7 +223,7 @@ pub struct Reserve {
     /// Whole cores of each node: the first ones, where the kernel's own work runs.
     #[serde(default)]
     pub cores: u32,
-    /// Memory of each node; none: the planner's default.
+    /// Memory of each node; `None` for the planner's default.
     #[serde(default)]
     pub memory_kib: Option<MemSize>,
 }
@@ -474,7 +474,7 @@ impl HugePages {
         }
     }
 
-    /// Returns the requested size; none: normal pages, or the planner chooses.
+    /// Returns the requested size; `None` if normal pages, or the planner chooses.
     pub fn asked(self) -> Option<PageSize> {
         match self {
             HugePages::Size(page) => Some(page),
@@ -496,13 +496,13 @@ pub struct Request {
     /// vGPUs, in place of whole GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<VgpuWish>,
-    /// vCPUs; none: the profile's number for the GPUs.
+    /// vCPUs; `None` for the profile's number for the GPUs.
     pub vcpus: Option<u32>,
-    /// vCPUs that are plugged at start; the others can be plugged while the guest runs. None: all
-    /// are plugged, and none can come or go.
+    /// vCPUs that are plugged at start; the others can be plugged while the guest runs. `None` if
+    /// all are plugged, and none can come or go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus_at_start: Option<u32>,
-    /// Memory; none: the profile's amount for the GPUs.
+    /// Memory; `None` for the profile's amount for the GPUs.
     pub memory_kib: Option<MemSize>,
     /// Huge pages that back the memory.
     #[serde(default)]
@@ -514,7 +514,8 @@ pub struct Request {
     pub pins: PinPolicy,
     /// Guest NUMA cells.
     pub cells: CellWish,
-    /// Threads per core that the guest sees; none: those of the host's cores, or 1 without pins.
+    /// Threads per core that the guest sees; `None` for those of the host's cores, or 1 without
+    /// pins.
     pub threads: Option<u32>,
     /// NICs, virtual functions and NVMe drives.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -540,11 +541,11 @@ pub struct Request {
     /// How its functions are passed through.
     #[serde(default, skip_serializing_if = "is_default")]
     pub iommufd: IommufdWish,
-    /// Free root ports for devices that come while it runs; none: the number of a new guest
+    /// Free root ports for devices that come while it runs; `None` for the number of a new guest
     /// ([`SPARE_PORTS`](crate::domain::guest::SPARE_PORTS)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_ports: Option<u32>,
-    /// Machine type; none: the template's.
+    /// Machine type; `None` for the template's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineModel>,
     /// Whether it may be stopped, moved and started again to make room for others.

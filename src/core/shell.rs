@@ -13,7 +13,7 @@ pub fn word(text: &str) -> Cow<'_, str> {
 }
 
 /// How virsh interprets the name of a domain, before it looks for a name (`VIRSH_BYID` and
-/// `VIRSH_BYUUID` of its lookup); `None`: only as a name.
+/// `VIRSH_BYUUID` of its lookup); `None` if only as a name.
 pub fn taken_for(name: &str) -> Option<&'static str> {
     let digits = name.strip_prefix('+').unwrap_or(name);
     if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {

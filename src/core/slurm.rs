@@ -55,7 +55,7 @@ pub enum JobError {
 pub struct GresRequest {
     /// How many.
     pub count: u32,
-    /// Their type; none: any.
+    /// Their type; `None` for any.
     pub of: Option<String>,
 }
 

@@ -62,7 +62,7 @@ pub struct Abilities {
     /// set.
     pub port_speed_dgts: Option<u32>,
     /// Whether libvirt offers iommufd for functions of the host, which it does where its QEMU and
-    /// the kernel have it, too; none: not known, as in records of before.
+    /// the kernel have it, too; `None` if not known, as in records of before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommufd: Option<bool>,
     /// Whether a guest's SMMUv3 can be nested in the host's, as GPUs with coherent memory need;
@@ -252,7 +252,7 @@ pub struct Defect {
     pub evidence: Evidence,
     /// The hosts that it concerns.
     pub concern: Concern,
-    /// The component that brings it about, from this version on; none: it needs no other.
+    /// The component that brings it about, from this version on; `None` if it needs no other.
     pub with: Option<(Component, Version)>,
 }
 

@@ -25,7 +25,7 @@ pub fn are(number: impl TryInto<u64>) -> &'static str {
     if number.try_into().is_ok_and(|number: u64| number == 1) { "is" } else { "are" }
 }
 
-/// Returns the name most similar to a mistyped one; none: none is similar.
+/// Returns the name most similar to a mistyped one; `None` if none is similar.
 pub fn similar<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     // Two of some six letters may be wrong; transposed ones count once.
     let most = 1 + name.chars().count() / 6;

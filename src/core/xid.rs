@@ -72,7 +72,7 @@ pub const KINDS: [XidKind; 15] = [
 ];
 
 impl<'t> Xid<'t> {
-    /// Parses a line with anything before the driver's mark; none: it has no such message.
+    /// Parses a line with anything before the driver's mark; `None` if it has no such message.
     pub fn parse(line: &'t str) -> Option<Xid<'t>> {
         let (_, rest) = line.split_once(MARK)?;
         let (place, rest) = rest.split_once("): ")?;

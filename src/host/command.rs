@@ -28,7 +28,7 @@ pub enum CommandError {
     #[error("`{command}` failed: {message}")]
     Failed {
         command: String,
-        /// Its exit status; none: a signal ended it.
+        /// Its exit status; `None` if a signal ended it.
         status: Option<i32>,
         /// The last lines that it printed.
         message: String,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_run_fails_or_hangs_is_told_apart() {
+    fn missing_failing_and_hanging_programs_are_distinguished() {
         let error = output(&["gpuvm-no-such-program"], 1).unwrap_err();
         assert!(matches!(error, CommandError::Unstarted { .. }), "{error}");
         assert!(output(&[], 1).is_err());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_leaves_behind_is_not_waited_for() {
+    fn leftover_children_of_a_program_are_not_waited_for() {
         let begun = Instant::now();
         let said = output(&["sh", "-c", "sleep 60 & echo done"], 60).unwrap();
         assert!(said == "done\n" && begun.elapsed() < Duration::from_secs(45), "{said}");

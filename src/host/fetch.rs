@@ -98,7 +98,7 @@ pub enum FetchError {
 pub struct Origin<'o> {
     /// Its URL, of scheme https.
     pub url: &'o str,
-    /// The certificates of its server's authority; none: those of the system.
+    /// The certificates of its server's authority; `None` for those of the system.
     pub ca: Option<&'o Path>,
 }
 
@@ -146,8 +146,8 @@ pub fn cache() -> io::Result<PathBuf> {
 }
 
 impl Part {
-    /// Opens a file to fetch into, which is made if it is missing; none: another run is fetching
-    /// it.
+    /// Opens a file to fetch into, which is made if it is missing; `None` if another run is
+    /// fetching it.
     pub fn open(path: &Path) -> io::Result<Option<Part>> {
         let mut options = OpenOptions::new();
         let no_link = nix::fcntl::OFlag::O_NOFOLLOW.bits();
@@ -497,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_and_messages_are_told_apart() {
+    fn heads_and_messages_are_distinguished() {
         let mut said = Said::default();
         let mut heads = Vec::new();
         for line in [

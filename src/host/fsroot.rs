@@ -7,11 +7,11 @@
 //! for each. This module knows nothing of the files' content.
 
 mod head;
-mod kept;
+mod kept_file;
 mod kind;
 mod node;
 
-pub use kept::{KeptFile, KeptLimit};
+pub use kept_file::{KeptFile, KeptLimit};
 pub use kind::FileKind;
 pub use node::NodeNumber;
 

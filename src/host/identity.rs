@@ -24,7 +24,8 @@ pub struct FileId {
     pub device: u64,
     /// Its inode number, which another file may get once this one is gone.
     pub inode: u64,
-    /// When it was created, in nanoseconds since 1970; none: its file system does not record it.
+    /// When it was created, in nanoseconds since 1970; `None` if its file system does not record
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth_ns: Option<u64>,
 }
@@ -36,7 +37,7 @@ impl FileId {
         FileId { device: meta.dev(), inode: meta.ino(), birth_ns }
     }
 
-    /// Returns the identity of the file at a path, without following a link; none: it does not
+    /// Returns the identity of the file at a path, without following a link; `None` if it does not
     /// exist.
     pub fn at(path: &Path) -> io::Result<Option<FileId>> {
         match path.symlink_metadata() {
@@ -78,7 +79,7 @@ pub struct DiskState {
 }
 
 impl DiskState {
-    /// Returns the state of the file at a path; `None`: it does not exist or is not seen.
+    /// Returns the state of the file at a path; `None` if it does not exist or is not seen.
     pub fn at(path: &Path) -> Option<DiskState> {
         let meta = path.metadata().ok()?;
         Some(DiskState {
@@ -145,7 +146,7 @@ pub enum Identity {
 /// The name of one step of one change; others cannot guess it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// The change's random name; none: older versions gave none.
+    /// The change's random name; `None` if older versions gave none.
     change: Option<String>,
     number: usize,
 }
@@ -156,14 +157,14 @@ impl Mark {
         Mark { change: change.map(str::to_owned), number }
     }
 
-    /// Returns it as part of a file name; none: the change has no random name.
+    /// Returns it as part of a file name; `None` if the change has no random name.
     pub fn token(&self) -> Option<String> {
         let change = self.change.as_ref()?;
         let sum: String = Sha256::of_bytes(format!("{change} {}", self.number).as_bytes()).into();
         Some(sum.chars().take(32).collect())
     }
 
-    /// Returns it as a UUID; none: the change has no random name.
+    /// Returns it as a UUID; `None` if the change has no random name.
     pub fn uuid(&self) -> Option<String> {
         let token = self.token()?;
         let part = |from: usize, to: usize| token.get(from..to);
@@ -181,11 +182,11 @@ pub struct Proof<'a> {
     pub mark: Mark,
     /// The object that it made, as far as known.
     pub made: Option<Identity>,
-    /// When it began, in nanoseconds since 1970; none: older versions did not record it.
+    /// When it began, in nanoseconds since 1970; `None` if older versions did not record it.
     pub begun_ns: Option<u64>,
     /// Whether the machine has not booted since.
     pub same_boot: bool,
-    /// The names of running guests that may be ended; none: those started by this very run.
+    /// The names of running guests that may be ended; `None` for those started by this very run.
     pub ends: Option<&'a [String]>,
 }
 
@@ -209,7 +210,7 @@ pub fn boot_id() -> String {
     std::fs::read_to_string(BOOT).map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
-/// The UUID of a definition; none: it has none.
+/// The UUID of a definition; `None` if it has none.
 pub fn uuid_of(xml: &str) -> Option<String> {
     DomainXml::parse(xml).ok()?.uuid()
 }
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_made_anew_is_another() {
+    fn a_recreated_file_is_another() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::write(&path, "").unwrap();

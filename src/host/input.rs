@@ -59,7 +59,7 @@ pub enum InputError {
     #[strum(to_string = "length")]
     Long {
         path: PathBuf,
-        /// Its size; none: larger than the limit.
+        /// Its size; `None` if larger than the limit.
         bytes: Option<u64>,
         /// The limit in bytes.
         limit: u64,
@@ -216,7 +216,7 @@ fn invalid(error: InputError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
-/// Returns the kind of a refused file; none: it is accepted.
+/// Returns the kind of a refused file; `None` if it is accepted.
 fn refused(path: &Path, meta: &Metadata) -> Option<&'static str> {
     let kind = meta.file_type();
     if kind.is_file() || (kind.is_fifo() && is_own(path)) {

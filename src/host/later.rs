@@ -14,9 +14,10 @@ const MOST_LINKS: u32 = 40;
 /// Settings of units that run a program.
 const RUNS: [&str; 2] = ["ExecStart=", "ExecStartPost="];
 
-/// Why others than root can replace a program; none: they cannot. Every directory on the way, every
-/// link and the file itself must belong to root and be writable by root only. A sticky directory
-/// does not suffice: whoever owns a file in it may replace it, and a missing one may be made.
+/// Why others than root can replace a program; `None` if they cannot. Every directory on the way,
+/// every link and the file itself must belong to root and be writable by root only. A sticky
+/// directory does not suffice: whoever owns a file in it may replace it, and a missing one may be
+/// made.
 pub fn replaceable(program: &Path) -> Option<String> {
     replaceable_by(program, Uid::from_raw(0))
 }

@@ -22,12 +22,12 @@ mod child;
 pub mod command;
 pub mod fetch;
 pub mod fsroot;
-pub mod held;
 pub mod identity;
 pub mod input;
 pub mod later;
 mod loaded;
 pub mod netlink;
+pub mod pinned_dir;
 pub mod program;
 pub mod quiet;
 pub mod trace;
@@ -37,7 +37,7 @@ pub mod fabric;
 pub mod discover;
 
 pub mod blockdev;
-pub mod holders;
+pub mod function_users;
 pub mod load;
 
 pub mod hypervisor;

@@ -107,7 +107,7 @@ fn invalid(keyrings: &[&PathBuf], message: &str) -> SignatureError {
     SignatureError::Invalid { keyrings: names.join(", "), message: message.to_owned() }
 }
 
-/// The keys of an armoured keyring (RFC 9580, 6.2), as gpgv reads them; none: it has no armour.
+/// The keys of an armoured keyring (RFC 9580, 6.2), as gpgv reads them; `None` if it has no armour.
 fn without_armour(bytes: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut keys = Vec::new();

@@ -63,9 +63,9 @@ impl NodeJob {
 /// Slurm, as its programs on this machine reach it.
 #[derive(Debug, Clone, Default)]
 pub struct Slurm {
-    /// Directory of its programs; none: those of the system.
+    /// Directory of its programs; `None` for those of the system.
     pub programs: Option<PathBuf>,
-    /// Its configuration; none: the usual one.
+    /// Its configuration; `None` for the usual one.
     pub conf: Option<OsString>,
 }
 
@@ -114,7 +114,7 @@ impl Slurm {
     }
 
     /// The name of a job in commands: for a task of an array that is not its number, since the last
-    /// one has that of the array. None: it is over.
+    /// one has that of the array. `None` if it is over.
     fn named(&self, id: u32) -> Result<Option<String>, SlurmError> {
         let number = id.to_string();
         let args = ["--noheader", "--all", "--states=all", "--array", "--jobs", &number];
@@ -123,7 +123,7 @@ impl Slurm {
         Ok(said.lines().find_map(|line| named(line, &number)))
     }
 
-    /// The comment of a job; none: it has none.
+    /// The comment of a job; `None` if it has none.
     pub fn comment(&self, id: u32) -> Result<Option<String>, SlurmError> {
         let Some(named) = self.named(id)? else { return Ok(None) };
         let args = ["--noheader", "--all", "--states=all", "--jobs", &named, "--format", "%k"];

@@ -52,15 +52,15 @@ impl Running {
 
     /// Traces how it ended.
     pub fn ended(self, status: ExitStatus) {
-        self.tell(status);
+        self.log(status);
     }
 
     /// Traces that it could not be started.
     pub fn failed(self, error: &std::io::Error) {
-        self.tell(error);
+        self.log(error);
     }
 
-    fn tell(mut self, what: impl Display) {
+    fn log(mut self, what: impl Display) {
         if let Some((shown, since)) = self.0.take() {
             info!("ran `{shown}`: {what}, {}", seconds(since));
         }

@@ -1,7 +1,7 @@
 //! Waits for a guest's address. Meanwhile it listens to the guest's ARP packets: on a bridge or
 //! macvtap neither a lease nor the host's ARP table may have it.
 
-use crate::discover::ear::Ear;
+use crate::discover::arp::Ear;
 use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::error::{Class, Error, Result, classed};
@@ -45,7 +45,7 @@ pub enum Addresses {
 pub struct NicAddress {
     /// MAC address.
     pub mac: String,
-    /// The address; none: unknown.
+    /// The address; `None` if unknown.
     pub ip: Option<IpAddr>,
     /// Where it was found.
     pub source: Option<AddressSource>,
@@ -262,16 +262,16 @@ mod tests {
         let macs = ["a".to_owned(), "b".to_owned()];
         let fake = Fake::default();
         fake.put("g", crate::stage::UUID, true);
-        let second = told("b", "10.0.1.1", AddressSource::Lease);
+        let second = guest_address("b", "10.0.1.1", AddressSource::Lease);
         fake.addresses.replace(vec![second]);
         let wait = Wait { name: "g", macs: &macs, wait: Duration::from_secs(60), each: false };
         // The first NIC's own address comes a little later.
         let come = || {
-            fake.addresses.borrow_mut().push(told("a", "10.0.0.1", AddressSource::Lease));
+            fake.addresses.borrow_mut().push(guest_address("a", "10.0.0.1", AddressSource::Lease));
             Ok::<(), Error>(())
         };
         let (waited, _) = wait.run(&fake, come).unwrap();
-        let first = told("a", "10.0.0.1", AddressSource::Lease);
+        let first = guest_address("a", "10.0.0.1", AddressSource::Lease);
         assert_eq!(waited, Waited::Found(first));
     }
 
@@ -309,7 +309,7 @@ mod tests {
         let go_on = || {
             asked += 1;
             fake.gone.set(asked < 3);
-            let back = told("a", "10.0.0.1", AddressSource::Lease);
+            let back = guest_address("a", "10.0.0.1", AddressSource::Lease);
             fake.addresses.replace(if asked < 3 { Vec::new() } else { vec![back] });
             Ok::<(), Error>(())
         };
@@ -317,7 +317,7 @@ mod tests {
     }
 
     /// An address with its source.
-    fn told(mac: &str, ip: &str, source: AddressSource) -> GuestAddress {
+    fn guest_address(mac: &str, ip: &str, source: AddressSource) -> GuestAddress {
         GuestAddress { mac: mac.into(), ip: ip.parse().unwrap(), source }
     }
 
@@ -327,7 +327,7 @@ mod tests {
         let nic = "<devices><interface type='bridge'><mac address='52:54:00:00:00:01'/><source \
                    bridge='br0'/></interface></devices></domain>";
         fake.put_xml(&xml("g", crate::stage::UUID).replace("</domain>", nic), true);
-        let lie = told("52:54:00:00:00:01", "192.0.2.7", AddressSource::Agent);
+        let lie = guest_address("52:54:00:00:00:01", "192.0.2.7", AddressSource::Agent);
         fake.addresses.replace(vec![lie]);
         let world = World::on(fake, Settings::default(), Caller::who_says(Answer::Nobody));
         let mut wanted = AddressWanted { name: "g".into(), wait_s: 0, all: false };
@@ -343,8 +343,8 @@ mod tests {
     #[test]
     fn every_nic_has_its_line() {
         let macs = ["a".to_owned(), "b".to_owned()];
-        let docker = told("x", "172.17.0.1", AddressSource::Agent);
-        let second = told("b", "10.0.0.2", AddressSource::Lease);
+        let docker = guest_address("x", "172.17.0.1", AddressSource::Agent);
+        let second = guest_address("b", "10.0.0.2", AddressSource::Lease);
         let lines = merged(&macs, vec![docker, second]);
         let lines: Vec<_> = lines.iter().map(|line| (&line.mac[..], line.ip.is_some())).collect();
         assert_eq!(lines, [("a", false), ("b", true), ("x", true)]);
@@ -353,11 +353,11 @@ mod tests {
     #[test]
     fn the_best_address_is_ipv4_of_an_own_nic() {
         let macs = ["a".to_owned(), "b".to_owned()];
-        let docker = told("x", "172.17.0.1", AddressSource::Agent);
-        let six = told("a", "fd00::1", AddressSource::Arp);
-        let second = told("b", "10.0.0.2", AddressSource::Lease);
-        let first = told("a", "10.0.0.1", AddressSource::Arp);
-        let claimed = told("a", "10.0.0.9", AddressSource::Agent);
+        let docker = guest_address("x", "172.17.0.1", AddressSource::Agent);
+        let six = guest_address("a", "fd00::1", AddressSource::Arp);
+        let second = guest_address("b", "10.0.0.2", AddressSource::Lease);
+        let first = guest_address("a", "10.0.0.1", AddressSource::Arp);
+        let claimed = guest_address("a", "10.0.0.9", AddressSource::Agent);
         let best = |all: &[&GuestAddress]| best(&macs, all.iter().copied().cloned().collect());
         assert_eq!(best(&[&docker]), None);
         assert_eq!(best(&[&claimed]), None);

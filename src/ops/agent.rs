@@ -36,7 +36,7 @@ pub fn has_agent(live: &DomainXml) -> bool {
     })
 }
 
-/// Reads a guest's own view; none: no agent answers in time.
+/// Reads a guest's own view; `None` if no agent answers in time.
 pub fn view(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -62,7 +62,7 @@ pub fn view(
 }
 
 impl<'h> Agent<'h> {
-    /// Starts a conversation with a guest's agent; none: it does not answer.
+    /// Starts a conversation with a guest's agent; `None` if it does not answer.
     pub fn greet(
         hypervisor: &'h dyn Hypervisor,
         name: &'h str,
@@ -87,21 +87,21 @@ impl<'h> Agent<'h> {
     }
 
     /// Sends a command and returns its result.
-    pub fn ask(&self, command: &str, arguments: &Value) -> Result<Value, Untold> {
+    pub fn ask(&self, command: &str, arguments: &Value) -> Result<Value, NoAnswer> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.as_secs() == 0 {
-            return Err(Untold::Late);
+            return Err(NoAnswer::Late);
         }
         let text = json!({ "execute": command, "arguments": arguments }).to_string();
         let answer = self.hypervisor.ask_agent(self.name, &text, left.min(ANSWER))?;
-        let mut answer: Value = serde_json::from_str(&answer).map_err(|_| Untold::Nonsense)?;
+        let mut answer: Value = serde_json::from_str(&answer).map_err(|_| NoAnswer::Nonsense)?;
         Ok(answer["return"].take())
     }
 
     /// Reads a file of the guest.
-    pub fn read(&self, path: &str) -> Result<String, Untold> {
+    pub fn read(&self, path: &str) -> Result<String, NoAnswer> {
         let opened = self.ask("guest-file-open", &json!({ "path": path, "mode": "r" }))?;
-        let handle = opened.as_i64().ok_or(Untold::Nonsense)?;
+        let handle = opened.as_i64().ok_or(NoAnswer::Nonsense)?;
         let mut bytes = Vec::new();
         let read = loop {
             let arguments = json!({ "handle": handle, "count": 16 << 10 });
@@ -110,13 +110,13 @@ impl<'h> Agent<'h> {
                 Err(error) => break Err(error),
             };
             let Ok(more) = BASE64.decode(piece["buf-b64"].as_str().unwrap_or_default()) else {
-                break Err(Untold::Nonsense);
+                break Err(NoAnswer::Nonsense);
             };
             let end = more.is_empty() || piece["eof"].as_bool() == Some(true);
             bytes.extend(more);
             // A part of a file is not the file.
             if bytes.len() > MOST {
-                break Err(Untold::Nonsense);
+                break Err(NoAnswer::Nonsense);
             }
             if end {
                 break Ok(());
@@ -125,19 +125,19 @@ impl<'h> Agent<'h> {
         // If this fails, it is closed when the agent ends.
         let _ = self.ask("guest-file-close", &json!({ "handle": handle }));
         read?;
-        String::from_utf8(bytes).map_err(|_| Untold::Nonsense)
+        String::from_utf8(bytes).map_err(|_| NoAnswer::Nonsense)
     }
 
     /// Writes a file of the guest; existing content is replaced.
-    pub fn write(&self, path: &str, text: &str) -> Result<(), Untold> {
+    pub fn write(&self, path: &str, text: &str) -> Result<(), NoAnswer> {
         let opened = self.ask("guest-file-open", &json!({ "path": path, "mode": "w" }))?;
-        let handle = opened.as_i64().ok_or(Untold::Nonsense)?;
+        let handle = opened.as_i64().ok_or(NoAnswer::Nonsense)?;
         let mut written = Ok(());
         for piece in text.as_bytes().chunks(12 << 10) {
             let arguments = json!({ "handle": handle, "buf-b64": BASE64.encode(piece) });
             written = match self.ask("guest-file-write", &arguments) {
                 Ok(answer) if answer["count"].as_u64() == Some(piece.len() as u64) => Ok(()),
-                Ok(_) => Err(Untold::Nonsense),
+                Ok(_) => Err(NoAnswer::Nonsense),
                 Err(untold) => Err(untold),
             };
             if written.is_err() {
@@ -151,17 +151,17 @@ impl<'h> Agent<'h> {
 
     /// Runs a program of the guest and waits for its end; returns its exit code, -1 for a signal,
     /// and its output.
-    pub fn run(&self, program: &str, words: &[&str]) -> Result<(i64, String), Untold> {
+    pub fn run(&self, program: &str, words: &[&str]) -> Result<(i64, String), NoAnswer> {
         let arguments = json!({ "path": program, "arg": words, "capture-output": true });
         let started = self.ask("guest-exec", &arguments)?;
-        let pid = started["pid"].as_i64().ok_or(Untold::Nonsense)?;
+        let pid = started["pid"].as_i64().ok_or(NoAnswer::Nonsense)?;
         loop {
             let status = self.ask("guest-exec-status", &json!({ "pid": pid }))?;
             if status["exited"].as_bool() == Some(true) {
                 let printed = BASE64.decode(status["out-data"].as_str().unwrap_or_default()).ok();
                 let text = printed.and_then(|bytes| String::from_utf8(bytes).ok());
                 let code = status["exitcode"].as_i64().unwrap_or(-1);
-                return Ok((code, text.ok_or(Untold::Nonsense)?));
+                return Ok((code, text.ok_or(NoAnswer::Nonsense)?));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -172,7 +172,7 @@ impl<'h> Agent<'h> {
         let nodes = "/sys/devices/system/node";
         let online = match self.read(&format!("{nodes}/online")) {
             Ok(online) => online,
-            Err(Untold::Late) => return view.untold.push(LATE),
+            Err(NoAnswer::Late) => return view.untold.push(LATE),
             Err(_) => return view.untold.push("the guest's cells (its agent opens no files)"),
         };
         let cells = online.trim().parse().unwrap_or_else(|_| NodeSet::new());
@@ -204,7 +204,7 @@ impl<'h> Agent<'h> {
             let path = format!("/sys/devices/system/cpu/cpu{vcpu}/topology/thread_siblings_list");
             match self.read(&path) {
                 Ok(text) => view.siblings.extend(text.trim().parse().ok().map(|s| (vcpu, s))),
-                Err(Untold::Late) => return view.untold.push(LATE),
+                Err(NoAnswer::Late) => return view.untold.push(LATE),
                 Err(_) => {}
             }
             // One vCPU's file covers all that it lists.
@@ -214,7 +214,7 @@ impl<'h> Agent<'h> {
             let path = format!("/sys/devices/system/cpu/cpu{vcpu}/cache/index3/shared_cpu_list");
             match self.read(&path) {
                 Ok(text) => view.l3.extend(text.trim().parse().ok().map(|s| (vcpu, s))),
-                Err(Untold::Late) => return view.untold.push(LATE),
+                Err(NoAnswer::Late) => return view.untold.push(LATE),
                 Err(_) => {}
             }
         }
@@ -228,7 +228,7 @@ const LATE: &str = "all of the guest's own view (its agent took too long: --agen
 
 /// Why a guest's agent gives no answer.
 #[derive(Debug)]
-pub enum Untold {
+pub enum NoAnswer {
     /// The time limit was reached.
     Late,
     /// The hypervisor or the agent refuses.
@@ -241,12 +241,12 @@ pub enum Untold {
     Nonsense,
 }
 
-impl From<HypervisorError> for Untold {
-    fn from(error: HypervisorError) -> Untold {
+impl From<HypervisorError> for NoAnswer {
+    fn from(error: HypervisorError) -> NoAnswer {
         match &error.message {
-            _ if is_forbidden(&error) => Untold::Forbidden,
-            said if said.contains("No such file or directory") => Untold::Absent,
-            _ => Untold::Refused,
+            _ if is_forbidden(&error) => NoAnswer::Forbidden,
+            said if said.contains("No such file or directory") => NoAnswer::Absent,
+            _ => NoAnswer::Refused,
         }
     }
 }

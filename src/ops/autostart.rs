@@ -17,7 +17,7 @@ use crate::domain::{DomainXml, is_bound_by_us};
 use crate::error::{Class, Coded as _, Error, Result, classed, dump_and_define};
 use crate::fabric::{HOOK, file_steps, hook, refuse_old_libvirt};
 use crate::fsroot::FsRoot;
-use crate::hypervisor::uses::{Conflict, How, User, Uses};
+use crate::hypervisor::file_users::{Conflict, How, User, Uses};
 use crate::hypervisor::{Hypervisor, XmlOf};
 use crate::initramfs::outdated;
 use crate::input;
@@ -407,8 +407,9 @@ pub fn clashing(
 }
 
 /// Settings kept for every boot that no guest that starts with the host needs any more, once this
-/// one does not or has changed (`after`; `None`: it is removed), each with the command that reverts
-/// it. The files do not record for whom a function or a page is reserved, so they are only named.
+/// one does not or has changed (`after`; `None` if it is removed), each with the command that
+/// reverts it. The files do not record for whom a function or a page is reserved, so they are only
+/// named.
 pub(crate) fn stays_at_boot(
     xml: &DomainXml,
     after: Option<&DomainXml>,
@@ -664,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_would_harm_or_miss_what_another_has_does_not_start_at_boot() {
+    fn a_guest_in_conflict_with_another_does_not_autostart() {
         let stage = Stage::who_says(Answer::Nobody);
         let base = stage.dir.path().join("a.raw");
         std::fs::write(&base, vec![1; 4096]).unwrap();

@@ -34,7 +34,8 @@ pub(crate) struct Trusted<'a> {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Chain {
-    /// From the top down. None: an accepted one is no file, so QEMU has to read its name itself.
+    /// From the top down. `None` if an accepted one is no file, so QEMU has to read its name
+    /// itself.
     pub images: Option<Vec<BackingImage>>,
     /// Their names, as the images have them.
     pub names: Vec<String>,
@@ -96,7 +97,7 @@ impl Refused {
     }
 }
 
-/// The format in which gpuvm made an image; none: unknown.
+/// The format in which gpuvm made an image; `None` if unknown.
 pub(crate) fn format_made(path: &Path, state: &Path) -> Option<DiskFormat> {
     match disk_format_made(state, path)?.as_str() {
         "raw" => Some(DiskFormat::Raw),
@@ -132,7 +133,7 @@ pub(crate) fn chain(top: &Path, trusted: Trusted<'_>) -> Result<Chain, Refused> 
     Err(Refused::always(&name, format!("more than {MOST_BACKING} images are below it")))
 }
 
-/// The image that an image names below itself; none: it is standalone.
+/// The image that an image names below itself; `None` if it is standalone.
 fn named(above: &Path) -> Result<Option<Below>, Refused> {
     let name = above.display().to_string();
     let refused = |why: String| Refused::always(&name, why);
@@ -157,8 +158,9 @@ fn opened(path: &Path) -> Result<File, String> {
     }
 }
 
-/// The path in the name of an image; none: it is QEMU's word for something else, which is accepted.
-/// As QEMU distinguishes them: a colon before the first slash ends the name of a protocol.
+/// The path in the name of an image; `None` if it is QEMU's word for something else, which is
+/// accepted. As QEMU distinguishes them: a colon before the first slash ends the name of a
+/// protocol.
 fn path_in(name: &str, accepted: &[String]) -> Result<Option<PathBuf>, Refused> {
     if name.is_empty() || name.chars().any(char::is_control) {
         return Err(Refused::always(name, "it is no name of a file"));

@@ -12,7 +12,7 @@ use crate::discover::facts::boot::EARLY;
 use crate::doctor;
 use crate::error::{Coded, Error, Result};
 use crate::fsroot::FsRoot;
-use crate::holders::{self, Hindrance, Take, Use, UseKind};
+use crate::function_users::{self, Hindrance, Take, Use, UseKind};
 use crate::hypervisor::none::NoHypervisor;
 use crate::initramfs::renewal;
 use crate::placement::Occupancy;
@@ -52,7 +52,7 @@ pub struct Bind {
     pub devices: Vec<Bdf>,
     /// Whether to override uses.
     pub force: bool,
-    /// The program that repeats it at each boot; none: only now.
+    /// The program that repeats it at each boot; `None` if only now.
     pub at_boot: Option<String>,
     /// Whether the initramfs is renewed.
     pub initramfs: bool,
@@ -115,8 +115,8 @@ impl Host {
 
     /// Returns the uses of these functions.
     fn uses(&self, functions: &[Bdf]) -> Result<Vec<Use>> {
-        let mut uses = holders::known(&self.topology, &self.held, functions);
-        uses.extend(holders::read(&self.root, &self.topology, functions)?.uses);
+        let mut uses = function_users::known(&self.topology, &self.held, functions);
+        uses.extend(function_users::read(&self.root, &self.topology, functions)?.uses);
         Ok(uses)
     }
 
@@ -176,7 +176,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
         driver.is_some_and(|driver| topology.passes_by(*bdf, driver))
     };
     doctor::before(world, topology, &host.held, &asked, &[])?;
-    let uses = host.uses(&holders::with_groups(topology, &asked))?;
+    let uses = host.uses(&function_users::with_groups(topology, &asked))?;
     let mut take = Take::new(topology, &uses, &asked);
     // A guest's function is already bound.
     take.hindrances.retain(|hindrance| !on_vfio(&hindrance.bdf));

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 pub struct CapacityRequest {
     /// The kind of guest counted; its number of GPUs is replaced by each size.
     pub like: Request,
-    /// The sizes; none: every size that the board offers.
+    /// The sizes; none for every size that the board offers.
     pub sizes: Vec<u32>,
     /// The source of the domains' occupancy.
     pub taken: Taken,
@@ -69,8 +69,8 @@ pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
     Ok(Fits { capacity, is_empty, no_gpus, topology, held })
 }
 
-/// Returns the sizes to count (none: all that the board offers), and which others there are whose
-/// devices could not reach each other by iommufd. Refuses iommufd as `plan` does.
+/// Returns the sizes to count (`None` for all that the board offers), and which others there are
+/// whose devices could not reach each other by iommufd. Refuses iommufd as `plan` does.
 fn joined(
     world: &World,
     wanted: &CapacityRequest,

@@ -19,7 +19,7 @@ pub struct Change<T = ()> {
     pub losses: Vec<String>,
     /// Warnings.
     pub warnings: Vec<String>,
-    /// The question asked first; none: no question.
+    /// The question asked first; `None` without question.
     pub question: Option<Question>,
     /// The command to run again if something changed since the question.
     pub again: String,

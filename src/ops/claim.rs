@@ -20,7 +20,7 @@ use crate::domain::guest::Bound;
 use crate::domain::{DomainXml, is_bound_by_us};
 use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;
-use crate::holders::{self, Take, UseKind};
+use crate::function_users::{self, Take, UseKind};
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::partition::{self, Guest};
 use crate::placement::reason::IsolationReason;
@@ -180,11 +180,11 @@ fn refuse_used(
     root: &FsRoot,
     world: &World,
 ) -> Result<()> {
-    let all = holders::with_groups(topology, devices);
+    let all = function_users::with_groups(topology, devices);
     let mut others = held.clone();
     others.domains.retain(|domain| domain.domain != name);
-    let mut uses = holders::known(topology, &others, &all);
-    uses.extend(holders::read(root, topology, &all)?.uses);
+    let mut uses = function_users::known(topology, &others, &all);
+    uses.extend(function_users::read(root, topology, &all)?.uses);
     let take = Take::new(topology, &uses, devices);
     let (light, heavy): (Vec<_>, Vec<_>) = take
         .hindrances

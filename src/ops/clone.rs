@@ -18,7 +18,7 @@ use crate::domain::DomainXml;
 use crate::error::{Coded as _, Result};
 use crate::guest::refuse_name_taken;
 use crate::hypervisor::XmlOf;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::lookup::{find, refuse_unread};
 use crate::shell::word;
 use crate::world::World;
@@ -33,7 +33,7 @@ pub struct ClonedGuest {
     pub name: String,
     /// The guest that it was made of.
     pub of: String,
-    /// Its UUID; none: libvirt chooses one.
+    /// Its UUID; `None` if libvirt chooses one.
     pub uuid: Option<String>,
     /// Its passed-through functions.
     pub devices: Vec<Bdf>,
@@ -46,7 +46,7 @@ pub struct ClonedGuest {
     /// Its definition.
     #[serde(skip)]
     pub definition: String,
-    /// The definition of the other before and after; none: that stays as it is.
+    /// The definition of the other before and after; `None` if that stays as it is.
     #[serde(skip)]
     pub changed: Option<(String, String)>,
 }

@@ -8,9 +8,9 @@ mod now;
 
 pub use absent::create_if_absent;
 pub(crate) use nics::wished_nics;
-pub(crate) use now::told_now;
+pub(crate) use now::options_now;
 
-use crate::create::{CreateError, CreateRequest, Told, told};
+use crate::create::{CreateError, CreateRequest, CreationOptions, creation_options};
 use crate::domain::disk_change::source_of;
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::domain::view::View;
@@ -45,8 +45,8 @@ pub struct Compared {
     pub is_told: bool,
 }
 
-/// Compares the domain of this name, if it is among these, with a request; none: there is no such
-/// domain. Errors: gpuvm did not make it.
+/// Compares the domain of this name, if it is among these, with a request; `None` if there is no
+/// such domain. Errors: gpuvm did not make it.
 pub fn compare(
     world: &World,
     (hypervisor, topology, rows): (&dyn Hypervisor, &Topology, &[DomainSummary]),
@@ -85,10 +85,10 @@ pub fn compare(
     disks(wanted, &xml, topology, &mut found);
     made_disks(&xml, &mut found);
     gone_disks(&xml, world, &mut found)?;
-    let was = history::told(world.state(), &summary.uuid);
-    let was = was.map(|was| told_now(was, &xml, hypervisor)).transpose()?;
+    let was = history::creation_options(world.state(), &summary.uuid);
+    let was = was.map(|was| options_now(was, &xml, hypervisor)).transpose()?;
     if let Some(was) = &was {
-        told_at_first(was, has_own_data(&xml), &told(wanted), &mut found);
+        options_at_first(was, has_own_data(&xml), &creation_options(wanted), &mut found);
     }
     Ok(Some(Compared { summary, differences: found.0, is_told: was.is_some() }))
 }
@@ -223,7 +223,8 @@ pub(crate) fn has_own_data(xml: &DomainXml) -> bool {
     own_data(xml).is_some()
 }
 
-/// The record of the data disk that `create` made; none: it made none, or `disk remove` took it.
+/// The record of the data disk that `create` made; `None` if it made none, or `disk remove` took
+/// it.
 fn own_data(xml: &DomainXml) -> Option<Made> {
     let is_it = |made: &Made| {
         let mut on = xml.disks().filter(|disk| is_on(*disk, made)).peekable();
@@ -269,13 +270,18 @@ pub const AT_FIRST: [Opt; 20] = [
 ];
 
 /// Compares the guest's creation options; `has_data`: it has a data disk.
-fn told_at_first(was: &Told, has_data: bool, now: &Told, found: &mut Found) {
+fn options_at_first(
+    was: &CreationOptions,
+    has_data: bool,
+    now: &CreationOptions,
+    found: &mut Found,
+) {
     let text = |values: &[String]| match values {
         [] => "default".to_owned(),
         values => values.join(","),
     };
     for option in AT_FIRST {
-        let values = |told: &Told| told.get(option.field()).cloned().unwrap_or_default();
+        let values = |told: &CreationOptions| told.get(option.field()).cloned().unwrap_or_default();
         let (was, now) = (values(was), values(now));
         // Where no image is named, any will do; the share of a data disk may have been none.
         let is_open = match option {
@@ -329,16 +335,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_means_the_same_is_no_difference() {
+    fn equivalent_values_are_no_difference() {
         let file = |fields: &[(&str, &[&str])]| {
             let field = |(option, values): &(&str, &[&str])| {
                 ((*option).to_owned(), values.iter().map(ToString::to_string).collect())
             };
-            fields.iter().map(field).collect::<Told>()
+            fields.iter().map(field).collect::<CreationOptions>()
         };
         let differs = |was: &[(&str, &[&str])], now: &[(&str, &[&str])]| {
             let mut found = Found::default();
-            told_at_first(&file(was), false, &file(now), &mut found);
+            options_at_first(&file(was), false, &file(now), &mut found);
             found.0.len()
         };
         for (option, was, now) in [

@@ -189,7 +189,7 @@ impl<'a> Relay<'a> {
         Ok(taken > 0)
     }
 
-    /// Waits for input; none: the session continues.
+    /// Waits for input; `None` if the session continues.
     fn listen(&mut self, pause_ms: u16) -> Result<Option<ConsoleEnd>> {
         let has_room = self.is_terminal || self.pending.len() < MOST_PENDING;
         let wanted = if has_room { PollFlags::POLLIN } else { PollFlags::empty() };

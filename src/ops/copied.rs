@@ -51,7 +51,7 @@ pub struct CloneRequest {
     pub name: String,
     /// The name that it gets.
     pub to: DomainName,
-    /// Its GPUs; none: as many as the other has.
+    /// Its GPUs; `None` for as many as the other has.
     pub gpus: Option<u32>,
     /// Whether cores and memory of other nodes than those of the devices may be used.
     pub allow_remote: bool,
@@ -59,7 +59,7 @@ pub struct CloneRequest {
     pub allow_split: bool,
     /// Whether other guests may reach its NVLinks.
     pub accept_shared_fabric: bool,
-    /// Its UUID; none: libvirt chooses one, for previews.
+    /// Its UUID; `None` if libvirt chooses one, for previews.
     pub uuid: Option<String>,
     /// Its cloud-init seed.
     pub seed: SeedRequest,
@@ -127,9 +127,9 @@ pub(crate) struct Another<'a> {
     pub gpus: u32,
     /// Its disks.
     pub copies: Copies,
-    /// The change of the other that has to precede its definition; none: that stays as it is.
+    /// The change of the other that has to precede its definition; `None` if that stays as it is.
     pub first: Option<DomainChange>,
-    /// The other's identity that it keeps; `None`: it gets its own.
+    /// The other's identity that it keeps; `None` if it gets its own.
     pub stays: Option<Stays<'a>>,
     /// Whether the other is of another host, of which nothing is kept.
     pub is_elsewhere: bool,
@@ -139,7 +139,7 @@ pub(crate) struct Another<'a> {
 pub(crate) struct CopiedGuest {
     /// Its name.
     pub name: String,
-    /// Its UUID; none: libvirt chooses one.
+    /// Its UUID; `None` if libvirt chooses one.
     pub uuid: Option<String>,
     /// Its passed-through functions.
     pub devices: Vec<Bdf>,

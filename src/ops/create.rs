@@ -1,11 +1,11 @@
 //! `create`: defines and starts a planned guest, and waits for its address. It is created
 //! completely or not at all.
 
+mod creation_options;
 mod machine;
 mod prepare;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use crate::address::{Wait, Waited};
 use crate::apply::{DomainStep, Step, Transaction};
@@ -26,11 +26,11 @@ use crate::shell::word;
 use crate::start::{Start, start};
 use crate::storage::{SeedRequest, StorageRequest};
 use crate::world::World;
+pub(crate) use creation_options::{CreationOptions, creation_options};
 use prepare::{Prepared, prepare};
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-pub(crate) use told::{Told, told};
 
 /// The reason a guest is not created.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -67,7 +67,7 @@ pub struct CreateRequest {
     /// Its cloud-init seed.
     pub seed: SeedRequest,
     /// Its UUID, if its template has none: the same for all plans, since undoing and later cleanup
-    /// identify it by the UUID. None: libvirt chooses one, for previews.
+    /// identify it by the UUID. `None` if libvirt chooses one, for previews.
     pub uuid: Option<String>,
     /// Whether it gets a NIC on the network `private-net`, too.
     pub private_net: bool,
@@ -77,9 +77,9 @@ pub struct CreateRequest {
     pub accept_shared_fabric: bool,
     /// Whether it is started.
     pub starts: bool,
-    /// How a file describes it, which is remembered; none: no file does.
+    /// How a file describes it, which is remembered; `None` if no file does.
     pub applied: Option<AppliedFile>,
-    /// The job of Slurm that it is for, which is remembered; none: it is for none.
+    /// The job of Slurm that it is for, which is remembered; `None` if it is for none.
     pub job: Option<SlurmJob>,
 }
 
@@ -95,13 +95,13 @@ pub struct Created {
     pub mac: Option<String>,
     /// Address of its first NIC that has one; none if there was none in time.
     pub ip: Option<IpAddr>,
-    /// The user that its seed makes; none: that of its image.
+    /// The user that its seed makes; `None` for that of its image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Whether its seed was removed; none: not requested.
+    /// Whether its seed was removed; `None` if not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed_dropped: Option<bool>,
-    /// The signal that ended the wait for its address; none: none came.
+    /// The signal that ended the wait for its address; `None` if none came.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
 }
@@ -136,7 +136,8 @@ enum Stopped {
 pub struct Waits {
     /// For its address.
     pub address_s: u64,
-    /// For reading its seed, which is removed then, counted from its start; none: the seed stays.
+    /// For reading its seed, which is removed then, counted from its start; `None` if the seed
+    /// stays.
     pub seed_s: Option<u64>,
 }
 

@@ -11,7 +11,7 @@ use crate::domain_history::boot;
 use crate::drives;
 use crate::error::{Result, crashed, dump_hint};
 use crate::history::{guest, measured};
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Kept, Lease, XmlOf};
 use crate::identity::FileId;
 use crate::lookup::find;
@@ -209,7 +209,7 @@ fn beside(
 ) -> Result<Vec<String>> {
     let mut warnings = snapshots(hypervisor, &xml.name())?;
     let uuid = xml.uuid().filter(|_| xml.is_ours()).unwrap_or_default();
-    if !uuid.is_empty() && guest::told(world.state(), &uuid).is_none() {
+    if !uuid.is_empty() && guest::creation_options(world.state(), &uuid).is_none() {
         let stay = |why| format!("{why}: what they have of `{}` stays", xml.name());
         warnings.extend(world.unread_records_of(&xml.name(), &uuid).map(stay));
     }

@@ -101,7 +101,7 @@ pub struct DescribedGuest {
     pub name: DomainName,
     /// How it is made.
     pub create: CreateRequest,
-    /// Whether it starts with the host; none: as it is.
+    /// Whether it starts with the host; `None` if as it is.
     pub autostart: Option<bool>,
     /// Whether it may be restarted for a change.
     pub may_restart: bool,
@@ -116,7 +116,7 @@ pub struct ApplyRequest {
     pub path: PathBuf,
     /// The guests, in its order, each name once.
     pub guests: Vec<DescribedGuest>,
-    /// The name of the set that they are; none: it has no name, and nothing is pruned.
+    /// The name of the set that they are; `None` if it has no name, and nothing is pruned.
     pub set: Option<String>,
     /// Whether guests that an earlier file of this set made are deleted if it no longer has them.
     pub prune: bool,
@@ -167,7 +167,7 @@ pub struct AppliedGuest {
     /// Whether it runs, and is restarted for its change.
     #[serde(skip)]
     restarts: bool,
-    /// The command that resumes it, after which it can be changed without a restart; none: it
+    /// The command that resumes it, after which it can be changed without a restart; `None` if it
     /// takes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake: Option<String>,
@@ -370,7 +370,7 @@ fn pruned(
     Ok(gone)
 }
 
-/// The file of a set that made a domain which is still the one that it made; none: none did.
+/// The file of a set that made a domain which is still the one that it made; `None` if none did.
 fn of_set(
     set: &str,
     row: &DomainSummary,
@@ -494,7 +494,7 @@ fn or_shared(error: Error, name: &DomainName) -> Error {
     }
 }
 
-/// The plan of a new guest; `None`: it has no place now, but one after the deletions and changes
+/// The plan of a new guest; `None` if it has no place now, but one after the deletions and changes
 /// before it.
 fn unless_of_room<T>(planned: Result<T>, drift: &Drift) -> Result<Option<T>> {
     let error = match planned {
@@ -698,7 +698,7 @@ fn while_differs<'g, T>(
     }
 }
 
-/// A guest as it is now; none: it does not exist.
+/// A guest as it is now; `None` if it does not exist.
 fn compared_now(world: &World, guest: &DescribedGuest) -> Result<Option<Compared>> {
     let (hypervisor, topology) = (world.hypervisor()?, world.topology()?);
     let rows = hypervisor.domains()?;
@@ -756,7 +756,7 @@ fn make_all(
     Ok(())
 }
 
-/// The size that a guest gets; none: it has it.
+/// The size that a guest gets; `None` if it has it.
 fn resized(
     guest: &DescribedGuest,
     found: &AppliedGuest,

@@ -4,14 +4,14 @@
 use crate::apply::bind::boot;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
+use crate::current_users::current_users;
 use crate::discover::cards::cards;
 use crate::error::Result;
+use crate::function_users::{Take, Use};
 use crate::health::Health;
-use crate::holders::{Take, Use};
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::model::model;
 use crate::topology::{DeviceKind, Mig, PartitionId, PciDevice, Topology, VgpuInterface};
-use crate::uses::uses;
 use crate::world::World;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,14 +68,14 @@ pub struct ListedGpu {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Its health; none: not checked.
+    /// Its health; `None` if not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
     /// By which interface it is shared among guests, if virtual functions or mediated devices are
     /// set up for that; `gpuvm vgpu list` has the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<SharedGpu>,
-    /// Its MIG mode; none: it has none, or NVML did not report it.
+    /// Its MIG mode; `None` if it has none, or NVML did not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
     /// Who uses it, as `device list` says.
@@ -95,7 +95,7 @@ pub struct SharedGpu {
     pub vgpus: BTreeMap<String, u32>,
 }
 
-/// How a GPU is shared among guests; none: it is not.
+/// How a GPU is shared among guests; `None` if it is not.
 fn shared(gpu: &PciDevice, topology: &Topology) -> Option<SharedGpu> {
     let interface = topology.vgpu_interface(gpu);
     let is_set_up = matches!(interface, VgpuInterface::Mdev | VgpuInterface::Vfio);
@@ -118,7 +118,7 @@ pub fn devices(
     };
     let devices: Vec<&PciDevice> = topology.devices().iter().filter(listed).collect();
     let functions: Vec<Bdf> = devices.iter().map(|device| device.bdf).collect();
-    let uses = uses(world, topology, held, &functions)?;
+    let uses = current_users(world, topology, held, &functions)?;
     let at_boot = world.root()?.map(|root| boot::functions(&root)).transpose()?.unwrap_or_default();
     let row = |device: &&PciDevice| listed_device(device, topology, held, &uses, &at_boot);
     Ok(devices.iter().map(row).collect())
@@ -133,7 +133,7 @@ pub fn gpus(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<
     }
     let devices = counted(topology);
     let functions: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
-    let uses = uses(world, topology, held, &functions)?;
+    let uses = current_users(world, topology, held, &functions)?;
     Ok(listed_gpus(topology, held, &devices, &uses, &uuids))
 }
 

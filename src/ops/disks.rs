@@ -4,9 +4,9 @@ use crate::apply::state_directory;
 use crate::bdf::Bdf;
 use crate::blockdev::used_by;
 use crate::discover::drives::function_of;
+use crate::discover::hung_mounts::{Silent, unescaped};
 use crate::discover::node::kernel_name;
 use crate::discover::openers::in_use;
-use crate::discover::silent::{Silent, unescaped};
 use crate::discover::vdpa;
 use crate::domain::arguments::{self, Arguments, Unread};
 use crate::domain::disk_change::target_of;
@@ -14,7 +14,7 @@ use crate::domain::{DomainXml, Element};
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{Absent, Twice, User, Uses, files_of};
+use crate::hypervisor::file_users::{Absent, Twice, User, Uses, files_of};
 use crate::pools::IMAGES_DIR;
 use crate::topology::DriveUse;
 use gpuvm_core::check::{DiskFact, DiskFault};
@@ -106,8 +106,8 @@ fn path(disk: Element<'_>) -> Option<PathBuf> {
     path.starts_with('/').then(|| PathBuf::from(path.into_owned()))
 }
 
-/// Returns why a file or device belongs to the host; none: it does not, or does not exist. `new`:
-/// it must not be open for writing.
+/// Returns why a file or device belongs to the host; `None` if it does not, or does not exist.
+/// `new`: it must not be open for writing.
 pub fn of_host(path: &Path, is_read: bool, new: bool) -> Result<Option<String>> {
     if let Some(why) = Silent::read().why(path) {
         return Ok(Some(why));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_files_are_told_from_images() {
+    fn files_of_the_host_are_distinguished_from_images() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let told = |path: &Path, is_read, new| of_host(path, is_read, new).unwrap();

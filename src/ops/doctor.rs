@@ -112,7 +112,7 @@ pub fn facts(root: &FsRoot, topology: &Topology) -> Facts {
     facts
 }
 
-/// The programs for guests that this machine has; none: it cannot be read.
+/// The programs for guests that this machine has; `None` if it cannot be read.
 pub fn software() -> Option<Software> {
     facts::read_needs(&FsRoot::live().ok()?).software
 }

@@ -6,7 +6,7 @@ use crate::change::DomainChange;
 use crate::domain::{DomainXml, differences};
 use crate::error::{Class, Coded, Error, Result, classed, usage};
 use crate::fsroot::FsRoot;
-use crate::history::guest::told;
+use crate::history::guest::creation_options;
 use crate::history::{History, Owner, UserRecords};
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::{DomainSummary, Hypervisor, Kept, XmlOf, none};
@@ -47,7 +47,7 @@ pub(crate) fn refuse_unread(
         return refuse_of_users(world, (verb, name, uuid), history, &records);
     }
     let Some(why) = world.unread_records() else { return Ok(()) };
-    if history.entries.is_empty() && told(world.state(), uuid).is_none() {
+    if history.entries.is_empty() && creation_options(world.state(), uuid).is_none() {
         let hint = format!("`sudo gpuvm {verb} {}`", word(name));
         return Err(HistoryOfError::OfRoot { name: name.to_owned(), why }.hint(hint));
     }
@@ -67,7 +67,7 @@ fn refuse_of_users(
         .iter()
         .map(|one| format!("`sudo -u {} gpuvm {verb} {}`", word(&one.user), word(name)));
     let commands = commands.collect::<Vec<_>>().join(", ");
-    if history.entries.is_empty() && told(world.state(), uuid).is_none() {
+    if history.entries.is_empty() && creation_options(world.state(), uuid).is_none() {
         return Err(HistoryOfError::OfUsers { name: name.to_owned(), why }.hint(commands));
     }
     world.warning(&format!("{why}; {commands}"));
@@ -188,7 +188,7 @@ pub fn boot() -> Result<String> {
 }
 
 /// Warns that a guest starts from its saved state, not from its definition.
-pub fn tell_saved(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
+pub fn warn_of_saved_state(hypervisor: &dyn Hypervisor, name: &str, world: &World) {
     for said in starts_saved(hypervisor, name) {
         world.warning(&format!("domain `{name}` has {said}"));
     }
@@ -225,7 +225,7 @@ pub fn change_host(
 }
 
 /// Returns the definition as the hypervisor stored it, after warning of differences from the plan;
-/// none: it cannot be read.
+/// `None` if it cannot be read.
 pub fn read_back(
     name: &str,
     planned: &DomainXml,
@@ -253,7 +253,7 @@ fn changed_back(
     hypervisor: &dyn Hypervisor,
     world: &World,
 ) -> Option<String> {
-    tell_saved(hypervisor, &change.name, world);
+    warn_of_saved_state(hypervisor, &change.name, world);
     read_back(&change.name, &change.after, hypervisor, world)
 }
 

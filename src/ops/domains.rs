@@ -8,7 +8,7 @@ use crate::domain::view::{NicView, View, gpu_indexes, remembered};
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::error::{Result, usage};
 use crate::fsroot::FsRoot;
-use crate::history::guest::told;
+use crate::history::guest::creation_options;
 use crate::hypervisor::network::NetworkLease;
 use crate::hypervisor::{Definition, DomainState, DomainSummary, Hypervisor, XmlOf, definitions};
 use crate::lookup::find;
@@ -34,19 +34,19 @@ pub struct ListedDomain {
     /// Name, state and UUID.
     #[serde(flatten)]
     pub summary: DomainSummary,
-    /// The resources that it holds; `None`: its definition cannot be understood.
+    /// The resources that it holds; `None` if its definition cannot be understood.
     #[serde(flatten)]
     pub view: Option<View>,
     /// Its address from DHCP leases; with --long also from its agent and ARP.
     pub address: Option<IpAddr>,
-    /// Uptime in seconds; none: not running, not on this machine, or not requested.
+    /// Uptime in seconds; `None` if not running, not on this machine, or not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uptime_s: Option<u64>,
-    /// Whether it starts with the host; none: its driver does not report it, or more was not
+    /// Whether it starts with the host; `None` if its driver does not report it, or more was not
     /// requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autostart: Option<bool>,
-    /// Result of `verify`; none: not requested, or unknown.
+    /// Result of `verify`; `None` if not requested, or unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verdict>,
 }
@@ -71,7 +71,7 @@ pub struct ShownDomain {
     /// Its state and resources.
     #[serde(flatten)]
     pub view: View,
-    /// Whether it starts with the host; none: its driver does not say.
+    /// Whether it starts with the host; `None` if its driver does not say.
     pub autostart: Option<bool>,
     /// Parts missing at boot for its start with the host, a line each: `gpuvm autostart NAME on`
     /// makes them.
@@ -202,7 +202,7 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     }
     let recorded = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
     let options = recorded.map(|recorded| {
-        let told = told(world.state(), &summary.uuid);
+        let told = creation_options(world.state(), &summary.uuid);
         options_of(next.as_ref().unwrap_or(&xml), topology.as_ref(), recorded, told.as_ref())
     });
     let addresses = if summary.state.has_guest() {

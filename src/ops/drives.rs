@@ -15,7 +15,7 @@ use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::files_of;
+use crate::hypervisor::file_users::files_of;
 use crate::reporter::{Deed, Question};
 use crate::shell::word;
 use crate::topology::Likeness;

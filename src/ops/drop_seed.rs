@@ -8,7 +8,7 @@ use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Made, Role};
 use crate::error::{Class, Coded, Error, Result, classed, dump_and_define};
 use crate::guest::has_ended;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorError, XmlOf};
 use crate::lookup::find;
 use crate::made::{Fate, Proof};
@@ -129,7 +129,7 @@ struct Seed {
 }
 
 impl Seed {
-    /// Looks for a domain's seed; none: it has none, or none of ours.
+    /// Looks for a domain's seed; `None` if it has none, or none of ours.
     fn of(hypervisor: &dyn Hypervisor, state: Option<&Path>, name: &str) -> Result<Option<Seed>> {
         let summary = find(hypervisor, name)?;
         let xml = hypervisor.xml(name, XmlOf::Inactive)?;
@@ -152,7 +152,7 @@ impl Seed {
         Ok(Some(Seed { name: name.to_owned(), runs, has_guest, is_held, xml, made, fate }))
     }
 
-    /// Returns the step that detaches it from a running guest; none: not attached.
+    /// Returns the step that detaches it from a running guest; `None` if not attached.
     fn detach(&self) -> Option<Step> {
         let (name, path) = (self.name.clone(), self.made.path.clone());
         self.is_held.then_some(Step::Live(LiveStep::DetachDisk {
@@ -163,8 +163,8 @@ impl Seed {
         }))
     }
 
-    /// Returns the step that removes it from the definition; `forget`: and from the metadata. None:
-    /// not in it.
+    /// Returns the step that removes it from the definition; `forget`: and from the metadata.
+    /// `None` if not in it.
     fn redefine(&self, forget: bool) -> Result<Option<Step>> {
         let mut xml = DomainXml::parse(&self.xml)?;
         let edit = DomainEdit::DropDisk { path: self.made.path.clone(), forget };
@@ -176,7 +176,7 @@ impl Seed {
         Ok(Some(Step::Domain(DomainStep::Redefine { name, xml: xml.text().to_owned(), before })))
     }
 
-    /// The step that deletes it; none: it is gone, or stays.
+    /// The step that deletes it; `None` if it is gone, or stays.
     fn delete(&self) -> Option<Step> {
         match &self.fate {
             Fate::Goes(step) => Some(step.clone()),
@@ -209,7 +209,7 @@ pub struct Dropping {
     redefine: Option<Step>,
 }
 
-/// Plans to remove a domain's seed; none: it has none.
+/// Plans to remove a domain's seed; `None` if it has none.
 pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> {
     let hypervisor = world.hypervisor()?;
     let Some(seed) = Seed::of(&*hypervisor, world.state(), name)? else {
@@ -225,7 +225,7 @@ pub fn drop_seed(world: &World, name: &str) -> Result<Change<Option<Dropping>>> 
     Ok(change)
 }
 
-/// Removes a domain's seed once the guest has read it, waiting `wait_s` seconds; none: without
+/// Removes a domain's seed once the guest has read it, waiting `wait_s` seconds; `None` without
 /// checking. Returns whether all of it is gone.
 pub fn run_when_read(
     session: &mut Session<'_>,

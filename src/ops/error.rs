@@ -74,7 +74,7 @@ pub struct NoPlace {
     pub request: Box<Request>,
     /// Requests that would have a place, the least change first.
     pub nearest: Vec<Request>,
-    /// Moves of other guests after which it would have one; none: none is known.
+    /// Moves of other guests after which it would have one; `None` if none is known.
     pub room: Option<Box<RoomOffer>>,
 }
 

@@ -64,7 +64,7 @@ pub enum ExclusionChange {
     Exclude {
         /// The device.
         device: GpuName,
-        /// Why, in one line; none: unchanged.
+        /// Why, in one line; `None` if unchanged.
         reason: Option<String>,
     },
     /// Removes it from the list.
@@ -83,7 +83,7 @@ pub enum ExclusionChange {
 pub struct Excluded {
     /// Where the function is.
     pub bdf: Bdf,
-    /// The entry as it is afterwards; none: not excluded.
+    /// The entry as it is afterwards; `None` if not excluded.
     pub entry: Option<Entry>,
     /// Whether the list, or an override, changes; false if already set.
     pub changed: bool,

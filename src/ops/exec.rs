@@ -62,9 +62,9 @@ pub struct ExecWanted {
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Its standard input; none: empty.
+    /// Its standard input; `None` if empty.
     pub input: Option<Vec<u8>>,
-    /// How long it may take; none: as long as it takes.
+    /// How long it may take; `None` if as long as it takes.
     pub limit: Option<Duration>,
 }
 
@@ -165,7 +165,7 @@ impl<'h> Inside<'h> {
     }
 
     /// Starts a script with these words; returns its process in the guest. `input`: its standard
-    /// input, where its output is wanted; none: neither is.
+    /// input, where its output is wanted; `None` if neither is.
     pub(crate) fn start(
         &self,
         script: &str,

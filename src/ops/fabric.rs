@@ -66,7 +66,7 @@ pub struct PendingPartition {
     /// Its number, its modules and the UUID of the domain that it was activated for.
     #[serde(flatten)]
     pub entry: RestoreEntry,
-    /// The name of that domain; none: it is no longer defined.
+    /// The name of that domain; `None` if it is no longer defined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -75,15 +75,16 @@ pub struct PendingPartition {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownFabric {
-    /// The board; none: no board, or unknown.
+    /// The board; `None` if no board, or unknown.
     pub board: Option<String>,
     /// How NVSwitches serve guests.
     pub model: FabricModel,
-    /// Fabric Manager's version; none: not installed here, or unknown.
+    /// Fabric Manager's version; `None` if not installed here, or unknown.
     pub manager_version: Option<String>,
-    /// Version of the host's driver; none: none is loaded, or NVSwitches are not shared.
+    /// Version of the host's driver; `None` if none is loaded, or NVSwitches are not shared.
     pub driver_version: Option<String>,
-    /// Version of Fabric Manager's client library; none: unknown, or no Fabric Manager runs here.
+    /// Version of Fabric Manager's client library; `None` if unknown, or no Fabric Manager runs
+    /// here.
     pub library_version: Option<String>,
     /// Whether Fabric Manager as it runs, the driver and, if known, the client library are of one
     /// version.
@@ -93,10 +94,11 @@ pub struct ShownFabric {
     pub managed_switches: Vec<Bdf>,
     /// Where it listens; of a record unknown.
     pub address: String,
-    /// Why it gave no partitions; none: it did, or was not asked because NVSwitches are not shared.
+    /// Why it gave no partitions; `None` if it did, or was not asked because NVSwitches are not
+    /// shared.
     pub refusal: Option<String>,
     /// Why the file of active partitions could not be read, so that pending deactivations are
-    /// unknown; none: it was read.
+    /// unknown; `None` if it was read.
     pub unread: Option<String>,
     /// The partitions, by number.
     pub partitions: Vec<ShownPartition>,
@@ -226,8 +228,8 @@ impl Look {
     }
 }
 
-/// Returns the state that `verify` compares guests with, and descriptions of unknown parts. `None`:
-/// NVSwitches are not shared here.
+/// Returns the state that `verify` compares guests with, and descriptions of unknown parts. `None`
+/// if NVSwitches are not shared here.
 pub fn compared(world: &World, topology: &Topology) -> Result<(Option<Partitions>, Vec<String>)> {
     let mut untold = Vec::new();
     if topology.fabric().model != FabricModel::SharedNvswitch {
@@ -260,7 +262,7 @@ fn of_state(state: PartitionState, topology: &Topology, running: &[Running]) -> 
     ShownPartition { id, modules, gpus, links, links_at_most, active, holder, holders, verdict }
 }
 
-/// The GPU of a module id; none: unknown.
+/// The GPU of a module id; `None` if unknown.
 fn address_of(topology: &Topology, module: u32) -> Option<Bdf> {
     let all = &topology.fabric().module_ids;
     all.iter().find(|(_, id)| *id == module).map(|(bdf, _)| *bdf)
@@ -304,22 +306,22 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
     world.refuse_elsewhere("fabric release")?;
     let topology = world.topology()?;
     if topology.fabric().model != FabricModel::SharedNvswitch {
-        return Err(FabricError::NotShared.told());
+        return Err(FabricError::NotShared.with_hint());
     }
     if Config::read(&FsRoot::live()?)?.is_of_vgpu() {
-        return Err(FabricError::Virtual { partition }.told());
+        return Err(FabricError::Virtual { partition }.with_hint());
     }
     let manager = Manager::of_host(&FsRoot::live()?)?;
-    let listed = manager.list().map_err(|refusal| FabricError::from(refusal).told())?;
+    let listed = manager.list().map_err(|refusal| FabricError::from(refusal).with_hint())?;
     let running = running(world, &topology)?;
     let steps = match release(partition, &listed, &running) {
         Release::AlreadySo => Vec::new(),
         Release::Deactivate => {
-            let step = step(partition, &listed, &topology).map_err(FabricError::told)?;
-            refuse_candidates(&step, &*world.hypervisor()?).map_err(FabricError::told)?;
+            let step = step(partition, &listed, &topology).map_err(FabricError::with_hint)?;
+            refuse_candidates(&step, &*world.hypervisor()?).map_err(FabricError::with_hint)?;
             vec![Step::Partition(PartitionChange::Deactivate(step))]
         }
-        Release::Refused(refusal) => return Err(FabricError::from(refusal).told()),
+        Release::Refused(refusal) => return Err(FabricError::from(refusal).with_hint()),
     };
     let question = (!steps.is_empty()).then(|| Question::Agree {
         lines: None,
@@ -348,9 +350,9 @@ fn step(
 /// GPUs since the plan.
 pub fn released(partition: u32) -> Result<()> {
     let listed = Manager::of_host(&FsRoot::live()?)?.list();
-    let listed = listed.map_err(|refusal| FabricError::from(refusal).told())?;
+    let listed = listed.map_err(|refusal| FabricError::from(refusal).with_hint())?;
     if listed.iter().any(|one| one.id == partition && one.active) {
-        return Err(FabricError::ChangedSince { partition }.told());
+        return Err(FabricError::ChangedSince { partition }.with_hint());
     }
     Ok(())
 }

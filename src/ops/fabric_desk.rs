@@ -13,7 +13,7 @@ pub struct FabricDesk {
     pub manager: Rc<dyn Partitions>,
     /// The file of active partitions.
     pub file: PathBuf,
-    /// The versions; none: read when needed.
+    /// The versions; `None` if read when needed.
     pub versions: Option<FabricVersions>,
 }
 

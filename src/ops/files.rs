@@ -2,8 +2,8 @@
 //! output is written, so that no link of another user leads it elsewhere.
 
 use crate::error::{Class, Coded, Error, Result, classed};
-use crate::held::{HeldDir, HeldError};
 use crate::input;
+use crate::pinned_dir::{HeldDir, HeldError};
 use gpuvm_core::shell::word;
 use nix::unistd::geteuid;
 use std::fs::{File, Metadata, Permissions};
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn only_own_files_are_made_anew() {
+    fn only_own_files_are_renewed() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.svg");
         let is_whole = |text: &str| text.ends_with("</svg>") || text.ends_with("/>");

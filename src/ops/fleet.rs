@@ -75,9 +75,9 @@ impl Coded for HostsError {}
 pub struct FleetHost {
     /// Its name.
     pub name: String,
-    /// The URI of its libvirt; none: its record is all there is.
+    /// The URI of its libvirt; `None` if its record is all there is.
     pub connect: Option<String>,
-    /// The record of its layout; `None`: the host is queried.
+    /// The record of its layout; `None` if the host is queried.
     pub record: Option<PathBuf>,
     /// Whether another host of the file has the same record, however each writes its path.
     pub is_shared: bool,
@@ -115,10 +115,10 @@ pub struct HostPlace {
     pub lost: u64,
     /// Choices that are worse than they could be; `gpuvm plan --explain` names them.
     pub compromises: usize,
-    /// The fewest NVLinks between two of its GPUs; none: it has fewer than two.
+    /// The fewest NVLinks between two of its GPUs; `None` if it has fewer than two.
     pub nvlinks: Option<u32>,
-    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; none:
-    /// no GPU, or no NIC.
+    /// How near a NIC is to the GPU that is farthest from all of them, as in `host matrix`; `None`
+    /// if no GPU, or no NIC.
     pub nic: Option<String>,
     /// Why `create` refuses it as requested; absent: it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ impl HostPlace {
 }
 
 /// One host's answer, and the identity of its machine.
-struct Told<T> {
+struct HostReply<T> {
     answer: Result<T>,
     is_reached: bool,
     machine: Option<Identity>,
@@ -177,7 +177,7 @@ impl Reporter for Quiet {
 }
 
 /// The resources of each host and those left, in the order of the hosts. `gpus`: the sizes counted;
-/// `None`: those that each board offers.
+/// none for those that each board offers.
 pub fn capacities(
     hosts: Vec<FleetHost>,
     limit: Duration,
@@ -379,38 +379,38 @@ fn one<T: Send + 'static>(
     question: &Arc<(impl Fn(&World, &FleetHost) -> Result<T> + Send + Sync + 'static, Records)>,
 ) -> (Heard<T>, Option<Identity>) {
     let quiet = Arc::new(Quiet::default());
-    let told = if host.connect.is_none() {
-        told(host, (&quiet, layout), question)
+    let reply_of_host = if host.connect.is_none() {
+        reply(host, (&quiet, layout), question)
     } else {
-        let (tell, heard) = mpsc::channel();
+        let (sender, heard) = mpsc::channel();
         let (own, asked, reporter) = (host.clone(), Arc::clone(question), Arc::clone(&quiet));
         // It is abandoned on a timeout, and ends with the program.
         std::thread::spawn(move || {
             // After a timeout there is no receiver.
-            let _ = tell.send(told(&own, (&reporter, layout), &asked));
+            let _ = sender.send(reply(&own, (&reporter, layout), &asked));
         });
         heard.recv_timeout(limit).unwrap_or_else(|_| {
             let seconds = limit.as_secs();
             let silent = FleetError::Silent { seconds }.hint("--limit SECONDS waits longer");
-            Told { answer: Err(silent), is_reached: false, machine: None }
+            HostReply { answer: Err(silent), is_reached: false, machine: None }
         })
     };
     let warnings = std::mem::take(&mut *quiet.0.lock().unwrap_or_else(PoisonError::into_inner));
-    let Told { answer, is_reached, machine } = told;
+    let HostReply { answer, is_reached, machine } = reply_of_host;
     (Heard { host: host.clone(), answer, is_reached, same_as: None, warnings }, machine)
 }
 
-fn told<T>(
+fn reply<T>(
     host: &FleetHost,
     (quiet, layout): (&Arc<Quiet>, Layout),
     (question, records): &(impl Fn(&World, &FleetHost) -> Result<T>, Records),
-) -> Told<T> {
+) -> HostReply<T> {
     let reporter: Arc<dyn Reporter> = Arc::clone(quiet) as _;
     let world = match host.world(reporter, layout, records) {
         Ok(world) => world,
         Err(error) => {
             let is_reached = !is_of_libvirt(&error);
-            return Told { answer: Err(error), is_reached, machine: None };
+            return HostReply { answer: Err(error), is_reached, machine: None };
         }
     };
     let answer = question(&world, host).and_then(|answer| match world.unseen() {
@@ -426,7 +426,7 @@ fn told<T>(
     let is_reached = connected.is_some() || !answer.as_ref().is_err_and(is_of_libvirt);
     // Each connection of the test driver has guests of its own.
     let machine = connected.filter(|_| !world.is_test()).map(|hypervisor| hypervisor.identity());
-    Told { answer, is_reached, machine }
+    HostReply { answer, is_reached, machine }
 }
 
 fn is_of_libvirt(error: &Error) -> bool {
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_prompts_nobody() {
+    fn ssh_never_prompts() {
         for (uri, asked) in [
             ("qemu+ssh://root@a/system", "qemu+ssh://root@a/system?no_tty=1"),
             ("qemu+ssh://a/system?keyfile=/k", "qemu+ssh://a/system?keyfile=/k&no_tty=1"),

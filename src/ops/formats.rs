@@ -2,7 +2,7 @@
 
 use crate::apply::disk_format_made;
 use crate::discover::direct::refuses_direct;
-use crate::discover::silent::Silent;
+use crate::discover::hung_mounts::Silent;
 use crate::domain::DomainXml;
 use crate::input::open_regular;
 use gpuvm_core::check::{DiskFact, DiskFault};

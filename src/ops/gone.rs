@@ -6,7 +6,7 @@ use crate::domain::guest::{Made, VolumeRef};
 use crate::domain_history::boot;
 use crate::error::Result;
 use crate::history::guest::{self, KnownGuest};
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::made::removal;
 use crate::pages;
 use crate::vfs;

@@ -12,7 +12,7 @@ pub use render::{Extra, RenderError, needs_template, render, template_file, temp
 use crate::disks::linked_functions;
 use crate::domain::check_architecture;
 use crate::domain::guest::VirtType;
-use crate::domain::wish::{NicWish, mac_twice};
+use crate::domain::nic_request::{NicWish, mac_twice};
 use crate::error::{Class, Coded as _, NoPlace, Result, classed, dump_hint, usage};
 use crate::hypervisor::machine::log_of;
 use crate::hypervisor::{
@@ -36,15 +36,15 @@ pub struct GuestRequest {
     pub request: Request,
     /// Its name.
     pub name: NameRequest,
-    /// Its template; none: the built-in one of the host's architecture.
+    /// Its template; `None` for the built-in one of the host's architecture.
     pub template: Option<PathBuf>,
     /// How it runs.
     pub virt: VirtType,
-    /// Its NICs; none: those of the template.
+    /// Its NICs; none for those of the template.
     pub networks: Vec<NicWish>,
     /// The source of the domains' occupancy.
     pub taken: Taken,
-    /// A plan that was made before, whose place it gets exactly; none: it is planned.
+    /// A plan that was made before, whose place it gets exactly; `None` if it is planned.
     pub place: Option<PlannedPlace>,
 }
 
@@ -273,7 +273,7 @@ pub fn make_log_dir(dir: &Path) -> String {
     format!("`install -d -m 0755 {}` makes it", word(&dir.to_string_lossy()))
 }
 
-/// Where the log of a guest's QEMU is; none: it has none that is known.
+/// Where the log of a guest's QEMU is; `None` if it has none that is known.
 pub fn log_hint(hypervisor: &dyn Hypervisor, name: &str) -> Option<String> {
     let path = log_of(&hypervisor.opened_uri(), name)?;
     let path = path.to_str()?;

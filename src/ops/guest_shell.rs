@@ -152,7 +152,7 @@ fn run(inside: &Inside<'_>, script: &str, words: &[String]) -> Result<Vec<u8>> {
 }
 
 impl GuestShell<'_> {
-    /// Ends the shell, and removes its directory in the guest. Returns its status; none: it was
+    /// Ends the shell, and removes its directory in the guest. Returns its status; `None` if it was
     /// left.
     pub fn end(self) -> Result<Option<u8>> {
         for handle in self.handles {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_is_removed_in_the_guest_and_a_shell_that_is_left_ends() {
+    fn partial_files_in_the_guest_are_removed_and_a_leftover_shell_ends() {
         let stage = guest("connected");
         let terminal = Terminal { rows: 24, columns: 80, kind: String::new() };
         let mut shell = begin(&*stage.fake, &stage.world, "g", &terminal).unwrap();

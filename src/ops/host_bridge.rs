@@ -63,7 +63,7 @@ pub fn refuse_unfinished(world: &World) -> Result<()> {
     unfinished::refuse(none::URI, world.state(), |text| world.warning(text))
 }
 
-/// The bridge that the last change of the host created; none: it did something else.
+/// The bridge that the last change of the host created; `None` if it did something else.
 pub fn last_made(world: &World) -> Result<Option<String>> {
     let history = world.host_history()?;
     Ok(history.entries.last().and_then(made).map(str::to_owned))

@@ -52,7 +52,7 @@ pub fn daemon(root: &FsRoot) -> Result<String> {
 }
 
 /// The warning that a definition may need more files than a guest of this machine may have open;
-/// none: it does not, or the guests run elsewhere.
+/// `None` if it does not, or the guests run elsewhere.
 pub fn too_few_files(world: &World, xml: &DomainXml, qemu: Option<Version>) -> Option<String> {
     if world.settings.host.is_some() || !world.has_guests_here().unwrap_or(false) {
         return None;

@@ -33,11 +33,12 @@ pub struct NodePool {
     pub free: u64,
     /// Pages that the kernel added and drops when they are no longer used.
     pub surplus: u64,
-    /// The largest number of further pages that the node's memory could provide now; none: unknown.
+    /// The largest number of further pages that the node's memory could provide now; `None` if
+    /// unknown.
     pub room: Option<u64>,
     /// Pages that are reserved at boot by our file.
     pub at_boot: Option<u64>,
-    /// Mount point of the hugetlbfs of this page size; none: unknown.
+    /// Mount point of the hugetlbfs of this page size; `None` if unknown.
     pub mounted: Option<Vec<String>>,
 }
 
@@ -94,8 +95,8 @@ pub fn not_mounted_pools(rows: &[NodePool]) -> Vec<String> {
     sizes.into_iter().map(warning).collect()
 }
 
-/// A more reliable way to reserve the same pages at boot; none: nothing of this size is reserved at
-/// boot.
+/// A more reliable way to reserve the same pages at boot; `None` if nothing of this size is
+/// reserved at boot.
 pub fn surer(page: MemSize) -> Result<Option<String>> {
     let numbers = boot::numbers(&FsRoot::live()?)?;
     Ok(numbers.keys().any(|(_, size)| *size == page).then(|| {

@@ -71,7 +71,7 @@ pub struct Setting {
     pub known: BTreeSet<String>,
     /// The value at boot, from our file.
     pub at_boot: Option<String>,
-    /// The recommended value for guests; none: it depends, or this host has no such setting.
+    /// The recommended value for guests; `None` if it depends, or this host has no such setting.
     pub advised: Option<&'static str>,
     /// Why.
     pub why: &'static str,

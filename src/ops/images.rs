@@ -53,9 +53,9 @@ pub struct Image {
     pub virtual_bytes: u64,
     /// Bytes that it occupies now.
     pub disk_bytes: u64,
-    /// When it was last written, in nanoseconds since 1970; none: libvirt does not report it.
+    /// When it was last written, in nanoseconds since 1970; `None` if libvirt does not report it.
     pub modified_ns: Option<u64>,
-    /// Why no guest can be made from it; none: one can.
+    /// Why no guest can be made from it; `None` if one can.
     pub fault: Option<String>,
 }
 

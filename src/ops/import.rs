@@ -67,13 +67,13 @@ impl Coded for BundleError {}
 pub struct ImportRequest {
     /// The bundle.
     pub path: PathBuf,
-    /// The guest's name; none: the one that it had.
+    /// The guest's name; `None` for the one that it had.
     pub name: Option<DomainName>,
-    /// The UUID of another guest than the one in the bundle; none: it is that one.
+    /// The UUID of another guest than the one in the bundle; `None` if it is that one.
     pub copy: Option<NewIdentity>,
     /// Where its disks are put.
     pub disk_dir: Option<PathBuf>,
-    /// Its GPUs; none: as many as it had.
+    /// Its GPUs; `None` for as many as it had.
     pub gpus: Option<u32>,
     /// Whether cores and memory of other nodes than those of the devices may be used.
     pub allow_remote: bool,
@@ -108,7 +108,7 @@ impl ImportRequest {
 /// The own parts of a guest other than the one in the bundle.
 #[derive(Debug, Clone)]
 pub struct NewIdentity {
-    /// Its UUID; none: libvirt chooses one, for previews.
+    /// Its UUID; `None` if libvirt chooses one, for previews.
     pub uuid: Option<String>,
     /// Its cloud-init seed.
     pub seed: SeedRequest,
@@ -122,11 +122,11 @@ pub struct ImportedGuest {
     pub name: String,
     /// Its name on its former host.
     pub of: String,
-    /// The name of that host; none: unknown.
+    /// The name of that host; `None` if unknown.
     pub host: Option<String>,
     /// Whether it is another guest than that one: with a UUID and MAC addresses of its own.
     pub is_copy: bool,
-    /// Its UUID; none: libvirt chooses one.
+    /// Its UUID; `None` if libvirt chooses one.
     pub uuid: Option<String>,
     /// Its passed-through functions.
     pub devices: Vec<Bdf>,

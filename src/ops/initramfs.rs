@@ -47,7 +47,7 @@ pub fn renewed_by(copies: &str, has_option: bool) -> Result<String> {
     })
 }
 
-/// Describes the command that renews the initramfs after steps, as [`renewed_by`]; `None`: they
+/// Describes the command that renews the initramfs after steps, as [`renewed_by`]; `None` if they
 /// change no file that it has a copy of.
 pub fn outdated(steps: &[Step], has_option: bool) -> Result<Option<String>> {
     let is_copied = |path: &Path| COPIED.iter().any(|file| Path::new("/").join(file) == path);

@@ -109,8 +109,8 @@ use gpuvm_core::{
     topology, words,
 };
 use gpuvm_host::{
-    apply, blockdev, command, discover, fetch, fsroot, held, history, holders, hypervisor,
-    identity, input, signature, trace,
+    apply, blockdev, command, discover, fetch, fsroot, function_users, history, hypervisor,
+    identity, input, pinned_dir, signature, trace,
 };
 
 pub mod address;
@@ -130,6 +130,7 @@ pub mod compare;
 pub mod console;
 pub mod copied;
 pub mod create;
+pub mod current_users;
 pub mod delete;
 pub mod described;
 pub mod devices;
@@ -211,7 +212,6 @@ pub mod tune;
 pub mod undo;
 pub mod unfinished;
 pub mod usage;
-pub mod uses;
 pub mod verify;
 pub mod vfs;
 pub mod vgpu;

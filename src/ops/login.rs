@@ -48,9 +48,9 @@ pub struct Login {
     /// Whether packets to it are known to reach the guest; false: the caller named it, or only
     /// another machine's libvirt does.
     pub proven: bool,
-    /// The user in the guest; none: unknown.
+    /// The user in the guest; `None` if unknown.
     pub user: Option<String>,
-    /// Arguments of `ssh` that lead to its machine; none: this machine.
+    /// Arguments of `ssh` that lead to its machine; `None` for this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub through: Option<Vec<String>>,
 }
@@ -76,7 +76,8 @@ pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
         let hint = format!("`gpuvm ip {} --all` lists the guest's addresses", word(name));
         return Err(classed(Class::Refused, message, hint));
     }
-    let recorded = || guest::told(world.state(), &uuid)?.remove("user")?.into_iter().next();
+    let recorded =
+        || guest::creation_options(world.state(), &uuid)?.remove("user")?.into_iter().next();
     let user = user.clone().or_else(|| user_of(hypervisor, name)).or_else(recorded);
     if user.is_none() && !wanted.user_is_set {
         let message = format!("the user to log in to `{name}` as is not recorded");
@@ -189,7 +190,7 @@ fn proven(
     }
 }
 
-/// How ssh reaches the guests' machine; none: it is this one.
+/// How ssh reaches the guests' machine; `None` if it is this one.
 fn through(world: &World, name: &str) -> Result<Option<Vec<String>>> {
     let Machine::Elsewhere { host } = world.machine()? else { return Ok(None) };
     let uri = world.hypervisor()?.opened_uri();

@@ -71,7 +71,7 @@ pub struct Follow {
     rest: Vec<u8>,
 }
 
-/// Finds a log and reads its last `lines` lines; none: all of them.
+/// Finds a log and reads its last `lines` lines; `None` for all of them.
 pub fn read(
     world: &World,
     name: &str,

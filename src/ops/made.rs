@@ -9,9 +9,9 @@ use crate::domain::disk_change::path_of;
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::history::Owner;
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::file_users::{How, Use, User, Uses};
 use crate::hypervisor::machine::run_there;
 use crate::hypervisor::storage::Storage;
-use crate::hypervisor::uses::{How, Use, User, Uses};
 use crate::identity::{FileId, Identity};
 use crate::seed::is_seed;
 use crate::shell::word;
@@ -269,7 +269,8 @@ impl<'a> Proof<'a> {
         is_proven && self.is_disk(made) && !self.is_another(made)
     }
 
-    /// Why the record of the domain does not show that its disks were made for it; none: it does.
+    /// Why the record of the domain does not show that its disks were made for it; `None` if it
+    /// does.
     fn whose(&self) -> Option<String> {
         match &self.recorded {
             None => {
@@ -376,7 +377,7 @@ pub fn of_copy(xml: &DomainXml, uuid: &str, uses: &Uses) -> Vec<String> {
     .collect()
 }
 
-/// The reason a domain's NVRAM stays; `None`: it is removed. libvirt removes whatever file the
+/// The reason a domain's NVRAM stays; `None` if it is removed. libvirt removes whatever file the
 /// definition names, so it must be one of libvirt's own that holds firmware settings.
 pub fn nvram_stays(
     xml: &DomainXml,

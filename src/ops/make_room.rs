@@ -79,9 +79,9 @@ pub struct RoomRequest {
     pub guest: GuestRequest,
     /// Its options, as `create` takes them, for commands.
     pub options: String,
-    /// The most guests that are stopped; none: any number.
+    /// The most guests that are stopped; `None` for any number.
     pub max_stops: Option<u32>,
-    /// The most guests that are moved; none: any number.
+    /// The most guests that are moved; `None` for any number.
     pub max_moves: Option<u32>,
     /// Guests that may be moved besides those that are movable.
     pub allow_stop: Vec<String>,
@@ -130,11 +130,11 @@ pub struct PlannedMove {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RoomPlan {
-    /// The partition of the new guest then; none: the host has none.
+    /// The partition of the new guest then; `None` if the host has none.
     pub partition: Option<PartitionId>,
     /// Indexes of the GPUs of the new guest.
     pub gpus: Vec<usize>,
-    /// The moves in their order; none: it has a place already.
+    /// The moves in their order; none if it has a place already.
     pub moves: Vec<PlannedMove>,
     /// Their cost.
     pub cost: MoveCost,
@@ -259,7 +259,7 @@ fn moves(
                 leg => move_guests(world, leg, &room.new, wanted),
             }
         };
-        let moved = session.run(plan).map_err(|error| told(error, leg, done, world));
+        let moved = session.run(plan).map_err(|error| with_progress(error, leg, done, world));
         let moved = moved?;
         done += leg.len();
         for target in leg.iter().filter(|_| moved.made) {
@@ -300,7 +300,7 @@ fn ended(world: &World, target: &Target, room: &RoomPlan) -> Result<()> {
 }
 
 /// Adds how far the moves have come to an error.
-fn told(error: Error, leg: &[Target], done: usize, world: &World) -> Error {
+fn with_progress(error: Error, leg: &[Target], done: usize, world: &World) -> Error {
     let names: Vec<String> = leg.iter().map(|target| format!("`{}`", target.name)).collect();
     let is_left = matches!(&error, Error::Apply(applied) if applied.needs_recovery());
     let state = |target: &Target| -> Option<DomainState> {

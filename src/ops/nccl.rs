@@ -14,7 +14,7 @@ use crate::source::{Source, definition};
 use crate::world::World;
 use gpuvm_core::check::place_hint;
 use gpuvm_core::nccl::{
-    NcclError, Note, System, Told, note_redirects, redirecting_ports, topology,
+    NcclError, Note, NotedSystem, System, note_redirects, redirecting_ports, topology,
 };
 use serde::Serialize;
 
@@ -51,7 +51,7 @@ pub fn nccl_of(world: &World, domain: &DomainXml) -> Result<Nccl> {
 /// Makes the topology of a domain on its host.
 fn of(domain: &DomainXml, world: &World, source: &Source) -> Result<Nccl> {
     let host = world.topology()?;
-    let Told { system, mut notes, is_needed } =
+    let NotedSystem { system, mut notes, is_needed } =
         topology(domain, &host).map_err(|error| helped(error, source))?;
     notes.extend(note_redirects(&redirecting_ports(&system, &host)));
     let name = Some(domain.name()).filter(|name| !name.is_empty());
@@ -123,7 +123,7 @@ mod tests {
 
     /// A NIC with a root port of its own already is not moved by `tune --pcie on`.
     #[test]
-    fn a_nic_at_another_slot_is_told_what_to_write() {
+    fn a_nic_at_another_slot_gets_the_text_to_write() {
         let bdf = |text: &str| text.parse::<Bdf>().unwrap();
         let error = NcclError::NicPlace { bdf: bdf("0000:4b:00.0"), guest: bdf("0000:e8:01.0") };
         let error = helped(error, &Source::File("t.xml".into()));

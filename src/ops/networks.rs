@@ -78,7 +78,7 @@ pub fn read(state: &NetworkState) -> Result<Network> {
     })
 }
 
-/// The links, addresses and routes of the host that guests run on; none: it is another one.
+/// The links, addresses and routes of the host that guests run on; `None` if it is another one.
 fn host(world: &World) -> Result<Option<HostNetwork>> {
     world.has_guests_here()?.then(this_host).transpose()
 }

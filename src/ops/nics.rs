@@ -6,7 +6,7 @@ use crate::cards::{functions_of, is_up};
 use crate::cpuset::NodeId;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
-use crate::holders::{self, Use, UseKind};
+use crate::function_users::{self, Use, UseKind};
 use crate::placement::Occupancy;
 use crate::topology::model::model;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Sriov, Topology};
@@ -32,13 +32,13 @@ pub struct NetworkCard {
     pub switch: Option<Bdf>,
     /// Indexes of the GPUs that it reaches without a host bridge.
     pub gpus: Vec<usize>,
-    /// Whether its first network device is up; none: unknown.
+    /// Whether its first network device is up; `None` if unknown.
     pub up: Option<bool>,
     /// The state of its link as the kernel says it: `up`, `down`, `dormant`.
     pub link: Option<String>,
     /// MAC address of its first network device.
     pub mac: Option<String>,
-    /// Maximum number of virtual functions; none: no SR-IOV.
+    /// Maximum number of virtual functions; `None` without SR-IOV.
     pub total_vfs: Option<u32>,
     /// Virtual functions that it has.
     pub enabled_vfs: Option<u32>,
@@ -87,9 +87,9 @@ pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec
     let nics: Vec<&PciDevice> = topology.devices().iter().filter(is_nic).collect();
     let functions: Vec<Bdf> = nics.iter().map(|nic| nic.bdf).collect();
     let root = world.root()?;
-    let mut uses = holders::known(topology, held, &functions);
+    let mut uses = function_users::known(topology, held, &functions);
     if let Some(root) = &root {
-        uses.extend(holders::read(root, topology, &functions)?.uses);
+        uses.extend(function_users::read(root, topology, &functions)?.uses);
     }
     let host = Host { topology, root, held, uses };
     let is_card = |nic: &&&PciDevice| !nic.is_vf();

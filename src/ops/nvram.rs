@@ -40,7 +40,7 @@ pub(crate) fn refuse_settings(
     Err(classed(Class::Exists, message, hint))
 }
 
-/// The files that may become those of a guest's firmware settings; none: it has no such settings.
+/// The files that may become those of a guest's firmware settings; none if it has no such settings.
 fn files(xml: &DomainXml, uri: &str) -> Vec<PathBuf> {
     if let Some(path) = xml.nvram() {
         return vec![PathBuf::from(path)];

@@ -225,7 +225,7 @@ pub fn size_to_reserve(asked: HugePages, topology: &Topology) -> Result<PageSize
     })
 }
 
-/// The machine that pages are reserved on; none: a recorded one, on which nothing is reserved.
+/// The machine that pages are reserved on; `None` for a recorded one, on which nothing is reserved.
 pub fn root(world: &World) -> Result<Option<FsRoot>> {
     world.root().map(|root| root.filter(FsRoot::is_live))
 }

@@ -32,24 +32,24 @@ use std::rc::Rc;
 pub struct Guest<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its UUID, with dashes; none: not assigned yet, or a recorded host.
+    /// Its UUID, with dashes; `None` if not assigned yet, or a recorded host.
     pub uuid: Option<&'a str>,
     /// Its PCI functions.
     pub devices: &'a [Bdf],
 }
 
 /// Refuses to activate a partition if the versions of Fabric Manager, the driver and the client
-/// library differ. Unknown versions are not compared. `known`: the caller's versions; none: those
-/// of this machine.
+/// library differ. Unknown versions are not compared. `known`: the caller's versions; `None` for
+/// those of this machine.
 pub fn refuse_versions(known: Option<&FabricVersions>) -> Result<()> {
     let found = match known {
         Some(versions) => versions.clone(),
         None => versions(&FsRoot::live()?),
     };
-    apart(&found).map_or(Ok(()), |error| Err(error.told()))
+    apart(&found).map_or(Ok(()), |error| Err(error.with_hint()))
 }
 
-/// Returns the error of versions that differ; none: they do not.
+/// Returns the error of versions that differ; `None` if they do not.
 fn apart(found: &FabricVersions) -> Option<FabricError> {
     Some(match found.apart()? {
         VersionsApart::Driver { manager, driver } => FabricError::Versions { manager, driver },
@@ -86,7 +86,7 @@ fn remembered(world: &World) -> Result<RestoreList, RestoreFileError> {
     known.map_or_else(|| RestoreFile::read(RestoreFile::here()), |desk| desk.remembered())
 }
 
-/// The step that a guest needs between the reset of its GPUs and its start; none: it needs no
+/// The step that a guest needs between the reset of its GPUs and its start; `None` if it needs no
 /// partition. Fabric Manager is asked, so that nothing is bound for a guest that cannot get it; for
 /// a recorded host the record decides.
 pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<Option<Step>> {
@@ -102,7 +102,7 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
     refuse_versions(desk.versions.as_ref())?;
     let listed = listed(&*desk.manager, &wanted, topology, guest)?;
     let running = running(world, topology)?;
-    let file = desk.remembered().map_err(|e| FabricError::from(e).told())?;
+    let file = desk.remembered().map_err(|e| FabricError::from(e).with_hint())?;
     let step = activation(&wanted, &listed, guest)?;
     match decide(&asked(&step), &listed, &running, &file) {
         // A stop that is just ending may still deactivate it; the step checks again, and does
@@ -110,7 +110,7 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
         Decision::Activate | Decision::AlreadySo => {
             Ok(Some(Step::Partition(PartitionChange::Activate(step))))
         }
-        Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
+        Decision::Refused(refusal) => Err(FabricError::from(refusal).with_hint()),
     }
 }
 
@@ -231,7 +231,7 @@ fn between(
     let mut others = running(world, &topology)?;
     others.retain(|one| Some(one.domain.uuid.as_str()) != guest.uuid);
     match decide(&asked(&step), &listed, &others, &RestoreList::default()) {
-        Decision::Refused(refusal) => Err(FabricError::from(refusal).told()),
+        Decision::Refused(refusal) => Err(FabricError::from(refusal).with_hint()),
         Decision::Activate | Decision::AlreadySo => Ok((steps, Some(step))),
     }
 }
@@ -330,8 +330,8 @@ pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Ste
     }
 }
 
-/// The partitions to deactivate once a guest is off, and the examined host; none: the guest has no
-/// devices of this machine.
+/// The partitions to deactivate once a guest is off, and the examined host; `None` if the guest has
+/// no devices of this machine.
 fn looked_at(
     world: &World,
     guest: Guest<'_>,
@@ -413,7 +413,7 @@ pub fn is_managed(topology: &Topology, bdf: Bdf) -> bool {
 
 /// Which of a guest's functions are reset before it gets them and after it releases them, in this
 /// order: its GPUs, then its NVSwitches ("Fabric Manager User Guide", full passthrough), if the
-/// kernel knows how to reset one. `root`: this machine; none: a recorded host.
+/// kernel knows how to reset one. `root`: this machine; `None` for a recorded host.
 pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> Vec<Bdf> {
     let kind = |bdf: &Bdf| topology.device(*bdf).map(PciDevice::kind);
     let can = |bdf: &Bdf| match root {
@@ -430,7 +430,7 @@ pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> V
 /// The partition that a guest needs by the known topology of the host.
 fn needed(topology: &Topology, guest: Guest<'_>) -> Result<Option<Need>> {
     let failed = || format!("domain `{}` would have no working CUDA", guest.name);
-    need(topology, guest.devices).map_err(|why| FabricError::from(why).told()).doing(failed)
+    need(topology, guest.devices).map_err(|why| FabricError::from(why).with_hint()).doing(failed)
 }
 
 /// Fabric Manager's list. While it is starting, the known topology of the host is used: the step
@@ -446,7 +446,7 @@ fn listed(
         Err(why) if why.meaning(Call::List) == Meaning::Starting => Ok(by_record(topology)),
         Err(why) => {
             let (partition, domain) = (wanted.partition, guest.name.to_owned());
-            Err(FabricError::Unreachable { partition, domain, why }.told())
+            Err(FabricError::Unreachable { partition, domain, why }.with_hint())
         }
     }
 }
@@ -455,7 +455,7 @@ fn listed(
 fn activation(wanted: &Need, listed: &[Listed], guest: Guest<'_>) -> Result<PartitionStep> {
     PartitionStep::of(wanted, listed, guest.uuid.unwrap_or_default()).ok_or_else(|| {
         let (partition, domain) = (wanted.partition, guest.name.to_owned());
-        FabricError::UnknownGpus { partition, domain }.told()
+        FabricError::UnknownGpus { partition, domain }.with_hint()
     })
 }
 

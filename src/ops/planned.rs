@@ -19,12 +19,12 @@ pub struct Planned {
     pub name: DomainName,
     /// The occupancy of the host.
     pub occupancy: Occupancy,
-    /// libvirt and QEMU of a recorded host; none: it is no record.
+    /// libvirt and QEMU of a recorded host; `None` if it is no record.
     pub stack: Option<RecordedStack>,
 }
 
 impl Planned {
-    /// The libvirt and QEMU that are assumed of a recorded host; none: they are known.
+    /// The libvirt and QEMU that are assumed of a recorded host; `None` if they are known.
     pub fn assumed(&self) -> Option<Stack> {
         self.stack.filter(|of| of.is_assumed).map(|of| of.stack)
     }

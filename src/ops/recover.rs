@@ -39,7 +39,7 @@ pub struct Recover {
 pub struct Killed {
     /// Its journal.
     pub journal: PathBuf,
-    /// The change; none: interrupted before anything was planned.
+    /// The change; `None` if interrupted before anything was planned.
     pub change: Option<Begun>,
     /// The recovery.
     #[serde(flatten)]

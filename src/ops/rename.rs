@@ -11,8 +11,8 @@ use crate::domain_history::{boot, refuse_of_another};
 use crate::error::{Coded, Error, Result, dump_and_define};
 use crate::guest::{refuse_name_taken, stop_first};
 use crate::history::{History, guest};
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::snapshot::{Snapshot, SnapshotKind};
-use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::FileId;
 use crate::lookup::find;
@@ -189,7 +189,7 @@ fn refuse(world: &World, hypervisor: &dyn Hypervisor, row: &DomainSummary, to: &
     refuse_name_taken(hypervisor, to, (format!("rename domain `{name}` to `{to}`"), "name"))
 }
 
-/// A path with another name in its file's name; none: that is not made of the name.
+/// A path with another name in its file's name; `None` if that is not made of the name.
 fn renamed(path: &Path, name: &str, rest: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
     let rest =
         path.file_name()?.to_str()?.strip_prefix(name).filter(|end| end.starts_with(rest))?;
@@ -242,7 +242,7 @@ impl Paths {
     }
 }
 
-/// The step that moves a file of a domain that gets another name; none: it is not there yet.
+/// The step that moves a file of a domain that gets another name; `None` if it is not there yet.
 /// Refused if others have it, or its new path.
 fn moves(
     (from, to): (&PathBuf, &PathBuf),

@@ -20,7 +20,7 @@ pub enum Question {
     },
     /// Whether the change may be made, answered with yes.
     Agree {
-        /// The actions, one line each; `None`: the steps show them.
+        /// The actions, one line each; `None` if the steps show them.
         lines: Option<Vec<String>>,
         /// The question.
         question: &'static str,

@@ -92,7 +92,7 @@ pub(crate) fn run_if(
             .note(&format!("domain `{name}` was started by someone else in the meantime"));
         return Ok(Done { change: Change::new("restart", name, Vec::new(), ()), made: true });
     }
-    Err(told(error, &*hypervisor, name, ran.get()))
+    Err(with_progress(error, &*hypervisor, name, ran.get()))
 }
 
 /// Whether only the start was refused, since another had started the guest once it was off: it runs
@@ -108,7 +108,7 @@ fn was_started(error: &Error, hypervisor: &dyn Hypervisor, name: &str) -> bool {
 }
 
 /// Adds how far the restart of a guest that `ran` got: before the stop, or after.
-fn told(error: Error, hypervisor: &dyn Hypervisor, name: &str, ran: bool) -> Error {
+fn with_progress(error: Error, hypervisor: &dyn Hypervisor, name: &str, ran: bool) -> Error {
     let Error::Apply(applied) = &error else { return error };
     let is_off = find(hypervisor, name).is_ok_and(|row| !row.state.is_active());
     if !ran || !is_off {

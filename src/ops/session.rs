@@ -106,8 +106,8 @@ impl<'w> Session<'w> {
         Ok(Session { world, manner, watch, told: BTreeSet::new(), only: None })
     }
 
-    /// Refuses every change unless the domain of this name has this UUID at that moment; none: any
-    /// has.
+    /// Refuses every change unless the domain of this name has this UUID at that moment; `None` if
+    /// any has.
     pub fn only(&mut self, name: &str, uuid: Option<&str>) {
         self.only = uuid.map(|uuid| (name.to_owned(), uuid.to_owned()));
     }

@@ -16,7 +16,7 @@ pub(crate) use gpus::{allowed, refuse_shared};
 use crate::autostart::stays_at_boot;
 use crate::bdf::Bdf;
 use crate::change::{Change, Part};
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::error::{Coded, Error, NoPlace, Refusal, Result, usage};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
@@ -89,7 +89,7 @@ const MOST_GPUS: u32 = 16;
 pub struct SetRequest {
     /// The domain.
     pub name: String,
-    /// Where its definition is; none: the hypervisor has it.
+    /// Where its definition is; `None` if the hypervisor has it.
     pub source: Option<Source>,
     /// vCPUs.
     pub vcpus: Option<u32>,
@@ -102,15 +102,15 @@ pub struct SetRequest {
     /// Whether all of its GPUs may be others where no set of this number has its own; of a guest
     /// whose GPUs were only counted they may in any case, if it is off.
     pub may_move: bool,
-    /// Exactly these GPUs, whichever it has; none: it chooses.
+    /// Exactly these GPUs, whichever it has; `None` if it chooses.
     pub gpu_set: Option<Vec<Bdf>>,
-    /// How these GPUs were requested, which is recorded; none: GPUs do not change.
+    /// How these GPUs were requested, which is recorded; `None` if GPUs do not change.
     pub gpus_said: Option<GpuWish>,
     /// The passed-through NICs, virtual functions and NVMe drives that it has afterwards.
     pub functions: OtherFunctions,
     /// Whether it may get drives with data on them.
     pub accept_data_loss: bool,
-    /// All NICs on networks that it has afterwards; none: those that it has.
+    /// All NICs on networks that it has afterwards; `None` if those that it has.
     pub networks: Option<Vec<NicWish>>,
     /// Whether the running guest is changed at once, too.
     pub live: bool,
@@ -122,7 +122,7 @@ pub struct SetRequest {
     pub allow_remote: bool,
     /// Whether missing huge pages are reserved, if it is off.
     pub reserve_pages: bool,
-    /// Whether it may be moved to make room for others; none: as it is.
+    /// Whether it may be moved to make room for others; `None` if as it is.
     pub movable: Option<bool>,
     /// The occupancy of other domains: of a recorded host, or of a file, which is only printed.
     pub taken: Taken,
@@ -131,8 +131,8 @@ pub struct SetRequest {
 }
 
 impl SetRequest {
-    /// The settings with these GPUs, none: its own stay; and with these root ports for functions,
-    /// none: any.
+    /// The settings with these GPUs, `None` if its own stay; and with these root ports for
+    /// functions, none: any.
     pub(crate) fn tuning(&self, gpus: Option<GpuWish>, ports: Option<BTreeSet<u8>>) -> Tune {
         let resize = Resize {
             vcpus: self.vcpus,
@@ -314,7 +314,7 @@ fn best(subjects: &Subjects, wanted: &SetRequest) -> Result<Result<Tuned, TuneEr
 }
 
 /// Plans a guest with any GPUs of the wanted number, as `apply` does where none of that number has
-/// its own; none: its GPUs stay, or there are no such GPUs.
+/// its own; `None` if its GPUs stay, or there are no such GPUs.
 fn moved(subjects: &Subjects, subject: &Subject, wanted: &SetRequest) -> Result<Option<Tuned>> {
     let Some(count) = wanted.gpus.filter(|_| !subject.running) else { return Ok(None) };
     let own = gpus::number(subject, subjects).unwrap_or_default();
@@ -421,7 +421,7 @@ fn nearest(subjects: &Subjects, wanted: &SetRequest) -> Vec<Request> {
     found.iter().map(SetRequest::request).collect()
 }
 
-/// The largest number below one that does not fit; none: none from 1 on does.
+/// The largest number below one that does not fit; `None` if none from 1 on does.
 fn most(above: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut low, mut high) = (0, above);
     while high - low > 1 {

@@ -220,10 +220,10 @@ pub struct Prolog {
     pub job: u32,
     /// The action.
     pub done: Begun,
-    /// The guest; none: the job has none.
+    /// The guest; `None` if the job has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<Created>,
-    /// Why the job was cancelled; none: it was not.
+    /// Why the job was cancelled; `None` if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -266,8 +266,8 @@ pub struct Reconciled {
     pub others: Vec<JobGuest>,
 }
 
-/// Takes the lock of a job, so that its prolog, its epilog and `reconcile` follow each other; none:
-/// another of them has it for longer than `wait`.
+/// Takes the lock of a job, so that its prolog, its epilog and `reconcile` follow each other;
+/// `None` if another of them has it for longer than `wait`.
 pub fn lock_job(world: &World, id: u32, wait: Duration) -> Result<Option<HostLock>> {
     let number = (id % LOCK_COUNT).to_string();
     let dir = world.state().map_or(Path::new(LOCKS).to_owned(), |state| state.join("slurm"));
@@ -278,14 +278,14 @@ pub fn lock_job(world: &World, id: u32, wait: Duration) -> Result<Option<HostLoc
     }
 }
 
-/// The job of this number among those of its node, if it has the node and is to get a guest; none:
-/// it has ended.
+/// The job of this number among those of its node, if it has the node and is to get a guest; `None`
+/// if it has ended.
 pub fn running(jobs: &[NodeJob], id: u32) -> Option<&NodeJob> {
     jobs.iter().find(|job| job.id == id).filter(|job| job.is_running())
 }
 
 /// The GPUs of a job: how many, or those that Slurm chose by device files (`chosen`: the value of
-/// SLURM_JOB_GPUS), and the model where the host has several. `None`: it requests none.
+/// SLURM_JOB_GPUS), and the model where the host has several. `None` if it requests none.
 pub fn gpus(
     world: &World,
     job: &NodeJob,
@@ -454,7 +454,7 @@ fn guests(world: &World, is_wanted: impl Fn(&SlurmJob) -> bool) -> Result<Vec<Jo
     Ok(found)
 }
 
-/// The job that a domain was made for; `None`: for none, or the domain was defined by others.
+/// The job that a domain was made for; `None` for none, or the domain was defined by others.
 fn made_for(
     row: &DomainSummary,
     hypervisor: &dyn Hypervisor,

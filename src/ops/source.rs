@@ -98,7 +98,7 @@ mod tests {
     use crate::stage::{Stage, UUID};
 
     #[test]
-    fn what_looks_like_a_file_is_one_and_all_else_is_a_domain() {
+    fn paths_are_files_and_other_words_domains() {
         // Tests run in the crate's directory, which has `Cargo.toml` and the directory `check`.
         let stage = Stage::who_says(Answer::Nobody);
         for name in ["a", "b.xml", "Cargo.toml", "check"] {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_domain_is_named_with_what_helps() {
+    fn an_invalid_domain_file_is_named_with_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.xml").display().to_string();
         let hint = |error: Error| error.refusal().unwrap().hint.clone();

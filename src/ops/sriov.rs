@@ -12,7 +12,7 @@ use crate::cards::{functions_of, link_up};
 use crate::change::Change;
 use crate::error::{Coded, Result, usage};
 use crate::fsroot::FsRoot;
-use crate::holders::{self, Use};
+use crate::function_users::{self, Use};
 use crate::network::Card;
 use crate::reporter::Question;
 use crate::topology::{DeviceIdentity, PciDevice, Sriov, Topology, is_vfio};
@@ -74,7 +74,7 @@ pub struct Functions {
     pub count: u32,
     /// Whether drivers of the host bind them.
     pub host_drivers: bool,
-    /// The program that creates them at boot; none: only now.
+    /// The program that creates them at boot; `None` if only now.
     pub at_boot: Option<String>,
 }
 
@@ -189,9 +189,9 @@ fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &Worl
         return Ok(());
     }
     let held = world.occupancy_or_warn()?;
-    let mut uses = holders::known(topology, &held, &functions);
+    let mut uses = function_users::known(topology, &held, &functions);
     if let Some(root) = root {
-        uses.extend(holders::read(root, topology, &functions)?.uses);
+        uses.extend(function_users::read(root, topology, &functions)?.uses);
     }
     for domain in held.domains.iter().filter(|domain| !domain.active) {
         for bdf in domain.devices.iter().filter(|bdf| functions.contains(bdf)) {

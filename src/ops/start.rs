@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_its_cores_meanwhile_is_said_and_what_moves_it() {
+    fn new_users_of_its_cores_are_named_with_a_command() {
         let host = from_json(include_str!("../../topologies/dgx-2.json")).unwrap();
         let Stage { dir, fake, caller, world } = Stage::who_says(Answer::Nobody);
         let world = world.with_topology(host);

@@ -7,7 +7,7 @@ use crate::disks;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::error::{Coded, Error, Result};
-use crate::hypervisor::uses::{Conflict, How};
+use crate::hypervisor::file_users::{Conflict, How};
 use crate::nic_sources::{self, NoSource};
 use crate::shell::word;
 use crate::topology::Topology;
@@ -94,8 +94,8 @@ fn by_iommufd(xml: &DomainXml) -> Vec<Bdf> {
     functions.map(|passed| passed.bdf.value).collect()
 }
 
-/// Why this host cannot start a guest with functions by iommufd; none: it can, as far as is known.
-/// Who has defined it has a libvirt that knows it.
+/// Why this host cannot start a guest with functions by iommufd; `None` if it can, as far as is
+/// known. Who has defined it has a libvirt that knows it.
 fn without_iommufd(xml: &DomainXml, functions: &[Bdf], topology: &Topology) -> Option<Error> {
     let way = Way { topology, versions: Versions::default(), offered: None };
     let lack = way.lacks(xml.is_by_iommufd(), functions).into_iter().next();

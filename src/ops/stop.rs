@@ -113,7 +113,7 @@ pub fn stop_or_end(session: &mut Session<'_>, name: &str, down: Down) -> Result<
     Err(explained(error, name, "stop"))
 }
 
-/// The step that stops a domain, and the domain's state; none: it is off.
+/// The step that stops a domain, and the domain's state; `None` if it is off.
 pub fn way_down(
     hypervisor: &dyn Hypervisor,
     name: &str,

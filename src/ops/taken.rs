@@ -20,7 +20,7 @@ pub struct Taken {
     pub assume_empty: bool,
     /// Domains of a recorded host: files, or directories of files.
     pub domain_xml: Vec<PathBuf>,
-    /// The libvirt and QEMU of a recorded host; none: those of its record, or usual ones.
+    /// The libvirt and QEMU of a recorded host; `None` for those of its record, or usual ones.
     pub assume: Option<Stack>,
 }
 

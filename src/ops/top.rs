@@ -93,7 +93,7 @@ pub struct Top {
     hypervisor: Rc<dyn Hypervisor>,
     root: FsRoot,
     limit: KeptLimit,
-    /// The host, for nodes of pcpus and comparisons; none: it cannot be read.
+    /// The host, for nodes of pcpus and comparisons; `None` if it cannot be read.
     topology: Option<Topology>,
     request: TopRequest,
     begun: Instant,

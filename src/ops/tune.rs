@@ -11,8 +11,8 @@ pub mod subjects;
 
 use crate::apply::{HostStep, Step};
 use crate::change::{Change, DomainChange, Part};
-use crate::domain::wish::NicWish;
-use crate::domain_history::{refuse_unreadable, tell_saved};
+use crate::domain::nic_request::NicWish;
+use crate::domain_history::{refuse_unreadable, warn_of_saved_state};
 use crate::error::Result;
 use crate::host_files::too_few_files;
 use crate::reporter::Question;
@@ -92,7 +92,7 @@ pub fn tune(world: &World, wanted: &Tune) -> Result<Change<Tuning>> {
     Ok(Change { parts: changes.into_iter().map(Part::Domain).collect(), question, ..change })
 }
 
-/// The question before domains are changed; none: nothing is.
+/// The question before domains are changed; `None` if nothing is.
 pub fn agreed(domains: &[TunedDomain], question: &'static str) -> Option<Question> {
     domains.iter().any(TunedDomain::is_changed).then(|| Question::Agree {
         lines: Some(domains.iter().flat_map(TunedDomain::agreed).collect()),
@@ -163,14 +163,14 @@ impl Tuning {
     }
 
     /// Warns, before they are changed, of domains that start from a saved state.
-    pub fn tell_saved(&self, world: &World) -> Result<()> {
+    pub fn warn_of_saved_state(&self, world: &World) -> Result<()> {
         let changed = self.changes("");
         if changed.is_empty() {
             return Ok(());
         }
         let hypervisor = world.hypervisor()?;
         for change in &changed {
-            tell_saved(&*hypervisor, &change.name, world);
+            warn_of_saved_state(&*hypervisor, &change.name, world);
         }
         Ok(())
     }

@@ -13,15 +13,15 @@ use crate::bdf::Bdf;
 use crate::change::{Change, Part};
 use crate::claim::claim;
 use crate::delete::{Delete, delete};
-use crate::discover::silent::Silent;
+use crate::discover::hung_mounts::Silent;
 use crate::domain::disk_change::path_of;
 use crate::domain::guest::{Made, VolumeRef};
 use crate::domain::{DomainXml, differences};
-use crate::domain_history::{boot, refuse_unread, starts_saved, tell_saved, when};
+use crate::domain_history::{boot, refuse_unread, starts_saved, warn_of_saved_state, when};
 use crate::error::{Class, Coded, Error, Refusal, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::history::{Beyond, DiskCopy, Entry, NewImage};
-use crate::hypervisor::uses::{Conflict, How, Use, User, Uses, files_of};
+use crate::hypervisor::file_users::{Conflict, How, Use, User, Uses, files_of};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::{FileId, Identity};
 use crate::lookup::find;
@@ -135,8 +135,8 @@ pub struct Undone {
     pub change: String,
 }
 
-/// Undoes the last change of a domain, and returns the differences from before; `None`: it was only
-/// shown.
+/// Undoes the last change of a domain, and returns the differences from before; `None` if it was
+/// only shown.
 pub fn run(session: &mut Session<'_>, world: &World, wanted: &Undo) -> Result<Option<Undone>> {
     let done = session.run(|world| undo(world, wanted));
     let done = done.map_err(|error| keeps_vcpus(written_since(error, &wanted.name)))?;
@@ -711,7 +711,7 @@ fn read_back(world: &World, undone: &Undoing) -> Result<()> {
         return Ok(());
     }
     let hypervisor = &*world.hypervisor()?;
-    tell_saved(hypervisor, &undone.entry.domain, world);
+    warn_of_saved_state(hypervisor, &undone.entry.domain, world);
     let was = &undone.entry.before;
     let read = hypervisor.xml(&undone.entry.domain, XmlOf::Inactive).unwrap_or_default();
     if read == *was {

@@ -22,7 +22,7 @@ const MOST: usize = 32;
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
-    /// Seconds since its start; none: it does not run, or not on this machine.
+    /// Seconds since its start; `None` if it does not run, or not on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uptime_s: Option<u64>,
     /// CPU use now, in percent of one CPU of the host.
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_agent_reports_is_read_and_bounded() {
+    fn reports_of_an_agent_are_read_and_bounded() {
         let text = "MemTotal:       1000 kB\nMemFree:         10 kB\nMemAvailable:    400 kB\n";
         assert_eq!(memory(text), Some(Part { used_kib: 600, total_kib: 1000 }));
         assert_eq!((memory("MemTotal: 1000 kB"), memory("")), (None, None));

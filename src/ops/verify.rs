@@ -40,7 +40,7 @@ use std::time::Duration;
 /// A request to compare domains.
 #[derive(Debug, Clone)]
 pub struct Verify {
-    /// The domains; none: all of them. Of several, one that cannot be read does not prevent the
+    /// The domains; none for all of them. Of several, one that cannot be read does not prevent the
     /// others.
     pub names: Vec<String>,
     /// How long to wait for each guest's agent; zero: not at all.
@@ -79,7 +79,7 @@ impl Verified {
     }
 
     /// The findings that belong to no domain.
-    fn of_nobody(findings: Vec<Finding>) -> Verified {
+    fn without_guest(findings: Vec<Finding>) -> Verified {
         let (domain, rules) = (String::new(), partition::RULES.len());
         Verified { domain, running: false, findings, rules, not_checked: Vec::new() }
     }
@@ -100,7 +100,7 @@ pub fn called(domain: &str) -> &str {
 pub struct Compared {
     /// The result of each domain.
     pub all: Vec<Verified>,
-    /// The state of NVLink partitions; none: Fabric Manager manages none here.
+    /// The state of NVLink partitions; `None` if Fabric Manager manages none here.
     pub partitions: Option<Partitions>,
     /// The usage of running guests during the sample; empty without one.
     pub loads: Vec<GuestLoad>,
@@ -127,8 +127,8 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     }
     if let Some(partitions) = host.partitions.as_ref().filter(|_| wanted.names.is_empty()) {
         let known: Vec<&str> = summaries.iter().map(|summary| summary.uuid.as_str()).collect();
-        let stale = partition::of_nobody(partitions, &known);
-        all.extend((!stale.is_empty()).then(|| Verified::of_nobody(stale)));
+        let stale = partition::without_guest(partitions, &known);
+        all.extend((!stale.is_empty()).then(|| Verified::without_guest(stale)));
     }
     Ok(Compared { all, partitions: host.partitions, loads })
 }
@@ -199,7 +199,7 @@ struct Machine {
     here: Option<Here>,
     all: Occupancy,
     versions: Versions,
-    /// The state of its NVLink partitions; none: Fabric Manager manages none.
+    /// The state of its NVLink partitions; `None` if Fabric Manager manages none.
     partitions: Option<Partitions>,
     /// The parts that cannot be compared on this machine.
     untold: Vec<String>,

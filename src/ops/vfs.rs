@@ -11,7 +11,7 @@ use crate::apply::{Step, owner};
 use crate::bdf::Bdf;
 use crate::cards::{functions_of, link_up};
 use crate::domain::guest::Guarded;
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::domain::{DomainXml, pf_of_nic};
 use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;
@@ -278,9 +278,9 @@ pub fn made_by(root: &FsRoot, topology: &Topology, mut absent: BTreeSet<Bdf>) ->
     ))
 }
 
-/// The number of the virtual function with this address on a card; none: it cannot belong to the
-/// card. The kernel computes the addresses this way (PCI Express Base Specification, SR-IOV: First
-/// VF Offset, VF Stride).
+/// The number of the virtual function with this address on a card; `None` if it cannot belong to
+/// the card. The kernel computes the addresses this way (PCI Express Base Specification, SR-IOV:
+/// First VF Offset, VF Stride).
 fn number_of(root: &FsRoot, pf: Bdf, vf: Bdf) -> Result<Option<u32>> {
     let Some(dir) = root.dir(&format!("sys/bus/pci/devices/{pf}"))? else { return Ok(None) };
     let place = dir.number::<u32>("sriov_offset")?.zip(dir.number::<u32>("sriov_stride")?);
@@ -319,9 +319,9 @@ pub fn pools(
     Ok(pools)
 }
 
-/// The reason a network cannot hand out this many more functions; none: it can, or libvirt does not
-/// list them. libvirt hands out the first one it has not handed out, and does not check whether a
-/// guest has that one by its address.
+/// The reason a network cannot hand out this many more functions; `None` if it can, or libvirt does
+/// not list them. libvirt hands out the first one it has not handed out, and does not check whether
+/// a guest has that one by its address.
 fn lacks(pool: &VfPool, asked: usize, held: &Occupancy) -> Option<VfsError> {
     let VfPool { name, functions } = pool;
     let running = || held.domains.iter().filter(|domain| domain.active);
@@ -354,7 +354,7 @@ mod tests {
     use crate::placement::Held;
 
     #[test]
-    fn a_pool_gives_what_it_has_left_and_nobody_has_by_address() {
+    fn a_pool_gives_free_functions_that_no_guest_names() {
         let bdf = |function: u8| Bdf::new(0, 0x86, 0x10, function).unwrap();
         let pool = VfPool { name: "p".into(), functions: vec![bdf(0), bdf(2), bdf(4)] };
         let runs = |domain: &str, devices: Vec<Bdf>| Held {

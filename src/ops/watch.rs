@@ -41,9 +41,9 @@ pub struct Watch {
     reporter: Arc<dyn Reporter>,
     /// The signals that are held back.
     interrupt: Interrupt,
-    /// The host's lock, as long as it is held; `None`: it was never taken.
+    /// The host's lock, as long as it is held; `None` if it was never taken.
     lock: Option<Weak<HostLock>>,
-    /// Its directory; none: the one shared by all callers of this host.
+    /// Its directory; `None` for the one shared by all callers of this host.
     state: Option<PathBuf>,
     /// How long to wait for it.
     wait: Duration,

@@ -37,7 +37,7 @@ pub struct Settings {
     pub connect_is_given: bool,
     /// A recorded host: a file or a directory.
     pub host: Option<PathBuf>,
-    /// The caller's own directory for journals, histories of domains and the lock; none: this
+    /// The caller's own directory for journals, histories of domains and the lock; `None` for this
     /// host's, which all callers share.
     pub state: Option<PathBuf>,
 }
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// The libvirt and QEMU of a recorded host: as `named`, as they were recorded, or the usual
-    /// ones; none: it is no record, and its libvirt is asked.
+    /// ones; `None` if it is no record, and its libvirt is asked.
     pub fn stack(&self, topology: &Topology, named: Option<Stack>) -> Option<RecordedStack> {
         let recorded = topology.machine().stack;
         let stack = named.or(recorded).unwrap_or_else(Stack::usual);
@@ -241,7 +241,7 @@ impl World {
         Ok(History::of_host(self.state())?)
     }
 
-    /// The caller's own directory for journals, histories and the lock; none: this host's.
+    /// The caller's own directory for journals, histories and the lock; `None` for this host's.
     pub fn state(&self) -> Option<&Path> {
         self.settings.state.as_deref()
     }
@@ -271,8 +271,8 @@ impl World {
         Ok(self.is_here()? && !self.is_test())
     }
 
-    /// Root's records of the guests of this machine, which this run does not read; `None`: it reads
-    /// all records. To be reported before anything is reported as not recorded.
+    /// Root's records of the guests of this machine, which this run does not read; `None` if it
+    /// reads all records. To be reported before anything is reported as not recorded.
     pub fn unread_records(&self) -> Option<String> {
         let other = other_state().filter(|_| self.settings.state.is_none())?;
         // Without an answer it is not known whose guests are meant.

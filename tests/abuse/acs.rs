@@ -172,7 +172,7 @@ fn functions_of_one_guest_or_group_are_not_others() {
 }
 
 #[test]
-fn what_cannot_be_read_is_unknown_and_no_finding() {
+fn unreadable_files_are_unknown_and_no_finding() {
     let dir = tree();
     let tree = dir.path();
     let cyclic = {

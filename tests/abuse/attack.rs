@@ -38,7 +38,7 @@ fn asked(
 }
 
 #[test]
-fn what_was_not_asked_for_is_not_done() {
+fn unrequested_changes_are_not_made() {
     let Some(ground) = Ground::new() else { return };
     let unasked = "the plan has changed since";
     // Another domain of the same name.
@@ -155,7 +155,7 @@ fn a_disk_in_use_without_a_definition_stays() {
 }
 
 #[test]
-fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
+fn a_hung_file_system_blocks_no_verb() {
     let Some(ground) = Ground::new() else { return };
     let dead = ground.place.daemon.fresh_dir("dead");
     let on_it = |kind: &str, name: &str| disk(kind, dead.join(name).to_str().unwrap());
@@ -192,7 +192,7 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
 }
 
 #[test]
-fn what_guests_share_is_taken_and_what_is_saved_is_told() {
+fn shared_devices_are_allowed_and_saved_guests_reported() {
     let Some(ground) = Ground::new() else { return };
     let (template, dir) =
         (ground.path("template.xml"), ground.place.disks.to_str().unwrap().to_owned());

@@ -27,7 +27,7 @@ pub(super) fn host() -> Option<(Place, tempfile::TempDir)> {
     Some((Place { daemon, disks, key: None, net: false }, dir))
 }
 
-/// Gives a drive a serial number; none: its driver does not report it.
+/// Gives a drive a serial number; `None` if its driver does not report it.
 pub(super) fn serial(dir: &Path, bdf: &str, serial: Option<&str>) {
     let of = dir.join("sys/bus/pci/devices").join(bdf);
     let target = fs::read_link(&of).unwrap();
@@ -153,7 +153,7 @@ fn a_guest_of_an_older_version_is_named_and_recorded() {
 }
 
 #[test]
-fn what_is_listed_for_the_boot_keeps_its_identity() {
+fn devices_listed_for_boot_keep_their_identity() {
     let Some((place, dir)) = host() else { return };
     serial(dir.path(), DRIVE, Some("S1A"));
     serial(dir.path(), OTHER, Some("S2B"));
@@ -185,7 +185,7 @@ fn what_is_listed_for_the_boot_keeps_its_identity() {
 }
 
 #[test]
-fn what_cannot_be_recognised_at_boot_does_not_start_with_the_host() {
+fn a_guest_unrecognisable_at_boot_does_not_autostart() {
     let Some((place, dir)) = host() else { return };
     serial(dir.path(), DRIVE, Some("S1A"));
     define(&place, "a", DRIVE);

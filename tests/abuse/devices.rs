@@ -157,7 +157,7 @@ fn halted<T>(host: &Host, args: &[&str], meanwhile: impl Fn() -> T) -> (i32, Str
 }
 
 #[test]
-fn what_somebody_took_meanwhile_is_neither_reset_nor_given_back() {
+fn devices_taken_meanwhile_are_neither_reset_nor_returned() {
     let Some(host) = Host::new() else { return };
     host.define("a", GPU);
     let group = host.to_vfio(GPU);
@@ -186,7 +186,7 @@ fn what_somebody_took_meanwhile_is_neither_reset_nor_given_back() {
 }
 
 #[test]
-fn recover_leaves_a_gpu_to_whoever_has_it_by_now() {
+fn recover_leaves_a_gpu_to_its_new_user() {
     let Some(host) = Host::new() else { return };
     let bind = ["device", "bind", OTHER, "--yes"];
     let killed = (2..20).find(|&n| {

@@ -213,7 +213,7 @@ fn a_record_of_what_others_took_out_of_a_definition_holds_nothing() {
 }
 
 #[test]
-fn what_comes_back_by_undo_is_not_what_another_guest_has_by_now() {
+fn undo_does_not_restore_devices_of_another_guest() {
     let Some((place, dir)) = host() else { return };
     let put = |bdf, text| serial(dir.path(), bdf, Some(text));
     put(OTHER, "S2B");

@@ -101,7 +101,7 @@ fn a_disk_that_another_tool_defines_meanwhile_is_not_taken() {
 }
 
 #[test]
-fn what_is_undone_leaves_a_disk_that_is_taken() {
+fn undo_leaves_a_disk_in_use() {
     let Some(place) = Place::new() else { return };
     let disk = place.disks.join("a.raw");
     // The record is written, and the domain not looked up yet.
@@ -220,7 +220,7 @@ impl Drop for Ramfs<'_> {
 }
 
 #[test]
-fn a_file_whose_birth_nobody_knows_is_left_by_recover() {
+fn a_file_without_a_birth_time_is_left_by_recover() {
     let Some(place) = Place::new() else { return };
     let Some(_mounted) = Ramfs::new(&place.disks) else { return };
     let disk = place.disks.join("a.raw");
@@ -310,7 +310,7 @@ fn a_journal_that_cannot_be_read_is_named_by_every_change() {
 }
 
 #[test]
-fn disks_of_a_guest_that_is_gone_are_named_while_nobody_has_them() {
+fn unused_disks_of_a_gone_guest_are_named() {
     let Some(place) = Place::new() else { return };
     place.done(&create(&place, "a", &["--no-start"]));
     place.virsh(&["undefine", "a", "--nvram"]);

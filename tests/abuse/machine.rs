@@ -290,7 +290,7 @@ fn the_layout_of_another_machine_is_read_by_ssh_as_libvirt_connects() {
 }
 
 #[test]
-fn what_is_offered_leads_to_the_machine_that_it_is_about() {
+fn offered_commands_lead_to_their_machine() {
     let Some(other) = Other::new() else { return };
     let (code, _, err) = other.here(&["show", "nobody"]);
     let led = format!("`gpuvm list --connect '{}'`", other.daemon.uri());
@@ -388,7 +388,7 @@ fn stopped(log: &Path) -> Pid {
 }
 
 #[test]
-fn what_only_looks_answers_without_libvirt() {
+fn reading_verbs_answer_without_libvirt() {
     if !crate::support::daemon::namespaces() {
         return skip("namespaces need root");
     }
@@ -453,7 +453,7 @@ fn forward(from: &Path, to: PathBuf) {
 }
 
 #[test]
-fn what_boards_say_in_place_of_a_uuid_makes_no_two_machines_one() {
+fn placeholder_uuids_of_boards_identify_no_machine() {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let Some(daemon) = Daemon::elsewhere(name.trim()) else { return };
     let configuration = "/etc/libvirt/libvirtd.conf";

@@ -31,7 +31,7 @@ fn says(said: &str, lines: &[&str]) {
 }
 
 #[test]
-fn nobody_else_can_hold_block_or_split_the_lock() {
+fn other_users_cannot_hold_block_or_split_the_lock() {
     let said = on_dgx2(
         r#"
         mkdir -m 1777 /run/lock /run/x; mkdir -p /run/user/0
@@ -198,7 +198,7 @@ fn no_input_is_read_without_end_or_waited_for() {
 }
 
 #[test]
-fn what_a_shell_passes_is_read_and_bounded() {
+fn input_from_a_shell_is_read_and_bounded() {
     let host = project().join("topologies/dgx-2.json");
     let script = r#"
         plan() { timeout 20 prlimit --as=2000000000 "$0" plan --gpus 1 --host "$@" 2>&1 >/dev/null && echo planned || echo "= $?"; }
@@ -222,7 +222,7 @@ fn what_a_shell_passes_is_read_and_bounded() {
 }
 
 #[test]
-fn nobody_reads_the_copies_of_netplans_files() {
+fn other_users_cannot_read_copies_of_netplans_files() {
     // A replacement for netplan inspects the files while netplan would run.
     let said = hostbridge::script(
         r#"start
@@ -396,7 +396,7 @@ fn no_verb_shows_a_password_or_lets_words_of_others_rule_the_terminal() {
 }
 
 #[test]
-fn what_is_typed_is_not_obeyed_either() {
+fn control_characters_in_typed_text_are_not_obeyed() {
     for args in
         [&["show", "a\u{1b}]0;x\u{7}"][..], &["\u{1b}[2J"], &["check", "/no\u{1b}[2J\u{202e}"]]
     {

@@ -64,7 +64,7 @@ fn a_newer_guest_of_the_name_is_neither_ended_nor_undefined() {
 }
 
 #[test]
-fn a_disk_that_another_guest_has_by_now_stays() {
+fn a_disk_taken_by_another_guest_stays() {
     let Some(place) = Place::new() else { return };
     killed(&place, BEGIN_DEFINE, "a");
     let disk = place.disks.join("a.raw");
@@ -186,7 +186,7 @@ fn a_change_whose_journal_comes_back_is_not_undone() {
 }
 
 #[test]
-fn what_ended_with_a_boot_is_not_given_back_after_it() {
+fn resources_lost_at_boot_are_not_returned_after_it() {
     let Some(place) = Place::new() else { return };
     let dir = journals(&place);
     std::fs::create_dir_all(&dir).unwrap();
@@ -279,7 +279,7 @@ fn the_host_is_locked_until_the_guest_has_started() {
 }
 
 #[test]
-fn what_is_left_of_a_guest_that_is_gone_is_named_and_given_back() {
+fn leftovers_of_a_gone_guest_are_named_and_released() {
     let Some(place) = Place::new() else { return };
     let uuid = define(&place, "b", None, false);
     let dir = place.daemon.own_path("/var/lib/gpuvm/reserved");

@@ -365,7 +365,7 @@ fn metadata_that_lies_removes_nothing() {
 }
 
 #[test]
-fn what_somebody_put_in_a_disks_place_stays() {
+fn a_foreign_file_in_a_disks_place_stays() {
     let Some(place) = Place::with_image() else { return };
     let dir = place.disks.to_str().unwrap().to_owned();
     place.done(&place.create("a", &["--no-start", "--os-size", "16M"]));

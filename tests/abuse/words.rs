@@ -80,10 +80,10 @@ fn combinations() -> Vec<(String, Items)> {
 
 /// `tune --all --pins off --cells off` changed 35 of these documents again when it was run twice.
 #[test]
-fn what_was_tuned_with_any_settings_is_not_tuned_again() {
+fn a_second_tune_with_any_settings_changes_nothing() {
     let Some(dir) = documents() else { return };
     let all = domains(&dir);
-    let (dgx2, nobody) = (host("dgx-2"), Occupancy::default());
+    let (dgx2, unoccupied) = (host("dgx-2"), Occupancy::default());
     let combinations = combinations();
     let step = cases(ONE_OF) as usize;
     let mut wrong: Vec<String> = Vec::new();
@@ -95,10 +95,10 @@ fn what_was_tuned_with_any_settings_is_not_tuned_again() {
             if !SEEN.contains(&named.as_str()) && !number.is_multiple_of(step) {
                 continue;
             }
-            let Ok(first) = tuned(&xml, &dgx2, &nobody, items) else { continue };
+            let Ok(first) = tuned(&xml, &dgx2, &unoccupied, items) else { continue };
             done += 1;
             let name = file.strip_prefix(&dir).unwrap().display();
-            match tuned(&first.after, &dgx2, &nobody, items) {
+            match tuned(&first.after, &dgx2, &unoccupied, items) {
                 Ok(second) if second.changes.is_empty() => {}
                 Ok(second) => wrong.push(format!("{named}: {name}: {:?}", second.changes)),
                 Err(error) => wrong.push(format!("{named}: {name}: {error}")),
@@ -493,7 +493,7 @@ fn offered(text: &str) -> Vec<String> {
 /// Every command that a verb suggests for a domain, or for its file, is a single command of whole
 /// words when pasted.
 #[test]
-fn what_is_offered_can_be_pasted_whatever_the_name() {
+fn offered_commands_can_be_pasted_for_any_name() {
     let Some(place) = crate::libvirt::place::Place::new() else { return };
     let disk = place.disks.join(format!("{}.raw", ODD.replace('/', "_")));
     fs::write(&disk, vec![0; 1 << 20]).unwrap();
@@ -550,7 +550,7 @@ fn what_is_offered_can_be_pasted_whatever_the_name() {
 
 /// A record with a name of 9 MB took 20 s to show, and a domain with one as long.
 #[test]
-fn what_is_too_long_to_be_a_name_is_refused_with_its_place() {
+fn a_long_name_is_refused_with_its_place() {
     let dir = scratch();
     let long = "x".repeat(7 << 20);
     let record = dir.path().join("host.json");

@@ -192,7 +192,7 @@ fn every_file_of_the_collection_is_installed_and_its_version_is_ours() {
 }
 
 #[test]
-fn what_is_read_of_a_host_is_what_gpuvm_prints() {
+fn printed_facts_of_a_host_are_the_read_ones() {
     let Some(managed) = Managed::new() else { return };
     let read = super::Task {
         module: "gpuvm_host_info",

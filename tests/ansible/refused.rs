@@ -44,7 +44,7 @@ fn codes(managed: &Managed, tasks: &[Task]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_somebody_elses_stays_in_each_state() {
+fn foreign_objects_stay_in_each_state() {
     let Some(managed) = Managed::new() else { return };
     // One that looks like an option, and one with a space, exist elsewhere.
     for name in ["foreign", "--yes", "two words"] {
@@ -79,7 +79,7 @@ fn what_is_somebody_elses_stays_in_each_state() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_with_its_reason() {
+fn nonsense_is_refused_with_its_reason() {
     let Some(managed) = Managed::new() else { return };
     let before = managed.place.state();
     let small = |more: Value| managed.small("an-v").with(&more);
@@ -180,7 +180,7 @@ fn instead(managed: &Managed, name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn a_host_without_gpuvm_or_with_another_is_told() {
+fn a_host_without_gpuvm_or_with_another_is_reported() {
     let Some(managed) = Managed::new() else { return };
     let with = |program: &str| guest(json!({ "name": "an-p", "program": program }));
     let at = |name: &str, text: &str| instead(&managed, name, text).display().to_string();

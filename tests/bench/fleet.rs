@@ -68,7 +68,7 @@ fn fill(record: &Path, folder: &Path, random: &mut Random) {
     }
 }
 
-/// The definition of one more guest; none: it does not fit.
+/// The definition of one more guest; `None` if it does not fit.
 fn export(record: &Path, folder: &Path, number: usize, gpus: u32) -> Option<Vec<u8>> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuvm"));
     command.args(["export", "--quiet", "--huge-pages", "off"]);

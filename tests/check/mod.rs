@@ -1,7 +1,7 @@
 //! `check` as a command and beside libvirt: libvirt accepts the definitions that the core's table
 //! of defects marks as accepted, and nothing is found in gpuvm's own definitions.
 
-#[allow(dead_code)] // what the core's own tests read of it
+#[allow(dead_code)] // read by the core's own tests
 #[path = "../../src/core/check/tests/defects.rs"]
 mod defects;
 mod libvirt;
@@ -68,7 +68,7 @@ fn the_command_says_what_it_did_not_check() {
 }
 
 #[test]
-fn what_is_no_domain_is_an_error_with_a_hint() {
+fn an_invalid_domain_is_an_error_with_a_hint() {
     let bomb = "<!DOCTYPE d [<!ENTITY a 'aaaaaaaa'><!ENTITY b '&a;&a;&a;'>]><domain>&b;</domain>";
     for text in ["", "garbage", bomb, "<network/>", "<domain><name>x</domain>", "\u{0}"] {
         let (code, out, err) = check_stdin(text, &[]);

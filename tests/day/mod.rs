@@ -132,7 +132,7 @@ fn allocated(line: &str, text: String) -> String {
 }
 
 #[test]
-fn a_day_reads_as_it_is_told() {
+fn a_users_day_prints_the_recorded_session() {
     let Some(daemon) = Daemon::with_networks(&host_tree("dgx-2")) else { return };
     if settle(&daemon).is_none() {
         return;

@@ -5,7 +5,7 @@
 //! declarations, nor from the fake's: values are places in plain memory.
 #![allow(unsafe_code)] // calls into a C library
 
-use super::{Machine, fakes, guest_with, remembering};
+use super::machine::{Machine, fakes, guest_with, remembering};
 use crate::support::tree::scratch;
 use crate::support::{project, run};
 use libloading::Library;

@@ -1,6 +1,8 @@
 //! Several guests at once, and a guest's file for NCCL, by the program on a recorded DGX H100.
 
-use super::{H100, Machine, domain_with, embedded, operations, remembering, restored, verified};
+use super::machine::{H100, Machine, domain_with, embedded, operations, remembering};
+use super::restore::restored;
+use super::verify::verified;
 use crate::support::{gpuvm, project, run};
 use serde_json::{Value, json};
 
@@ -27,7 +29,7 @@ fn three(machine: &Machine) -> String {
 }
 
 #[test]
-fn two_guests_that_run_are_told_to_a_restarted_fabric_manager_and_one_that_is_off_is_not() {
+fn restarted_fabric_manager_gets_two_running_guests_without_a_stopped_one() {
     let Some(machine) = Machine::h100() else { return };
     let uri = three(&machine);
     let entry = |id: u32, modules: [u32; 2], digit: u32| {

@@ -1,7 +1,8 @@
 //! The health of GPUs on a live machine, as a fake of NVML reports it: a GPU over a limit is not
 //! offered, by any verb, and the findings are remembered for when the driver does not have it.
 
-use super::{H100, Machine, embedded, guest_with, makes};
+use super::create::makes;
+use super::machine::{H100, Machine, embedded, guest_with};
 use crate::support::tree::host_text;
 use serde_json::Value;
 use std::fs::Permissions;
@@ -26,7 +27,7 @@ fn board(driver: &str) -> Option<Machine> {
     Some(machine)
 }
 
-/// Has the driver report this UUID of the GPU; none: question marks.
+/// Has the driver report this UUID of the GPU; `None` for question marks.
 fn uuid(machine: &Machine, uuid: Option<&str>) {
     let dir = machine.path(&format!("nvidia/gpus/{GPU}"));
     std::fs::create_dir_all(&dir).unwrap();
@@ -127,7 +128,7 @@ fn a_gpu_over_a_limit_is_offered_by_no_verb() {
 }
 
 #[test]
-fn an_admin_accepts_a_finding_once_and_takes_it_back() {
+fn an_admin_accepts_a_finding_once_and_revokes_it() {
     let Some(machine) = board("nvidia") else { return };
     uuid(&machine, Some(UUID));
     machine.fake("h100", &H100, FAILED);
@@ -163,7 +164,7 @@ fn an_admin_accepts_a_finding_once_and_takes_it_back() {
 }
 
 #[test]
-fn what_the_driver_told_is_remembered_when_it_loses_the_gpu() {
+fn reports_of_the_driver_are_remembered_after_it_loses_the_gpu() {
     let Some(machine) = board("nvidia") else { return };
     uuid(&machine, Some(UUID));
     machine.fake("h100", &H100, FAILED);

@@ -381,7 +381,7 @@ pub unsafe extern "C" fn fmSetActivatedFabricPartitions(
         {
             BADPARAM
         } else {
-            state.tell(ids);
+            state.report(ids);
             0
         }
     })

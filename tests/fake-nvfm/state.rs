@@ -182,7 +182,7 @@ impl State {
     }
 
     /// Receives the list of active partitions after a restart.
-    pub fn tell(&mut self, ids: &[u32]) {
+    pub fn report(&mut self, ids: &[u32]) {
         self.is_told = true;
         self.active = ids.iter().map(|id| (*id, 0)).collect();
     }

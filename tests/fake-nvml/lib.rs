@@ -175,8 +175,8 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
     })
 }
 
-/// Answers a question about the health of a GPU: the setting of each key, 0 unless told.
-/// `rows`: whether the call is of GPUs that remap rows; none: of all.
+/// Answers a question about the health of a GPU: the setting of each key, 0 unless told. `rows`:
+/// whether the call is of GPUs that remap rows; `None` if of all.
 fn of_health<const N: usize>(
     call: &str,
     handle: usize,

@@ -51,7 +51,7 @@ fn with_journals(journals: &Path, args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn what_is_offered_while_a_guest_is_half_made_ends_it() {
+fn commands_offered_for_a_half_made_guest_end_it() {
     if !namespaces() {
         return skip("namespaces cannot be made");
     }

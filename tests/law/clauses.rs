@@ -119,13 +119,13 @@ fn counted(asked: &Asked<'_>) -> Option<String> {
 fn same(placement: &Placement, xml: &DomainXml) -> Vec<String> {
     let claims = Claims::read(xml);
     let mut wrong = Vec::new();
-    let mut tell = |what: &str, planned: String, written: String| {
+    let mut compare = |what: &str, planned: String, written: String| {
         if planned != written {
             wrong.push(format!("{what}: {planned} planned, {written} written"));
         }
     };
-    tell("vCPUs", placement.vcpus().to_string(), claims.vcpus.value.to_string());
-    tell("memory", placement.memory().to_string(), claims.memory.value.to_string());
+    compare("vCPUs", placement.vcpus().to_string(), claims.vcpus.value.to_string());
+    compare("memory", placement.memory().to_string(), claims.memory.value.to_string());
     let pins = |pins: &[CpuSet]| {
         let pins = pins.iter().enumerate().filter(|(_, pin)| !pin.is_empty());
         pins.map(|(at, pin)| format!("{at}:{pin}")).collect::<Vec<_>>().join(" ")
@@ -134,28 +134,28 @@ fn same(placement: &Placement, xml: &DomainXml) -> Vec<String> {
     for pin in &claims.vcpu_pins {
         written[pin.of.value as usize] = pin.cpuset.value.clone();
     }
-    tell("pins", pins(&placement.vcpu_pins), pins(&written));
+    compare("pins", pins(&placement.vcpu_pins), pins(&written));
     let emulator = claims.emulator_pin.as_ref().map(|pin| pin.value.to_string());
-    tell("emulator", placement.emulator_pin.to_string(), emulator.unwrap_or_default());
+    compare("emulator", placement.emulator_pin.to_string(), emulator.unwrap_or_default());
     let threads = placement.iothread_pins.len().to_string();
-    tell("I/O threads", threads, claims.iothreads.len().to_string());
+    compare("I/O threads", threads, claims.iothreads.len().to_string());
     let written: Vec<CpuSet> =
         claims.iothread_pins.iter().map(|pin| pin.cpuset.value.clone()).collect();
-    tell("I/O threads' pins", pins(&placement.iothread_pins), pins(&written));
+    compare("I/O threads' pins", pins(&placement.iothread_pins), pins(&written));
     for (cell, planned) in placement.cells.iter().enumerate().filter(|_| !claims.cells.is_empty()) {
         let written = claims.cells.get(cell).map(|cell| cell.memory.value.to_string());
-        tell("memory of a cell", planned.memory_kib.to_string(), written.unwrap_or_default());
+        compare("memory of a cell", planned.memory_kib.to_string(), written.unwrap_or_default());
         let binding = claims.binding(Some(cell as u32)).map(|b| b.nodes.value.to_string());
-        tell("nodes of a cell", planned.host_nodes.to_string(), binding.unwrap_or_default());
+        compare("nodes of a cell", planned.host_nodes.to_string(), binding.unwrap_or_default());
     }
     let mut devices: Vec<_> = claims.passed.iter().map(|passed| passed.bdf.value).collect();
     let mut planned = placement.devices.clone();
     devices.sort_unstable();
     planned.sort_unstable();
-    tell("devices", format!("{planned:?}"), format!("{devices:?}"));
+    compare("devices", format!("{planned:?}"), format!("{devices:?}"));
     let cells = |group: &gpuvm::placement::PcieGroup| format!("{:?}", group.cell);
     let planned: Vec<String> = placement.guest_pcie.groups.iter().map(cells).collect();
-    tell("cells of buses", planned.join(" "), buses(xml).join(" "));
+    compare("cells of buses", planned.join(" "), buses(xml).join(" "));
     wrong
 }
 

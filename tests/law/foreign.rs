@@ -113,7 +113,7 @@ fn a_guest_of_ours_without_its_cells_gets_its_plan_back() {
 }
 
 #[test]
-fn a_guest_that_nobody_remembers_is_checked_as_it_was_tuned() {
+fn a_guest_without_a_record_is_checked_as_tuned() {
     let topology = host("dgx-2");
     for size in ["--gpus 1 --vcpus 5", "--gpus 2 --vcpus 11", "--gpus 1 --vcpus 3"] {
         let (asked, xml) = guest(&topology, size);

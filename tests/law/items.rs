@@ -155,7 +155,7 @@ fn pages_that_were_left_to_the_planner_are_reserved() {
 }
 
 #[test]
-fn shortages_are_told_once() {
+fn shortages_are_reported_once() {
     let line = "--gpus 1 --name a --accept-shared-fabric --huge-pages 1G";
     let (_, _, said) = on("dgx-2", "create", &format!("{line} --dry-run"));
     assert_eq!(said.matches("89 pages of 1 GiB are needed on node 0").count(), 1, "{said}");
@@ -277,7 +277,7 @@ fn an_emulator_without_a_core_of_its_own_is_a_note() {
 }
 
 #[test]
-fn gpus_without_a_vcpu_on_their_node_have_to_be_allowed() {
+fn gpus_without_a_vcpu_on_their_node_need_permission() {
     let dgx = host("dgx-2");
     let refused = Asked::new(&dgx, "--gpus 16 --vcpus 1");
     let Err(PlanError::Impossible { what, hint }) = &refused.answer else { panic!("planned") };

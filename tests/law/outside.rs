@@ -73,18 +73,18 @@ pub fn program(path: &Path, size: &str, asked: &Asked<'_>) -> Vec<Broken> {
         (code, out, lines.map(|line| format!("{line}\n")).collect::<String>())
     };
     let mut broken = Vec::new();
-    let mut tell = |how: String| broken.push(Broken { clause: Clause::Program, how });
+    let mut fault = |how: String| broken.push(Broken { clause: Clause::Program, how });
     // Where the architecture has no template, the verbs refuse requests that have a place, too.
     let place = asked.answer.as_ref().ok().filter(|_| needs_template(asked.topology).is_none());
     let (code, _, planned) = say("plan", &[]);
     if (code == 0) != place.is_some() {
-        tell(format!("plan ends with {code}: {planned}"));
+        fault(format!("plan ends with {code}: {planned}"));
     }
     let (code, _, said) = say("export", &["--name", "law"]);
     match place {
-        None if said != planned => tell(format!("plan says {planned}export says {said}")),
+        None if said != planned => fault(format!("plan says {planned}export says {said}")),
         Some(place) if (code == 0) != asked.export(place).is_ok() => {
-            tell(format!("export ends with {code}: {said}"));
+            fault(format!("export ends with {code}: {said}"));
         }
         _ => {}
     }
@@ -94,10 +94,10 @@ pub fn program(path: &Path, size: &str, asked: &Asked<'_>) -> Vec<Broken> {
     }
     let (code, _, said) = say("create", &more);
     match place {
-        None if said != planned => tell(format!("plan says {planned}create says {said}")),
+        None if said != planned => fault(format!("plan says {planned}create says {said}")),
         // The template that the plan has named is missing.
         Some(place) if asked.export(place).is_err() && said.contains("--template") => {}
-        Some(_) if code != 0 => tell(format!("create --dry-run ends with {code}: {said}")),
+        Some(_) if code != 0 => fault(format!("create --dry-run ends with {code}: {said}")),
         _ => {}
     }
     broken

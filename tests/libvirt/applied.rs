@@ -59,7 +59,7 @@ impl Files {
 }
 
 #[test]
-fn a_file_is_applied_once_and_what_differs_is_shown() {
+fn a_file_is_applied_once_and_differences_are_shown() {
     let Some(files) = Files::new() else { return };
     let place = &files.place;
     let nothing = place.state();
@@ -120,7 +120,7 @@ fn a_file_is_applied_once_and_what_differs_is_shown() {
 }
 
 #[test]
-fn who_waited_for_the_same_file_finds_it_applied() {
+fn a_waiting_apply_of_the_same_file_finds_it_applied() {
     let Some(files) = Files::new() else { return };
     let place = &files.place;
     let log = place.daemon.own_path("waits.log");
@@ -308,7 +308,7 @@ fn a_killed_apply_is_finished_by_recover_and_the_next_one() {
 }
 
 #[test]
-fn what_get_prints_is_what_is_there() {
+fn get_prints_the_present_guest() {
     let Some(files) = Files::new() else { return };
     let place = &files.place;
     let disk = place.disks.join("own.raw");
@@ -506,7 +506,7 @@ fn a_guest_of_a_plan_is_made_once() {
 }
 
 #[test]
-fn what_others_have_edited_is_shown() {
+fn edits_by_others_are_shown() {
     let Some(files) = Files::new() else { return };
     let place = &files.place;
     files.write(&[("ed-a", "  memory: 256M\n")]);

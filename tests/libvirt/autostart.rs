@@ -66,7 +66,7 @@ impl Machine {
 }
 
 #[test]
-fn what_a_guest_needs_is_there_at_boot_and_goes_again() {
+fn resources_of_a_guest_exist_at_boot_and_are_removed_again() {
     let Some(machine) = Machine::new(Some(&host_tree("dgx-2"))) else { return };
     let memory = "<memoryBacking><hugepages><page size='2' unit='MiB'/></hugepages></memoryBacking>\
                   <numatune><memory mode='strict' nodeset='1'/></numatune>";
@@ -179,7 +179,7 @@ fn libvirt_starts_it_when_the_machine_boots() {
 /// An administrator's copy of the unit (`systemctl edit --full`) and a masked one stay, whatever
 /// becomes of the guests that start with the host.
 #[test]
-fn a_unit_of_others_stays_and_is_told() {
+fn a_foreign_unit_stays_and_is_reported() {
     let Some(machine) = Machine::new(None) else { return };
     machine.define("boots", "", "");
     let unit = machine.etc.join("systemd/system/gpuvm-recover.service");

@@ -46,36 +46,36 @@ fn without_libvirt_each_verb_says_so() {
 }
 
 #[test]
-fn a_user_without_permission_may_look_and_is_told_the_rest() {
+fn a_user_without_permission_may_look_and_sees_the_limits() {
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("denied");
     let copy = dir.join("gpuvm");
     std::fs::copy(env!("CARGO_BIN_EXE_gpuvm"), &copy).unwrap();
     let (code, _, err) = run(&mut daemon.gpuvm(&create("seen", &dir, &["--no-start"])));
     assert_eq!(code, 0, "{err}");
-    let nobody = |args: &[&str]| run(daemon.as_nobody(&copy).args(args));
-    let (code, out, err) = nobody(&["list"]);
+    let unprivileged = |args: &[&str]| run(daemon.as_unprivileged(&copy).args(args));
+    let (code, out, err) = unprivileged(&["list"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.lines().any(|line| line.trim_start().starts_with("seen ")), "{out}");
-    let (code, out, err) = nobody(&["show", "seen"]);
+    let (code, out, err) = unprivileged(&["show", "seen"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("seen.raw, raw, made for it"), "{out}");
     // What root has recorded is not said not to be there.
     for verb in ["history", "undo"] {
-        let (code, out, err) = nobody(&[verb, "seen"]);
+        let (code, out, err) = unprivileged(&[verb, "seen"]);
         assert_eq!((code, out.as_str()), (1, ""), "{verb}: {err}");
         assert!(err.contains("permission denied: the history of domain `seen`"), "{err}");
         assert!(err.contains(&format!("hint: `sudo gpuvm {verb} seen`")), "{err}");
     }
-    let (code, _, err) = nobody(&["recover", "--dry-run"]);
+    let (code, _, err) = unprivileged(&["recover", "--dry-run"]);
     assert!(code == 0 && err.contains("no change of this user was interrupted"), "{err}");
     assert!(err.contains("warning: root's records in /var/lib/gpuvm are not read"), "{err}");
-    let (code, out, err) = nobody(&["get", "seen"]);
+    let (code, out, err) = unprivileged(&["get", "seen"]);
     assert!(code == 0 && out.contains("# seen: not known are its image"), "{out}{err}");
     assert!(err.contains("root's records in /var/lib/gpuvm are not read"), "{err}");
     let new = create("new", &dir, &["--no-start"]);
     for args in [&["start", "seen"][..], &["delete", "seen", "--yes"], &new] {
-        let (code, out, err) = nobody(args);
+        let (code, out, err) = unprivileged(args);
         assert_eq!((code, out.as_str()), (1, ""), "{args:?}: {err}");
         assert!(
             err.contains("ermission denied") || err.contains("not permitted"),
@@ -144,7 +144,7 @@ fn a_create_that_cannot_be_done_leaves_nothing() {
 }
 
 #[test]
-fn a_full_file_system_is_told() {
+fn a_full_file_system_is_reported() {
     let Some(daemon) = daemon() else { return };
     if !namespaces() {
         return skip("namespaces need root");

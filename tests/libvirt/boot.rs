@@ -339,8 +339,8 @@ fn hung_agent(guest: &Guest) {
     assert!(guest.gpuvm(&["list"]).0.contains("boot-a"));
 }
 
-/// The test of `a_long`.
-pub fn from_image_to_deletion() {
+#[test]
+fn an_image_becomes_a_guest_with_a_login_and_deletion_leaves_nothing() {
     let Some(daemon) = daemon() else { return };
     let Some(built) = image() else { return };
     let begun = Instant::now();

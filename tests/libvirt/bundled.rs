@@ -145,7 +145,7 @@ fn a_guest_moves_to_another_host_and_is_the_same_there() {
 }
 
 #[test]
-fn what_cannot_go_into_a_bundle_and_what_is_none_is_refused() {
+fn unsuitable_guests_and_invalid_bundles_are_refused() {
     let Some(place) = guest() else { return };
     let dir = bundle(&place, "whole");
     let refused = |args: &[&str], says: &str| {

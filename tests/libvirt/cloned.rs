@@ -123,7 +123,7 @@ fn qemu_img(args: &[&str]) -> String {
 }
 
 #[test]
-fn a_guest_with_a_qcow2_boot_disk_has_snapshots_and_one_with_a_raw_one_is_told_how() {
+fn a_guest_with_a_qcow2_boot_disk_has_snapshots_and_a_raw_one_gets_a_remedy() {
     let Some(mut place) = Place::with_image() else { return };
     place.key = None;
     let how = |more: &[&'static str]| {
@@ -283,7 +283,7 @@ fn reads(place: &Place, image: &str) -> u8 {
 }
 
 #[test]
-fn a_clone_over_the_disks_of_another_and_the_base_that_nobody_writes() {
+fn a_clone_over_the_disks_of_another_and_its_read_only_base() {
     let Some(place) = plain(&["--data-size", "4M"]) else { return };
     let disks = place.disks.to_str().unwrap();
     let clone = ["clone", NAME, NEW, "--overlay", "--no-seed"];
@@ -360,7 +360,7 @@ fn an_overlay_is_taken_back_until_it_is_written() {
 }
 
 #[test]
-fn an_overlay_with_snapshots_is_not_deleted_and_one_left_over_a_disk_is_told() {
+fn an_overlay_with_snapshots_is_kept_and_a_leftover_one_reported() {
     let Some(place) = plain(&["--data-size", "none"]) else { return };
     place.done(&["clone", NAME, NEW, "--overlay", "--no-seed"]);
     place.done(&["delete", NEW, "--yes"]);

@@ -129,7 +129,7 @@ fn a_killed_change_is_recovered_once_whoever_comes_first() {
 }
 
 #[test]
-fn who_does_not_wait_for_the_lock_is_told_who_has_it() {
+fn the_holder_of_the_lock_is_named_without_waiting() {
     let Some(place) = Place::new() else { return };
     let disks = place.disks.to_str().unwrap().to_owned();
     let how = ["--no-start", "--disk-dir", &disks];
@@ -178,7 +178,7 @@ pub(super) fn ended(child: Child, log: &Path) -> (i32, String) {
 }
 
 #[test]
-fn who_waited_for_the_same_guest_finds_it_as_requested() {
+fn a_waiting_create_of_the_same_guest_finds_it() {
     let Some(place) = Place::new() else { return };
     let disks = place.disks.to_str().unwrap().to_owned();
     let log = place.daemon.own_path("waits.log");

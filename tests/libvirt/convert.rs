@@ -149,7 +149,7 @@ fn a_disk_is_converted_compared_and_given_back() {
 }
 
 #[test]
-fn what_would_lose_something_is_not_converted() {
+fn lossy_conversions_are_refused() {
     let Some(images) = Images::new() else { return };
     let place = &images.place;
     let a = images.path("a.qcow2");

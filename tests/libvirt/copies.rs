@@ -194,7 +194,7 @@ fn settings_of_firmware_that_are_there_are_neither_adopted_nor_deleted() {
 }
 
 #[test]
-fn what_cannot_be_renamed_is_refused_with_the_way() {
+fn an_impossible_rename_is_refused_with_a_remedy() {
     let Some(place) = Place::new() else { return };
     guest(&place, "ra");
     let nvram = place.daemon.own_path("/var/lib/libvirt/qemu/nvram");
@@ -368,7 +368,7 @@ fn undo_takes_back_a_name_or_a_snapshot_and_never_the_clone_before_it() {
 }
 
 #[test]
-fn what_no_snapshot_can_have_is_refused_with_what_works() {
+fn impossible_snapshots_are_refused_with_an_alternative() {
     let Some(place) = Place::new() else { return };
     let image = with_image(&place, "sa");
     let refused = |args: &[&str], says: &[&str]| {

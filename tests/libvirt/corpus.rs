@@ -78,7 +78,7 @@ fn is_undone_by_the_program(daemon: &Daemon, name: &str) {
 }
 
 #[test]
-fn what_libvirt_defines_of_its_own_documents_is_tuned_and_undone() {
+fn libvirts_own_documents_are_tuned_and_undone() {
     let Some(dir) = documents() else { return };
     let Some(daemon) = Daemon::own(None) else { return };
     let libvirt = Libvirt::open(&daemon.uri()).unwrap();

@@ -27,7 +27,7 @@ fn define(daemon: &Daemon, name: &str, options: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn what_a_disk_lies_on_decides_how_it_is_written() {
+fn the_storage_of_a_disk_decides_its_write_mode() {
     let Some(daemon) = daemon() else { return };
     let (dir, data) = (daemon.fresh_dir("io"), daemon.fresh_dir("io-data"));
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();

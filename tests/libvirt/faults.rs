@@ -105,7 +105,7 @@ fn begins(place: &Place, args: &[&str], kind: &str) -> usize {
 }
 
 #[test]
-fn what_goes_away_meanwhile_fails_the_create_and_leaves_nothing() {
+fn files_removed_meanwhile_fail_the_create_and_nothing_is_left() {
     let Some(place) = Place::with_image() else { return };
     let args = place.create("guest", &CLONE);
     // The pool of guests is there, so that it can go away.

@@ -180,7 +180,7 @@ fn a_deletion_and_a_growth_killed_at_any_record_are_undone_or_finished() {
 }
 
 #[test]
-fn what_is_no_disk_of_the_guest_by_now_is_neither_opened_nor_given_back() {
+fn a_replaced_disk_is_neither_opened_nor_released() {
     let Some(place) = guest() else { return };
     let disks = place.disks.to_str().unwrap().to_owned();
     place.done(&["disk", "add", NAME, &format!("size=4M,dir={disks}")]);
@@ -371,7 +371,7 @@ fn a_file_that_is_gone_is_said_by_all_verbs_alike() {
 /// One file that a guest would write twice, by a link or below an image over it, is refused by all
 /// verbs; a disk that another guest has is kept without a command that deletes it.
 #[test]
-fn what_two_disks_would_write_is_refused_and_what_another_has_is_not_offered_to_rm() {
+fn a_file_of_two_disks_is_refused_and_others_files_are_not_offered_to_rm() {
     let Some(place) = guest() else { return };
     let own = |name: &str| place.disks.join(name).to_str().unwrap().to_owned();
     let (base, above, link) = (own("base.qcow2"), own("over.qcow2"), own("link.qcow2"));

@@ -29,7 +29,7 @@ fn nics(daemon: &Daemon, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn nics_have_what_is_asked_for_and_are_tuned_by_their_network() {
+fn nics_have_the_requested_settings_and_are_tuned_by_network() {
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("guestnics");
     let make =
@@ -77,7 +77,7 @@ fn nics_have_what_is_asked_for_and_are_tuned_by_their_network() {
 }
 
 #[test]
-fn what_a_network_cannot_do_is_refused_before_anything_is_made() {
+fn unsupported_network_settings_are_refused_before_any_change() {
     let Some(daemon) = daemon() else { return };
     let make =
         "create --name nics-b --no-start --virt-type qemu --pins none --vcpus 4 --memory 64M";

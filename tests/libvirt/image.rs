@@ -194,7 +194,7 @@ fn an_image_is_added_listed_used_and_removed() {
 }
 
 #[test]
-fn what_is_no_image_that_stands_alone_is_refused() {
+fn an_image_with_a_backing_file_is_refused() {
     let Some(place) = Place::new("image-bad") else { return };
     let base = place.made("base.qcow2", &["-f", "qcow2"]);
     let over = place.made("over.qcow2", &["-f", "qcow2", "-b", &base, "-F", "qcow2"]);
@@ -250,8 +250,8 @@ fn what_is_no_image_that_stands_alone_is_refused() {
     std::fs::copy(env!("CARGO_BIN_EXE_gpuvm"), &copy).unwrap();
     let mode = |mode: u32| std::os::unix::fs::PermissionsExt::from_mode(mode);
     std::fs::set_permissions(&base, mode(0o600)).unwrap();
-    let mut nobody = place.daemon.as_nobody(&copy);
-    let (code, _, err) = run(nobody.args(["image", "add", &base]));
+    let mut unprivileged = place.daemon.as_unprivileged(&copy);
+    let (code, _, err) = run(unprivileged.args(["image", "add", &base]));
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("not permitted on") && err.contains("that you may read"), "{err}");
 }

@@ -37,7 +37,7 @@ fn volume(bytes: u64) -> NewVolume {
 }
 
 #[test]
-fn a_copy_that_is_not_what_was_planned_is_undone() {
+fn an_unplanned_copy_is_undone() {
     let Some(place) = Place::new("image-odd") else { return };
     // The file changes between the checksum and the copy, or while it is copied.
     let raw = place.file("a.img", &disk(1 << 20));
@@ -94,7 +94,7 @@ fn a_copy_that_is_not_what_was_planned_is_undone() {
 }
 
 #[test]
-fn a_pool_that_cannot_take_it_is_told_and_left_as_it_is() {
+fn an_unsuitable_pool_is_reported_and_left() {
     let Some(place) = Place::new("image-full") else { return };
     let raw = place.file("a.img", &disk(4 << 20));
     let virsh = |args: &[&str]| {

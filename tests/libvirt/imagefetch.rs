@@ -260,7 +260,7 @@ fn a_transfer_that_breaks_off_is_continued_where_it_ended() {
 }
 
 #[test]
-fn what_a_server_refuses_or_sends_wrongly_does_not_come() {
+fn refused_and_wrong_downloads_are_not_added() {
     let Some(vendor) = Vendor::new("image-refused") else { return };
     let file = vendor.put("a.img", &disk(1 << 20));
     let table = |manner: &str| vendor.table(&vendor.url(manner, "a.img"), "");

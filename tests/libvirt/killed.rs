@@ -125,7 +125,7 @@ fn a_delete_that_keeps_the_data_killed_at_any_record_is_finished() {
 }
 
 #[test]
-fn what_cannot_be_recovered_can_be_discarded() {
+fn an_unrecoverable_journal_can_be_discarded() {
     let Some(place) = Place::new() else { return };
     // Killed when the second step begins: the disk is made, the domain is not.
     let disks = ["--disk-dir", place.disks.to_str().unwrap()];

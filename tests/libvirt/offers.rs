@@ -234,9 +234,9 @@ fn follow(
     }
 }
 
-/// The test of `a_long`: a third of the commands in each state, each in some of them, and all with
-/// `GPUVM_OFFERS=all`.
-pub fn in_each_state() {
+/// A third of the commands in each state, each in some of them, and all with `GPUVM_OFFERS=all`.
+#[test]
+fn each_command_that_is_offered_in_any_state_leads_on() {
     let Some(ground) = Ground::new() else { return };
     let name = format!("'{NAME}'");
     let all = std::env::var("GPUVM_OFFERS").is_ok_and(|value| value == "all");
@@ -295,7 +295,7 @@ pub fn in_each_state() {
 }
 
 #[test]
-fn what_libvirt_cannot_log_is_said_with_what_helps() {
+fn unloggable_consoles_are_reported_with_a_remedy() {
     let Some(ground) = Ground::new() else { return };
     ground.set(State::Off);
     // Seen from here, the directory is gone.
@@ -308,7 +308,7 @@ fn what_libvirt_cannot_log_is_said_with_what_helps() {
 }
 
 #[test]
-fn a_paused_guest_is_refused_at_once_and_what_is_offered_ends_it() {
+fn a_paused_guest_is_refused_at_once_and_the_offered_command_ends_it() {
     let Some(ground) = Ground::new() else { return };
     for (verb, then) in [("stop", "shut off"), ("restart", "running")] {
         for (way, offer) in [(0, "resume"), (1, "--force")] {

@@ -65,7 +65,7 @@ fn create<'a>((place, pool): (&'a Place, &'a Pool), more: &[&'a str]) -> Vec<&'a
 }
 
 #[test]
-fn pages_that_lack_are_told_reserved_and_given_back() {
+fn missing_pages_are_reported_reserved_and_released() {
     let Some((place, pool)) = place() else { return };
     let (free, reserve) = (number("free_hugepages").unwrap(), ["--reserve-pages"]);
     let (pages, missing) = (pool.pages, pool.pages - free);
@@ -187,7 +187,7 @@ fn not_as_asked(place: &Place) -> Vec<String> {
 }
 
 #[test]
-fn what_a_guest_is_tuned_to_is_what_was_asked_for() {
+fn a_guest_is_tuned_to_its_request() {
     let Some((place, pool)) = place() else { return };
     place.done(&create((&place, &pool), &["--reserve-pages", "--no-start"]));
     let definition = || place.virsh(&["dumpxml", "--inactive", "--security-info", "guest"]);

@@ -117,7 +117,7 @@ fn a_running_guest_gets_another_size_at_its_next_start() {
 }
 
 #[test]
-fn a_guest_of_somebody_else_keeps_what_they_have_set() {
+fn a_foreign_guest_keeps_its_settings() {
     let Some(place) = Place::new() else { return };
     let file = place.disks.join("theirs.xml");
     let xml = format!(

@@ -146,7 +146,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_create_runs_no_program_and_tells_only_libvirt_what_the_guest_is_told() {
+fn a_create_runs_no_program_and_passes_secrets_to_libvirt_only() {
     let Some(place) = Place::new("seed-traced") else { return };
     if !Command::new("strace").arg("-V").output().is_ok_and(|out| out.status.success()) {
         return skip("strace is not installed");

@@ -82,7 +82,7 @@ fn disks_are_reverted_all_or_none() {
 }
 
 #[test]
-fn a_snapshot_is_not_taken_out_of_an_image_that_another_has_by_now() {
+fn a_snapshot_is_not_removed_from_an_image_of_another_guest() {
     let Some(place) = Place::new() else { return };
     let (image, _) = (with_image(&place, "sa"), with_image(&place, "sb"));
     let moved = second(&place, "sa");
@@ -132,7 +132,7 @@ fn a_snapshot_is_not_taken_out_of_an_image_that_another_has_by_now() {
 }
 
 #[test]
-fn a_revert_is_not_finished_over_what_was_written_since() {
+fn a_revert_is_not_finished_over_later_writes() {
     let Some(place) = Place::new() else { return };
     let image = with_image(&place, "sa");
     bytes("write", 0x11, &image);

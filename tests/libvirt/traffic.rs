@@ -87,7 +87,7 @@ pub const BONDED: Net = Net {
 };
 
 #[test]
-fn every_network_carries_what_it_should_and_the_doctor_names_each_break() {
+fn every_network_carries_traffic_and_the_doctor_names_each_break() {
     let Some(mut lan) = Lan::new(&NETS.each_ref()) else { return };
     let begun = Instant::now();
     let told = |what: &str| eprintln!("traffic: {what} after {} s", begun.elapsed().as_secs());
@@ -99,7 +99,7 @@ fn every_network_carries_what_it_should_and_the_doctor_names_each_break() {
     for net in &NETS {
         reach(&mut lan, net);
     }
-    told("reach is as it is told");
+    told("reach is as shown");
     for net in &NETS {
         transfers(&mut lan, net);
     }
@@ -114,15 +114,15 @@ fn every_network_carries_what_it_should_and_the_doctor_names_each_break() {
 /// Keeps a test on this machine's kernel, whatever that lacks; so it is on user-mode Linux.
 const HERE: (&str, &str) = ("GPUVM_TRAFFIC", "here");
 
-/// The test of `a_long`, by its module and name.
-pub fn bonds_and_limits(module: &str, test: &str) {
+#[test]
+fn bonds_carry_traffic_and_limits_hold() {
     let here = std::env::var(HERE.0).is_ok_and(|value| value == HERE.1) || !namespaces();
     if let Some(refused) = if here { None } else { uml::refused() } {
         // There is no network to fetch the guest's kernel over.
         let dir = tempfile::tempdir().unwrap();
         if Tiny::new(dir.path()).is_some() {
             eprintln!("traffic: on user-mode Linux, since this kernel refuses `{refused}`");
-            uml::passes(module, test, HERE);
+            uml::passes(module_path!(), "bonds_carry_traffic_and_limits_hold", HERE);
         }
         return;
     }
@@ -136,7 +136,7 @@ pub fn bonds_and_limits(module: &str, test: &str) {
     told("every NIC has an address");
     reach(&mut lan, &BONDED);
     transfers(&mut lan, &BONDED);
-    told("a bond carries what it should");
+    told("a bond carries traffic");
     bonds::each(&mut lan);
     told("so does one of each mode, with a NIC out and in again");
     limits(&mut lan);

@@ -25,7 +25,7 @@ fn says(script: &str) -> Option<String> {
 }
 
 #[test]
-fn what_the_admin_says_once_counts_in_every_verb_and_is_taken_back() {
+fn a_declared_trust_counts_in_every_verb_and_is_revoked() {
     let advice = "if all guests of this host trust each other, run `gpuvm host trust one-tenant` \
                   once; `--accept-shared-fabric` accepts it for one guest";
     let Some(unsaid) = says(
@@ -87,7 +87,7 @@ fn what_the_admin_says_once_counts_in_every_verb_and_is_taken_back() {
 }
 
 #[test]
-fn what_others_may_have_written_is_not_believed_and_a_record_has_its_own_word() {
+fn files_writable_by_others_are_not_believed_and_a_record_has_its_own_trust() {
     let tree = host_tree("dgx-2").display().to_string();
     let Some(said) = says(&format!(
         "export COLUMNS=1000

@@ -124,7 +124,7 @@ fn pages_come_and_go(daemon: &Daemon, tiny: &Tiny, all: &[&str]) {
 }
 
 #[test]
-fn what_virt_install_made_is_tuned_kept_and_started() {
+fn guests_of_virt_install_are_tuned_kept_and_started() {
     if !has("virt-install") || !has("qemu-img") {
         return;
     }

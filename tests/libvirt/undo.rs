@@ -113,7 +113,7 @@ fn a_rate_comes_and_goes(daemon: &Daemon, name: &str) {
 }
 
 #[test]
-fn what_runs_is_tuned_and_undone_and_what_others_edit_is_kept() {
+fn running_guests_are_tuned_and_undone_and_edits_by_others_kept() {
     if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
         return skip("a guest with a pcpu of its own needs a second one");
     }

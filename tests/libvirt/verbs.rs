@@ -237,7 +237,7 @@ fn a_running_guest_is_reached_stopped_and_restarted() {
 }
 
 #[test]
-fn a_guest_that_has_no_address_in_time_is_made_and_told_of() {
+fn a_guest_without_an_address_in_time_is_made_and_reported() {
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("silent");
     let disk = dir.join("disk.raw");
@@ -276,7 +276,7 @@ fn stopped_at_a_terminal(daemon: &Daemon, answer: &[u8]) -> (Option<i32>, String
 }
 
 #[test]
-fn a_guest_that_does_not_hear_is_told_of_and_a_start_that_fails_after_the_stop() {
+fn a_deaf_guest_is_reported_and_so_is_a_failed_start_after_the_stop() {
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("gone");
     let disk = dir.join("disk.raw");

@@ -393,7 +393,7 @@ fn seen(daemon: &Daemon, dir: &Path, name: &str) -> String {
 /// needed, since libvirt writes the same for its largest emulated CPU. Only KVM can show the effect
 /// in the guest.
 #[test]
-fn qemu_is_told_of_pinned_vcpus_of_the_hosts_caches_and_of_the_clock() {
+fn qemu_gets_pinned_vcpus_the_hosts_caches_and_the_clock() {
     if !namespaces() {
         return skip("namespaces need root");
     }

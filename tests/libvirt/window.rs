@@ -112,7 +112,7 @@ fn placed(daemon: &Daemon, tiny: &Tiny, name: &str, change: impl Fn(String) -> S
 }
 
 #[test]
-fn firmware_with_too_small_a_window_of_its_own_is_told_a_larger_one() {
+fn firmware_with_a_small_window_gets_a_larger_one() {
     let Some(daemon) = daemon() else { return };
     let dir = daemon.fresh_dir("window");
     let Some(tiny) = Tiny::new(&dir) else { return };

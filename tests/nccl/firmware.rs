@@ -120,7 +120,7 @@ fn number(element: Element<'_>, name: &str) -> u32 {
     text.strip_prefix("0x").map_or(text.parse(), |hex| u32::from_str_radix(hex, 16)).unwrap_or(0)
 }
 
-/// Where a device of a definition is; none: not on PCI.
+/// Where a device of a definition is; `None` if not on PCI.
 fn place(device: Element<'_>) -> Option<GuestAddress> {
     let at = device.child("address").filter(|at| at.attr("type").as_deref() == Some("pci"))?;
     let [controller, slot, function] = ["bus", "slot", "function"].map(|name| number(at, name));
@@ -357,7 +357,7 @@ fn definition(dir: &Path) -> (DomainXml, Value) {
 }
 
 /// The guest addresses of a file for NCCL, by those on the host.
-fn told(answer: &Value) -> BTreeMap<Bdf, Bdf> {
+fn addresses_of(answer: &Value) -> BTreeMap<Bdf, Bdf> {
     let mut told = BTreeMap::new();
     let mut level: Vec<&Value> = answer["system"]["cpus"].as_array().unwrap().iter().collect();
     while let Some(element) = level.pop() {
@@ -379,12 +379,12 @@ fn compare(dir: &Path, variables: Option<&Path>) {
     let guest = Guest::read(&domain);
     let buses = Buses::new(&domain, &guest).unwrap();
     let seen = Machine::start(&devices(&domain), variables).addresses();
-    let (mut told, nobody) = (told(&answer), Bdf::new(0, 0, 0, 0).unwrap());
+    let (mut told, no_function) = (addresses_of(&answer), Bdf::new(0, 0, 0, 0).unwrap());
     assert_eq!(told.len(), 16);
     let ends = ends(&domain);
     assert!(ends.len() > 60, "{}", ends.len());
     for (name, device) in &ends {
-        let computed = buses.address(place(*device).unwrap(), nobody).unwrap();
+        let computed = buses.address(place(*device).unwrap(), no_function).unwrap();
         assert_eq!(Some(&computed), seen.get(name), "{}: {}", device.path(), domain.text());
         if device.name() == "hostdev"
             && let Some(busid) = told.remove(&host_address(*device))

@@ -74,7 +74,7 @@ fn files_of_recorded_hosts_are_as_kept_and_nccl_reads_them() {
 }
 
 #[test]
-fn a_switch_that_sends_to_the_root_complex_is_told_of() {
+fn a_switch_that_redirects_to_the_root_complex_is_reported() {
     let dir = scratch();
     let tree = dir.path().join("host");
     unpack(&host_text("dgx-a100"), &tree).unwrap();
@@ -104,7 +104,7 @@ fn a_switch_that_sends_to_the_root_complex_is_told_of() {
 }
 
 #[test]
-fn what_nccl_would_misread_is_refused_with_what_helps() {
+fn misreadable_trees_are_refused_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let file = exported(dir.path(), "dgx-h100", "--gpus 2 --nic 2");
     let good = std::fs::read_to_string(&file).unwrap();
@@ -296,7 +296,7 @@ fn nccls_reader_takes_the_files_of_clouds() {
     }
 }
 
-/// The element of one that was read, as ours; none: its address is not PCI's.
+/// The element of one that was read, as ours; none if its address is not PCI's.
 fn as_ours(node: &Node) -> Pci {
     let busid: Bdf = node.attr("busid").unwrap().parse().unwrap();
     let speed = node.attr("link_speed").and_then(|speed| {

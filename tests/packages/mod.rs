@@ -1,6 +1,6 @@
 //! The packages, packed from the program under test: their content, that packing gives the same
-//! bytes, their effects on a machine. `GPUVM_PACKAGES=all`, as in `make test-nightly`, adds checks
-//! that take minutes: lintian and rpmlint, a new Debian, two whole builds, the source archive.
+//! bytes, their effects on a machine. Checks that take minutes are ignored except by `make
+//! test-nightly`: lintian and rpmlint, a new Debian, two whole builds, the source archive.
 
 use crate::support::daemon::namespaces;
 use crate::support::{lawful, project, run, skip, tree};
@@ -23,11 +23,6 @@ struct Packed {
     program: PathBuf,
     /// All of this.
     _dir: tempfile::TempDir,
-}
-
-/// Whether what takes minutes, or a network, is tested as well; otherwise the test is skipped.
-fn nightly() -> bool {
-    std::env::var("GPUVM_PACKAGES").is_ok_and(|value| value == "all") || skip(lawful::NIGHTLY)
 }
 
 /// A script of this project, in an environment in which cargo works also where sudo changed it.
@@ -334,7 +329,7 @@ fn parts(json: &serde_json::Value) -> Parts {
 }
 
 #[test]
-fn the_list_of_parts_is_what_is_linked() {
+fn the_list_of_parts_matches_the_linked_ones() {
     let Some(packed) = packed() else { return };
     let dir = tree::scratch();
     done(Command::new("dpkg-deb").arg("-x").arg(package(&packed.deb, "gpuvm_")).arg(dir.path()));
@@ -467,7 +462,7 @@ fn below(root: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn purge_keeps_what_is_still_needed_and_says_why() {
+fn purge_keeps_needed_files_and_says_why() {
     let have_helper = Path::new("/usr/bin/deb-systemd-helper").exists();
     let uuid = format!("<domain><uuid>{UUID}</uuid></domain>");
     let ours = "<domain><metadata><g:guest xmlns:g='urn:gpuvm:domain:1'/></metadata></domain>";
@@ -623,7 +618,7 @@ fn scripts_of_the_rpm_switch_units_on_once_and_off_at_removal() {
 }
 
 #[test]
-fn licences_that_apply_together_are_all_told() {
+fn licences_that_apply_together_are_all_listed() {
     if !have(&["python3"]) {
         return;
     }
@@ -677,10 +672,8 @@ fn a_guest_survives_upgrade_removal_and_purge() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn a_bare_debian_takes_upgrade_removal_and_purge_beside_a_guest() {
-    if !nightly() {
-        return;
-    }
     if !namespaces() {
         return skip("namespaces need root");
     }
@@ -696,10 +689,8 @@ fn a_bare_debian_takes_upgrade_removal_and_purge_beside_a_guest() {
 /// and no GPU: from the package alone to a guest of an image, its metrics, an interrupted change,
 /// and the removal of all.
 #[test]
+#[ignore = "nightly"]
 fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
-    if !nightly() {
-        return;
-    }
     if !namespaces() {
         return skip("namespaces need root");
     }
@@ -719,10 +710,8 @@ fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
 /// The files that bind devices at boot are in an initramfs of Debian's own tools, and work there
 /// before the drivers of the devices are loaded.
 #[test]
+#[ignore = "nightly"]
 fn a_real_initramfs_keeps_functions_for_vfio() {
-    if !nightly() {
-        return;
-    }
     if !namespaces() {
         return skip("namespaces need root");
     }
@@ -733,10 +722,8 @@ fn a_real_initramfs_keeps_functions_for_vfio() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn examples_are_taken_by_those_who_read_them() {
-    if !nightly() {
-        return;
-    }
     if !namespaces() {
         return skip("namespaces need root");
     }
@@ -746,10 +733,8 @@ fn examples_are_taken_by_those_who_read_them() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn lintian_and_rpmlint_find_no_error() {
-    if !nightly() {
-        return;
-    }
     let Some(packed) = packed() else { return };
     if !have(&["lintian", "rpmlint"]) {
         return;
@@ -768,10 +753,8 @@ fn lintian_and_rpmlint_find_no_error() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn two_builds_and_the_source_archive_give_one_program() {
-    if !nightly() {
-        return;
-    }
     if !namespaces() {
         return skip("namespaces need root");
     }

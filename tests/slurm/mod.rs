@@ -3,7 +3,7 @@
 
 mod cluster;
 
-use crate::support::{lawful, project, run, skip};
+use crate::support::{project, run};
 use cluster::{Cluster, until};
 use gpuvm::discover::source::load;
 use gpuvm::domain::DomainXml;
@@ -11,14 +11,6 @@ use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::Stdio;
-
-/// The long tests, which `make test-nightly` runs.
-fn nightly() -> Option<Cluster> {
-    if std::env::var_os("GPUVM_SLURM").is_none() {
-        return skip(lawful::NIGHTLY);
-    }
-    Cluster::new()
-}
 
 /// Reads every guest of a node back, and expects that no GPU and no pcpu is in two of them. Returns
 /// the number of GPUs in guests.
@@ -145,8 +137,9 @@ fn jobs_get_guests_wait_for_gpus_and_give_them_back() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn a_killed_slurmd_leaves_no_guest_behind() {
-    let Some(mut cluster) = nightly() else { return };
+    let Some(mut cluster) = Cluster::new() else { return };
     // In the middle of a prolog, which goes on or is killed, too.
     for ends in [false, true] {
         let lock = hold(&cluster, 0);
@@ -188,8 +181,9 @@ fn a_killed_slurmd_leaves_no_guest_behind() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn without_controller_or_munge_nothing_is_deleted() {
-    let Some(cluster) = nightly() else { return };
+    let Some(cluster) = Cluster::new() else { return };
     let job = cluster.submit(&["--nodelist=dgx01", "--gres=gpuvm:2"]);
     until("the job has its guest", || cluster.has_guest(0, job));
     cluster.kill_controller();
@@ -214,8 +208,9 @@ fn without_controller_or_munge_nothing_is_deleted() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn requeued_jobs_get_new_guests_and_a_failing_machine_is_drained() {
-    let Some(cluster) = nightly() else { return };
+    let Some(cluster) = Cluster::new() else { return };
     let two = ["--nodelist=dgx01", "--gres=gpuvm:2"];
     let job = cluster.submit(&[&two[..], &["--requeue"]].concat());
     let name = format!("slurm-{job}");
@@ -263,8 +258,9 @@ fn requeued_jobs_get_new_guests_and_a_failing_machine_is_drained() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn of_twenty_random_jobs_no_two_hold_a_gpu_and_nothing_stays() {
-    let Some(cluster) = nightly() else { return };
+    let Some(cluster) = Cluster::new() else { return };
     // A generator of numbers that are the same in each run.
     let mut seed = 20_u32;
     let mut random = |below: u32| {

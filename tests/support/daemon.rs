@@ -22,7 +22,7 @@ for private in /run/libvirt /var/lib/libvirt /etc/libvirt /var/log/libvirt /var/
   mkdir -p $private && mount -t tmpfs -o mode=755 tmpfs $private || exit 1
 done
 if [ -n "$host" ]; then . "$dir/own.sh"; fi
-# Where the user of QEMU may not open /dev/kvm, libvirt asks QEMU anew for what it can do at each define: seconds to minutes.
+# Where the user of QEMU may not open /dev/kvm, libvirt probes QEMU again at each define: seconds to minutes.
 if [ -c /dev/kvm ]; then
   cp -a /dev/kvm "$dir/kvm" && chown root:root "$dir/kvm" && chmod 666 "$dir/kvm" && mount --bind "$dir/kvm" /dev/kvm
 fi
@@ -43,7 +43,7 @@ virtlogd --pid-file $dir/virtlogd.pid &
 daemon() { libvirtd --config /etc/libvirt/libvirtd.conf --pid-file $dir/libvirtd.pid; }
 if [ -n "$host" ]; then while :; do daemon; sleep 0.1; done & else daemon & fi
 cat >/dev/null
-# What is mounted below would stay where it lies.
+# Mounts below would stay in place.
 while read -r _ at _; do
   case $at in "$dir"/*) umount --lazy "$at" ;; esac
 done </proc/mounts
@@ -371,7 +371,7 @@ impl Daemon {
 
     /// A command inside its mounts, where it is the machine's own libvirtd, as an unprivileged
     /// user.
-    pub fn as_nobody(&self, program: &Path) -> Command {
+    pub fn as_unprivileged(&self, program: &Path) -> Command {
         let pid = self.first();
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--target", &pid, "setpriv", "--reuid=65534", "--regid=65534"]);
@@ -498,12 +498,15 @@ fn make() -> Result<PathBuf, String> {
         std::fs::copy(&module, root.path().join("modules").join(name)).unwrap();
         names += &format!("modules/{name}\n");
     }
-    let archive = std::fs::File::create(dir.join("initramfs")).unwrap();
+    // Another test program may copy the file meanwhile: the rename replaces it at once.
+    let packed = root.path().with_extension("cpio");
+    let archive = std::fs::File::create(&packed).unwrap();
     let mut cpio = Command::new("cpio");
     cpio.args(["-o", "-H", "newc", "--quiet"]).current_dir(root.path());
     let child = cpio.stdin(Stdio::piped()).stdout(archive).spawn();
     let mut child = child.map_err(|_| "cpio is not installed".to_owned())?;
     child.stdin.take().unwrap().write_all(names.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "cpio failed");
+    std::fs::rename(&packed, dir.join("initramfs")).unwrap();
     Ok(dir)
 }

@@ -101,7 +101,7 @@ fn of_host(text: &str, cpuinfo: &str) -> String {
 }
 
 #[test]
-fn what_qemu_can_do_without_kvm_is_what_libvirt_keeps_of_tcg() {
+fn capabilities_without_kvm_are_those_of_tcg() {
     let text = "<qemuCaps>\n  <flag name='kvm'/>\n  <flag name='kvm-pit'/>\n  <hostCPU type='kvm' \
                 model='base'>\n    <property name='a'/>\n  </hostCPU>\n  <cpu type='kvm' \
                 name='max'/>\n  <cpu type='kvm' name='b' usable='no'>\n    <blocker name='c'/>\n  \

@@ -26,5 +26,3 @@ pub const NO_LIMITS: Lawful = Lawful("the kernel does not limit rates");
 pub const RAMFS_WITH_BIRTHS: Lawful = Lawful("a ramfs that records times of birth");
 /// A container may not mount one, and a root that is a layer itself takes no other.
 pub const NO_OVERLAY: Lawful = Lawful("no overlay can be mounted over /");
-/// Minutes, or a network: `make test-nightly` runs them.
-pub const NIGHTLY: Lawful = Lawful("runs in `make test-nightly`");

@@ -28,12 +28,13 @@ pub fn host_tree(name: &str) -> PathBuf {
     let hosts = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hosts");
     fs::create_dir_all(&hosts).unwrap();
     let (dir, stamp) = (hosts.join(name), hosts.join(format!("{name}.unpacked")));
+    // Another test program may unpack the same host: one at a time.
+    let lock = fs::File::create(hosts.join("lock")).unwrap();
+    lock.lock().unwrap();
     if fs::read_to_string(&stamp).is_ok_and(|stamp| stamp == text) && dir.is_dir() {
         unpacked.insert(name.to_owned(), dir.clone());
         return dir;
     }
-    // Another test program may unpack the same host at the same time: each uses its own directory,
-    // and the rename decides.
     let scratch = tempfile::tempdir_in(&hosts).unwrap();
     unpack(&text, &scratch.path().join("new")).unwrap();
     if dir.is_dir() {

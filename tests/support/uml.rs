@@ -17,8 +17,8 @@ tc qdisc add dev probe0 ingress
 tc filter add dev probe0 parent ffff: protocol all u32 match u32 0 0 police rate 1000kbps burst 64kb mtu 64kb drop flowid :1
 ";
 
-/// The first command for bonds and bandwidth limits that this machine's kernel refuses; none: it
-/// supports them.
+/// The first command for bonds and bandwidth limits that this machine's kernel refuses; `None` if
+/// it supports them.
 pub fn refused() -> Option<String> {
     let (code, _, err) = run(Command::new("unshare").args(["--net", "bash", "-exc", PROBE]));
     // Each command precedes its output.

@@ -11,7 +11,7 @@ use gpuvm::tune::{ItemName, Items};
 
 #[test]
 fn a_disk_that_was_made_for_a_guest_is_remembered_with_its_copy() {
-    let (dgx2, nobody) = (host("dgx-2"), Occupancy::default());
+    let (dgx2, unoccupied) = (host("dgx-2"), Occupancy::default());
     let text = Wanted::vendor(0, 1).xml(&dgx2);
     let mut ours = DomainXml::parse(&text).unwrap();
     let path = "/raid/dgx-kvm/vol-one";
@@ -39,13 +39,13 @@ fn a_disk_that_was_made_for_a_guest_is_remembered_with_its_copy() {
     for (xml, made) in
         [(&theirs, vec![]), (&ours, vec![old, Made { role: Role::Os, ..new.clone() }])]
     {
-        let done = tuned(xml, &dgx2, &nobody, &items).unwrap();
+        let done = tuned(xml, &dgx2, &unoccupied, &items).unwrap();
         assert_eq!(done.after.made(), made);
         assert!(done.after.disk(path).is_none() && done.after.disk(&new.path).is_some());
         let [change] = &done.changes[..] else { panic!("{:?}", done.changes) };
         assert_eq!(change.item, ItemName::Convert);
         assert_eq!((&*change.was, &*change.now), ("vda qcow2, vdb qcow2", "vda qcow2, vdb raw"));
-        let again = tuned(&done.after, &dgx2, &nobody, &items).unwrap();
+        let again = tuned(&done.after, &dgx2, &unoccupied, &items).unwrap();
         assert_eq!(again.changes, []);
     }
 }

@@ -80,7 +80,7 @@ fn libvirts_own_documents_are_kept_and_tuned_without_a_panic() {
     let Some(dir) = documents() else { return };
     let all = domains(&dir);
     assert!(all.len() >= FEWEST, "only {} documents in {}", all.len(), dir.display());
-    let (dgx2, nobody, items) = (host("dgx-2"), Occupancy::default(), Items::all());
+    let (dgx2, unoccupied, items) = (host("dgx-2"), Occupancy::default(), Items::all());
     let (mut read, mut done) = (0, 0);
     let mut wrong = Vec::new();
     for (file, text) in &all {
@@ -95,11 +95,11 @@ fn libvirts_own_documents_are_kept_and_tuned_without_a_panic() {
         };
         read += 1;
         assert_eq!(xml.text(), text, "{name}");
-        let Ok(first) = tuned(&xml, &dgx2, &nobody, &items) else { continue };
+        let Ok(first) = tuned(&xml, &dgx2, &unoccupied, &items) else { continue };
         done += 1;
         assert_eq!(first.changes.is_empty(), first.after.text() == text, "{name}");
         assert_eq!(undone(&xml, &first), *text, "{name}");
-        match tuned(&first.after, &dgx2, &nobody, &items) {
+        match tuned(&first.after, &dgx2, &unoccupied, &items) {
             Ok(second) if second.changes.is_empty() => {}
             Ok(second) => wrong.push(format!("{name}: {:?}", second.changes)),
             Err(error) => wrong.push(format!("{name}: {error}")),
@@ -112,7 +112,7 @@ fn libvirts_own_documents_are_kept_and_tuned_without_a_panic() {
 }
 
 /// Option sets of `tune` with their items: alone and with the options that change most.
-fn tellings() -> Vec<(&'static str, Items)> {
+fn definitions_to_edit() -> Vec<(&'static str, Items)> {
     let all = Items::all;
     let cells = Item::On;
     let two = || Item::To(PageSize::TwoMib);
@@ -139,21 +139,22 @@ fn a_second_tune_of_any_domain_on_any_host_changes_nothing() {
     let stride = if std::env::var("GPUVM_LAW").is_ok_and(|all| all == "all") { 1 } else { STRIDE };
     let hosts = ["dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dual-socket", "h100-guest"];
     let hosts: Vec<_> = hosts.into_iter().map(|name| (name, host(name))).collect();
-    let (tellings, nobody, began) = (tellings(), Occupancy::default(), Instant::now());
+    let (definitions_to_edit, unoccupied, began) =
+        (definitions_to_edit(), Occupancy::default(), Instant::now());
     let (mut done, mut tried) = (0, 0);
     let mut wrong = Vec::new();
     for (file, text) in &domains(&dir) {
         let Ok(xml) = DomainXml::parse(text) else { continue };
         for (host, topology) in &hosts {
-            for (told, items) in &tellings {
+            for (told, items) in &definitions_to_edit {
                 tried += 1;
                 if tried % stride != 0 {
                     continue;
                 }
-                let Ok(first) = tuned(&xml, topology, &nobody, items) else { continue };
+                let Ok(first) = tuned(&xml, topology, &unoccupied, items) else { continue };
                 done += 1;
                 let place = || format!("{} on {host}, tune {told}", file.display());
-                match tuned(&first.after, topology, &nobody, items) {
+                match tuned(&first.after, topology, &unoccupied, items) {
                     Ok(second) if second.changes.is_empty() => {
                         assert_eq!(second.after.text(), first.after.text(), "{}", place());
                     }

@@ -231,7 +231,7 @@ fn guests_of_32_bits_are_tuned_and_modules_are_not_counted_twice() {
 }
 
 #[test]
-fn what_runs_keeps_its_place_until_its_next_start() {
+fn running_guests_keep_their_place_until_the_next_start() {
     let dgx2 = host("dgx-2");
     let one = DomainXml::parse(&Wanted::vendor(0, 1).xml(&dgx2)).unwrap();
     let two = Wanted { name: "other", gpus: 1..2, ..Wanted::vendor(0, 1) };
@@ -259,7 +259,7 @@ fn what_runs_keeps_its_place_until_its_next_start() {
 }
 
 #[test]
-fn what_was_wrong_before_and_is_not_ours_does_not_refuse_the_rest() {
+fn older_faults_do_not_refuse_the_rest() {
     // Two domains' worth of one GPU: wrong, but not because of the disks.
     let twice = guest(&Wanted::vendor(0, 1), &[]);
     let hostdev = twice.split("    <hostdev").nth(1).unwrap().split("</hostdev>").next().unwrap();

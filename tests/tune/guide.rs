@@ -84,7 +84,7 @@ fn kept(name: &str, text: &str) -> Option<String> {
 }
 
 #[test]
-fn the_guides_examples_come_out_as_they_should_have_been() {
+fn the_guides_examples_come_out_correct() {
     let dgx2 = host("dgx-2");
     let dir = tempfile::tempdir().unwrap();
     let mut stale = Vec::new();
@@ -145,7 +145,7 @@ fn each_item_of_the_checklist_has_a_golden_file_or_is_the_hosts() {
 }
 
 #[test]
-fn what_the_guide_gets_wrong_is_refused_with_numbers() {
+fn errors_of_the_guide_are_refused_with_numbers() {
     let dgx2 = host("dgx-2");
     let dir = tempfile::tempdir().unwrap();
     let eight = Wanted::vendor(0, 8);

@@ -70,7 +70,7 @@ fn items(numbers: &mut Numbers) -> Items {
 
 #[test]
 fn no_damaged_document_makes_it_panic_or_is_tuned_twice() {
-    let (corpus, nobody) = (corpus(), Occupancy::default());
+    let (corpus, unoccupied) = (corpus(), Occupancy::default());
     let (mut numbers, mut read, mut done, mut wrong) = (Numbers(1), 0, 0, Vec::new());
     let cases = cases(300);
     for case in 0..cases {
@@ -81,11 +81,11 @@ fn no_damaged_document_makes_it_panic_or_is_tuned_twice() {
         let Ok(xml) = DomainXml::parse(&text) else { continue };
         read += 1;
         assert_eq!(xml.text(), text);
-        let Ok(first) = tuned(&xml, &DGX2, &nobody, &items) else { continue };
+        let Ok(first) = tuned(&xml, &DGX2, &unoccupied, &items) else { continue };
         done += 1;
         assert_eq!(first.changes.is_empty(), first.after.text() == text, "case {case}:\n{text}");
         assert_eq!(undone(&xml, &first), text, "case {case}");
-        let again = match tuned(&first.after, &DGX2, &nobody, &items) {
+        let again = match tuned(&first.after, &DGX2, &unoccupied, &items) {
             Ok(second) if second.changes.is_empty() => continue,
             Ok(second) => format!("{:?}", second.changes),
             Err(error) => error.to_string(),

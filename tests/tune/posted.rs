@@ -379,7 +379,7 @@ fn tuned(xml: &DomainXml, host: &Topology) -> Result<Tuned, String> {
 }
 
 #[test]
-fn what_owners_chose_stays_unless_a_rule_names_a_fault() {
+fn choices_of_owners_stay_unless_a_rule_names_a_fault() {
     let guests = all();
     assert!(guests.len() >= FEWEST, "{}", guests.len());
     let mut wrong = Vec::new();
@@ -418,7 +418,7 @@ fn what_owners_chose_stays_unless_a_rule_names_a_fault() {
 /// What tuning changes of each guest, and the rules that find fault with it as it is: kept, so that
 /// who changes a rule sees whose guests it reaches.
 #[test]
-fn what_changes_of_each_is_as_it_was_kept() {
+fn changes_of_each_setting_match_the_recorded_ones() {
     let mut table = String::new();
     for guest in all() {
         let (host, xml) = (guest.host(), guest.xml());
@@ -442,7 +442,7 @@ fn what_changes_of_each_is_as_it_was_kept() {
 }
 
 #[test]
-fn what_libvirt_makes_a_command_line_of_is_one_afterwards_too() {
+fn valid_domains_stay_valid_for_libvirt() {
     if !nix::unistd::geteuid().is_root() {
         return skip("needs root");
     }

@@ -120,17 +120,17 @@ pub fn cases(usual: u32) -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(96), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn tuned_twice_is_tuned_once_and_what_is_not_ours_stays(text in domain(), items in items()) {
-        let nobody = Occupancy::default();
+    fn a_second_tune_changes_nothing_and_foreign_settings_stay(text in domain(), items in items()) {
+        let unoccupied = Occupancy::default();
         let xml = DomainXml::parse(&text).unwrap();
-        let Ok(first) = tuned(&xml, &DGX2, &nobody, &items) else { return Ok(()) };
+        let Ok(first) = tuned(&xml, &DGX2, &unoccupied, &items) else { return Ok(()) };
         prop_assert_eq!(first.changes.is_empty(), first.after.text() == text);
         for other in OTHERS.iter().filter(|other| text.contains(**other)) {
             prop_assert!(first.after.text().contains(other), "{} is gone from\n{}", other, first.after.text());
         }
         let devices = |xml: &DomainXml| xml.held(false).unwrap().devices;
         prop_assert_eq!(devices(&xml), devices(&first.after));
-        let second = tuned(&first.after, &DGX2, &nobody, &items);
+        let second = tuned(&first.after, &DGX2, &unoccupied, &items);
         let second = second.map_err(|error| TestCaseError::fail(format!("{error}\n{}", first.after.text())))?;
         prop_assert_eq!(&second.changes, &[], "\n{}", first.after.text());
         prop_assert_eq!(second.after.text(), first.after.text());
@@ -139,14 +139,14 @@ proptest! {
 
 #[test]
 fn a_guest_whose_emulator_is_not_pinned_stays_on_its_cores() {
-    let nobody = Occupancy::default();
+    let unoccupied = Occupancy::default();
     let items = Items { pins: Item::On, ..Items::default() };
     let mut wanted = Wanted::vendor(2, 2);
     wanted.pins = (12..17).chain(60..65).collect();
     let xml = DomainXml::parse(&wanted.xml(&DGX2)).unwrap();
-    let first = tuned(&xml, &DGX2, &nobody, &items).unwrap();
+    let first = tuned(&xml, &DGX2, &unoccupied, &items).unwrap();
     let pinned = |pcpu: u32| first.after.text().contains(&format!("cpuset='{pcpu}'/>"));
     assert!((12..17).chain(60..65).all(pinned), "{}", first.after.text());
-    let second = tuned(&first.after, &DGX2, &nobody, &items).unwrap();
+    let second = tuned(&first.after, &DGX2, &unoccupied, &items).unwrap();
     assert_eq!(second.changes, [], "{}", first.after.text());
 }

@@ -13,7 +13,7 @@ fn refused(xml: &str, items: &Items) -> String {
 }
 
 #[test]
-fn what_cannot_be_understood_is_refused_with_its_place() {
+fn unknown_values_are_refused_with_their_place() {
     let domain = |inside: &str| {
         format!(
             "<domain type='kvm'>\n<name>x</name><memory unit='GiB'>4</memory><vcpu>4</vcpu>
@@ -90,7 +90,7 @@ fn cores_that_are_not_free_are_refused_with_who_holds_them() {
 }
 
 #[test]
-fn what_contradicts_what_stays_is_refused() {
+fn contradictions_with_kept_settings_are_refused() {
     let dgx2 = host("dgx-2");
     let vendor = Wanted::vendor(0, 8);
     let with = |change: fn(&mut Items)| {

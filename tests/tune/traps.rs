@@ -143,7 +143,7 @@ fn t12_vcpus_that_are_in_no_cell_get_one() {
 }
 
 #[test]
-fn t17_t18_t19_what_is_not_well_formed_is_refused_with_its_line() {
+fn t17_t18_t19_malformed_xml_is_refused_with_its_line() {
     for (trap, text) in [
         ("T17", "<interface type='bridge'>\n<source bridge=br0/></interface>"),
         ("T18", "<disk type='block'>\n<driver name='qemu' type='raw'>\n</disk>"),

@@ -68,7 +68,7 @@ fn cells_with_pages_of_their_own_stay_unless_the_pages_are_set_too() {
 }
 
 #[test]
-fn what_another_process_serves_as_a_disk_is_left_to_it() {
+fn disks_served_by_another_process_are_left_to_it() {
     let with = |xml: &str| {
         let served = "<disk type='vhostuser' device='disk'>
       <source type='unix' path='/run/served.sock'/>

@@ -57,7 +57,7 @@ fn writes_a_file_that_is_complete_or_as_before() {
 }
 
 #[test]
-fn takes_a_template_or_says_what_is_wrong_with_it() {
+fn takes_a_template_or_names_its_fault() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("template.xml");
     let path = file.to_str().unwrap();

@@ -2,8 +2,8 @@
 
 use super::guest::{ShapeArgs, TakenArgs};
 use super::heading::{BEHAVIOUR, DEVICES, PLACEMENT};
+use super::values::number;
 use super::view::ViewArgs;
-use super::wish::number;
 use clap::{Args, ValueHint};
 use gpuvm_core::versions::Stack;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use super::heading::{BEHAVIOUR, DEVICES, DISKS, FIRST_BOOT, GUEST, PLACEMENT};
 use super::life::ChangeArgs;
 use super::seed::home;
 use super::storage::BackingArgs;
-use super::wish::word;
+use super::values::word;
 use crate::request::{DomainName, Rule};
 use clap::{Args, ValueHint};
 use gpuvm_ops::clone::CloneRequest;

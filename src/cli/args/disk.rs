@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_are_told_by_their_words() {
+    fn disks_are_distinguished_by_their_words() {
         let of = |text: &str| text.parse::<DiskSpec>().map(|spec| spec.0);
         assert_eq!(of("/a,b=c.raw"), Ok(NewDisk::Path("/a,b=c.raw".into())));
         assert_eq!(of("./a.raw"), Ok(NewDisk::Path("./a.raw".into())));

@@ -3,7 +3,7 @@
 use super::guest::GuestArgs;
 use super::heading::{BEHAVIOUR, DEVICES, HOSTS};
 use super::late::Late;
-use super::wish::number;
+use super::values::number;
 use crate::request::DomainName;
 use clap::{Args, Subcommand, ValueHint};
 use std::num::NonZeroUsize;

@@ -1,9 +1,9 @@
 //! The description of a guest on the command line, on every verb that plans one.
 
 use super::heading::{CPU, DEVICES, GUEST, NETWORK, PLACEMENT};
-use super::wish::{CellsArg, number, word};
+use super::values::{CellsArg, number, word};
 use crate::domain::guest::{MOST_SPARE_PORTS, VirtType};
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{
     DomainName, HugePages, IommufdWish, L3Wish, MachineModel, Near, PinPolicy, Policy, Prefer,

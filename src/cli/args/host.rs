@@ -3,8 +3,8 @@
 use super::guest::TakenArgs;
 use super::heading::BEHAVIOUR;
 use super::late::Late;
+use super::values::{OnOff, word};
 use super::view::ViewArgs;
-use super::wish::{OnOff, word};
 use super::{LockArgs, about_records};
 use crate::request::PageSize;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};

@@ -2,7 +2,7 @@
 
 use super::NamesArgs;
 use super::heading::{BEHAVIOUR, CPU, GUEST};
-use super::wish::OnOff;
+use super::values::OnOff;
 use crate::request::DomainName;
 use clap::Args;
 

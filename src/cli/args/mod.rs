@@ -40,10 +40,10 @@ mod storage;
 mod top;
 mod tune;
 mod undo;
+mod values;
 mod verify;
 mod vgpu;
 mod view;
-mod wish;
 
 pub use apply::{ApplyArgs, GetArgs, GuestsFormat};
 pub use bridge::{

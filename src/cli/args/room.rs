@@ -3,7 +3,7 @@
 use super::guest::{GpuArgs, ShapeArgs, TakenArgs};
 use super::heading::BEHAVIOUR;
 use super::life::LockArgs;
-use super::wish::number;
+use super::values::number;
 use clap::Args;
 
 /// Examples at the end of the help.

@@ -4,9 +4,9 @@ use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
 use super::life::ChangeArgs;
 use super::request::device_wish;
-use super::wish::{chosen_pages, number, word};
+use super::values::{chosen_pages, number, word};
 use crate::cli::refuse::usage;
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{
     DeviceWish, Extras, GpuWish, HugePages, Near, PageSize, Request, Rule, VfWish, Which,

@@ -149,7 +149,7 @@ impl StorageArgs {
     fn data(&self) -> anyhow::Result<DataRequest> {
         let Some(gigabytes) = self.vol_gb.filter(|_| self.data_size.is_none()) else {
             return Ok(match self.data_size {
-                None if called_as_vendor() => DataRequest::ShareTold,
+                None if called_as_vendor() => DataRequest::ShareWithNotice,
                 None => DataRequest::Share,
                 Some(DataSize::None) => DataRequest::None,
                 Some(DataSize::Of(size)) => DataRequest::Bytes(size.kib() * 1024),
@@ -168,7 +168,7 @@ impl StorageArgs {
 /// An image on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageArg {
-    /// None: a blank disk.
+    /// None for a blank disk.
     None,
     /// This one.
     Named(ImageName),

@@ -227,7 +227,8 @@ fn no_connection_hint(doing: &str) -> String {
     format!("{start}, or name another connection with --connect URI")
 }
 
-/// Returns the command that installs packages on this machine; none: of an unknown distribution.
+/// Returns the command that installs packages on this machine; `None` if of an unknown
+/// distribution.
 fn install(packages: &[Package]) -> Option<String> {
     let command = gpuvm_ops::doctor::software()?.install(packages, Some(std::env::consts::ARCH))?;
     Some(format!("`sudo {command}`"))

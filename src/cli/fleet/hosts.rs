@@ -58,7 +58,7 @@ fn unread(error: InputError) -> anyhow::Error {
     }
 }
 
-/// The names of the hosts in a file; none: it cannot be read.
+/// The names of the hosts in a file; `None` if it cannot be read.
 pub fn names(file: &Path) -> Option<Vec<String>> {
     let args = HostsArgs { hosts: file.to_owned(), only: Vec::new(), limit: 1 };
     Some(read(&args).ok()?.into_iter().map(|host| host.name).collect())

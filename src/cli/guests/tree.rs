@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tree_is_refused_with_its_place() {
+    fn a_malformed_tree_is_refused_with_its_place() {
         for (bad, line, column) in [
             ("", 1, 1),
             ("a: 1\na: 2\n", 2, 1),

@@ -73,8 +73,8 @@ fn draw(args: &HostShowArgs, cx: &Context<'_>, topology: &Topology) -> anyhow::R
         capacity: None,
         fits: Some(&fits),
         changed: &[],
-        notes: &view::told(notes.cloned()),
-        commands: &view::told(["gpuvm capacity".to_owned()]),
+        notes: &view::shown(notes.cloned()),
+        commands: &view::shown(["gpuvm capacity".to_owned()]),
         json: &cx.output.json_string("gpuvm-host-show", &host)?,
         told: offered_text,
     };

@@ -13,9 +13,9 @@ use std::borrow::Cow;
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(in crate::cli) struct Answer {
-    /// The admin's setting; none: not set.
+    /// The admin's setting; `None` if not set.
     trust: Option<Trust>,
-    /// Why it is not read, so that guests are treated as strangers; none: it is.
+    /// Why it is not read, so that guests are treated as strangers; `None` if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     unread: Option<String>,
     /// The consequence for guests that are not isolated on NVLink.

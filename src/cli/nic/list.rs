@@ -5,7 +5,7 @@ use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::names::short;
 use crate::cli::table::Table;
-use crate::holders::Use;
+use crate::function_users::Use;
 use crate::words;
 use gpuvm_ops::nics::{NetworkCard, cards};
 

@@ -137,7 +137,7 @@ fn boots_image(args: &CreateArgs) -> bool {
         && !args.seed.no_seed
 }
 
-/// The resources from the admin's options; none: the planner chooses.
+/// The resources from the admin's options; none if the planner chooses.
 struct Usual {
     cpus: Option<u32>,
     memory: Option<MemSize>,

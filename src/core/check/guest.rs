@@ -87,7 +87,7 @@ pub struct Guest<'t> {
     pub queued: Vec<Queued<'t>>,
     /// MAC addresses of interfaces, lower case.
     pub macs: Vec<At<'t, String>>,
-    /// The `<memballoon>`, or `<devices>` where libvirt adds a balloon by default; none: no
+    /// The `<memballoon>`, or `<devices>` where libvirt adds a balloon by default; `None` without
     /// balloon.
     pub balloon: Option<Spot<'t>>,
     /// Whether a passed-through GPU has a clique for peer-to-peer transfers.
@@ -104,7 +104,7 @@ pub struct Guest<'t> {
     pub faults: Vec<Fault<'t>>,
 }
 
-/// The name of a disk or NIC of an emulated model; none: it is of another kind, or a CD.
+/// The name of a disk or NIC of an emulated model; `None` if it is of another kind, or a CD.
 fn emulated(device: Element<'_>) -> Option<String> {
     match device.name() {
         "disk" if device.attr("device").is_none_or(|device| device == "disk") => {
@@ -244,11 +244,11 @@ impl<'t> Guest<'t> {
 /// A part of the guest's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Bank<'g, 't> {
-    /// Its cell; none: the guest has no cells.
+    /// Its cell; `None` if the guest has no cells.
     pub cell: Option<u32>,
     /// Its size.
     pub memory: &'g At<'t, crate::memsize::MemSize>,
-    /// vCPUs of the cell; none: all, or a cell without vCPUs.
+    /// vCPUs of the cell; `None` for all, or a cell without vCPUs.
     pub vcpus: Option<&'g VcpuSet>,
     /// Its binding to host nodes.
     pub binding: Option<&'g Binding<'t>>,

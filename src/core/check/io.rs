@@ -2,7 +2,7 @@
 
 use super::guest::Guest;
 use super::report::Report;
-use crate::domain::wish::{MOST_QUEUES, USUAL_QUEUES};
+use crate::domain::nic_request::{MOST_QUEUES, USUAL_QUEUES};
 use crate::finding::Rule;
 use crate::shell::word;
 use crate::words;

@@ -91,7 +91,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
 }
 
 /// The passed functions that have no place of their own in the guest, or one that violates a rule;
-/// none: the fault is not the place of a single function.
+/// `None` if the fault is not the place of a single function.
 pub fn misplaced(domain: &DomainXml, topology: &Topology) -> Option<BTreeSet<Bdf>> {
     let guest = Guest::read(domain);
     let mut report = Report::default();
@@ -139,7 +139,7 @@ fn is_expander(controller: &Controller<'_>) -> bool {
     matches!(controller.model.as_str(), "pcie-expander-bus" | "pci-expander-bus")
 }
 
-/// The expander bus above a controller; none: it is below the root, or libvirt chooses.
+/// The expander bus above a controller; `None` if it is below the root, or libvirt chooses.
 fn expander_above(guest: &Guest<'_>, controller: &Controller<'_>) -> Option<u32> {
     let mut next = controller;
     for _ in 0..=LAST_BUS {

@@ -134,7 +134,7 @@ fn machine_pc_takes_255_vcpus_whatever_its_iommu_says() {
 }
 
 #[test]
-fn what_check_tells_to_write_is_what_create_writes() {
+fn fixes_by_check_are_the_settings_of_create() {
     let on = |libvirt| {
         let domain = DomainXml::parse(&edited(&defects::MANY)).unwrap();
         let on = Versions { libvirt: Some(libvirt), ..Versions::default() };
@@ -148,7 +148,7 @@ fn what_check_tells_to_write_is_what_create_writes() {
 }
 
 #[test]
-fn nothing_is_found_in_what_is_correct() {
+fn a_correct_domain_has_no_findings() {
     for (edits, setting) in SOUND {
         let findings = found(edits, *setting);
         assert!(findings.is_empty(), "{edits:?}: {findings:#?}");
@@ -197,7 +197,7 @@ fn findings_have_the_numbers_that_they_had() {
 }
 
 #[test]
-fn what_a_record_does_not_tell_is_not_checked() {
+fn facts_missing_from_a_record_are_not_checked() {
     let mut parts = dgx2().parts().clone();
     let left = |parts: &Parts| check::unchecked(&Topology::new(parts.clone()).unwrap()).len();
     let before = left(&parts);
@@ -247,7 +247,7 @@ fn beside(other: &Held) -> (Vec<&'static str>, Vec<&'static str>) {
 }
 
 #[test]
-fn what_a_domain_that_is_off_yields_is_only_noted() {
+fn resources_of_a_stopped_domain_are_only_noted() {
     let held = DomainXml::parse(GOOD).unwrap().held(false).unwrap();
     let off = Held { domain: "off".into(), devices: Vec::new(), ..held };
     let (found, notes) = beside(&off);

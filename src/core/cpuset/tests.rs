@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn refuses_what_is_no_list() {
+fn refuses_invalid_lists() {
     for text in ["a", "1-", "-1", "3-1", "1--2", "1-2-3", "0x1", "1;2", "^", "1:2:3", "0-4:0", "+1"]
     {
         assert!(text.parse::<CpuSet>().is_err(), "{text:?} was accepted");

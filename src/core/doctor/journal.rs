@@ -209,7 +209,7 @@ pub struct Entry {
     pub example: String,
     /// Devices that they name, by address.
     pub devices: Vec<Bdf>,
-    /// The Xid; none: the lines have none that was looked for.
+    /// The Xid; `None` if the lines have none that was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xid: Option<u32>,
     /// Its meaning and the remedy.

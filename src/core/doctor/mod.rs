@@ -107,13 +107,13 @@ pub struct Case<'a> {
     pub topology: &'a Topology,
     /// Facts beyond its topology.
     pub facts: &'a Facts,
-    /// The occupancy of domains; `None`: not known.
+    /// The occupancy of domains; `None` if not known.
     pub guests: Option<&'a Occupancy>,
     /// Versions of QEMU and libvirt.
     pub versions: &'a Versions,
     /// Whether libvirt answers, and its report.
     pub connection: &'a Connection,
-    /// The traits of guests' definitions; `None`: not known.
+    /// The traits of guests' definitions; `None` if not known.
     pub traits: Option<Traits>,
     /// Vulnerabilities that the installed package of libvirt lists as fixed: `CVE-2026-77158`.
     pub fixed: &'a BTreeSet<String>,

@@ -18,7 +18,7 @@ pub struct OfHost {
     pub found: String,
     /// Where: a file, a kernel argument.
     pub at: String,
-    /// The device that it is about; none: the whole host.
+    /// The device that it is about; `None` for the whole host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Bdf>,
     /// Whether a guest with this device surely fails.

@@ -181,7 +181,7 @@ fn the_daemon_ends_guests_itself_from_11_6_on() {
 }
 
 #[test]
-fn an_older_initramfs_is_told_while_something_is_bound_or_was_taken_away() {
+fn an_older_initramfs_is_reported_while_devices_are_bound_or_removed() {
     use crate::topology::facts::{BootDrivers, InitramfsTool};
     let said = |file: &str, at_boot: &[&str]| {
         let at_boot = at_boot.iter().map(|bdf| bdf.parse().unwrap()).collect();
@@ -222,7 +222,7 @@ fn a_script_has_each_command_once_and_those_for_all_changes_last() {
 }
 
 #[test]
-fn what_a_host_names_is_no_command() {
+fn names_on_a_host_are_not_commands() {
     use crate::topology::facts::{BootDrivers, BootLoader, FunctionUser};
     let mut parts = host().parts().clone();
     let evil = "pcie_acs_override='$(reboot)/e;";

@@ -431,7 +431,7 @@ fn is_passed(driver: &str) -> bool {
     driver == "vfio-pci" || driver.starts_with("vfio-pci-") || PASSED.contains(&driver)
 }
 
-/// Returns the function that a property of a VFIO device names; `None`: a part of a device that
+/// Returns the function that a property of a VFIO device names; `None` for a part of a device that
 /// its driver on the host has divided, which is no function.
 fn setting(name: &str, value: &str) -> Option<Named> {
     match name {

@@ -415,7 +415,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_reaches_files_programs_or_devices_of_a_host_is_refused() {
+    fn references_to_files_programs_or_devices_of_a_host_are_refused() {
         for (device_text, path) in DEVICES {
             let text = device(device_text);
             let found = found(&text);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_its_former_hosts_is_left_there() {
+    fn settings_of_the_former_host_are_left_behind() {
         let xml =
             GUEST.replace("</devices>", "</devices><seclabel type='dynamic' model='selinux'/>");
         let theirs = "<gpuvm:disk path=\"/srv/others\" role=\"data\"/>";

@@ -65,7 +65,7 @@ pub struct Pin<'t> {
 pub struct Cell<'t> {
     /// Its number.
     pub id: u32,
-    /// Its vCPUs; none: a cell of memory only.
+    /// Its vCPUs; `None` for a cell of memory only.
     pub vcpus: Option<At<'t, VcpuSet>>,
     /// Its memory.
     pub memory: At<'t, MemSize>,
@@ -74,7 +74,7 @@ pub struct Cell<'t> {
 /// How memory is bound to host nodes.
 #[derive(Debug, Clone)]
 pub struct Binding<'t> {
-    /// Cell that it applies to; none: the whole guest.
+    /// Cell that it applies to; `None` for the whole guest.
     pub cell: Option<At<'t, u32>>,
     /// `strict` (the default), `restrictive`, `interleave`, `preferred`.
     pub mode: String,
@@ -94,7 +94,7 @@ impl Binding<'_> {
 pub struct Page<'t> {
     /// The size.
     pub size: At<'t, MemSize>,
-    /// Guest cells that it applies to; none: all that no other page names.
+    /// Guest cells that it applies to; `None` for all that no other page names.
     pub cells: Option<NodeSet>,
 }
 
@@ -230,8 +230,8 @@ impl<'t> Claims<'t> {
         self.bindings.iter().find(own).or_else(|| self.bindings.iter().find(|b| b.cell.is_none()))
     }
 
-    /// Returns the page size of a cell's memory, or of the guest's if it has no cells; none: the
-    /// host's default size or normal pages.
+    /// Returns the page size of a cell's memory, or of the guest's if it has no cells; `None` for
+    /// the host's default size or normal pages.
     pub fn page_of(&self, cell: u32) -> Option<&At<'t, MemSize>> {
         let pages = self.huge_pages.as_ref()?;
         let names = |page: &&Page| {

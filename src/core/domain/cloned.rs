@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 pub struct Own<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its UUID; none: libvirt chooses one.
+    /// Its UUID; `None` if libvirt chooses one.
     pub uuid: Option<&'a str>,
     /// The new paths of disks, by the old ones.
     pub disks: &'a BTreeMap<String, String>,
@@ -28,7 +28,8 @@ pub struct Own<'a> {
     pub taken_macs: &'a [String],
     /// Whether its GPUs need form no NVLink partition, although those of the first one had to.
     pub split: bool,
-    /// The parts that it keeps, as the very same guest on another host; none: it is another guest.
+    /// The parts that it keeps, as the very same guest on another host; `None` if it is another
+    /// guest.
     pub stays: Option<Stays<'a>>,
 }
 

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn usb_devices_are_told_by_bus_target_and_type() {
+    fn usb_devices_are_recognised_by_bus_target_and_type() {
         for (device, on_usb) in [
             ("<disk><target bus='usb'/></disk>", true),
             ("<disk><target bus='sata'/></disk>", false),

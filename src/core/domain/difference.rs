@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libvirt_adds_and_its_order_are_none() {
+    fn additions_by_libvirt_and_their_order_are_no_difference() {
         let planned = "<domain type='kvm' xmlns:q='urn:q'><!-- c --><name>a</name><os><type machine='q35'>hvm</type></os>
             <devices><disk type='file'><target dev='vda' bus='virtio'/><address bus='0x4'/></disk>
             <disk type='block'/><rng model='virtio'/></devices></domain>";

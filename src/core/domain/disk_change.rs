@@ -47,7 +47,7 @@ impl DomainXml {
         self.disks().find(|disk| target_of(*disk).as_deref() == Some(target))
     }
 
-    /// Returns it with another virtio disk of this name; none: no root port is free. `mapping`:
+    /// Returns it with another virtio disk of this name; `None` if no root port is free. `mapping`:
     /// whether several I/O threads can serve one disk.
     pub fn with_disk(
         &self,
@@ -162,13 +162,14 @@ impl DomainXml {
     }
 }
 
-/// Returns the file or block device of a disk; none: on the network, a volume by name, or empty.
+/// Returns the file or block device of a disk; `None` if on the network, a volume by name, or
+/// empty.
 pub fn path_of(disk: Element<'_>) -> Option<String> {
     disk_path(disk)
 }
 
 /// Returns the source of a disk: its file, device, directory, name on the network or volume; at
-/// last its protocol or type; none: no medium.
+/// last its protocol or type; `None` without medium.
 pub fn source_of(disk: Element<'_>) -> Option<String> {
     let source = disk.child("source")?;
     let of_source =
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_remembered_and_forgotten_with_the_disk() {
+    fn the_record_of_a_made_disk_goes_with_the_disk() {
         let volume = Some(VolumeRef { pool: "p".into(), name: "v".into() });
         let made = Made { role: Role::Data, path: "/a.raw".into(), volume };
         let with = guest("").with_made(&made).unwrap();

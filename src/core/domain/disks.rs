@@ -2,11 +2,11 @@
 
 use super::DomainXml;
 use super::DomainXmlError;
+use super::addresses::Seats;
 use super::device::{disk_path, seat};
 use super::element::{Element, number};
 use super::guest::Guest;
 use super::placed::{DiskSeat, IoThread};
-use super::seats::Seats;
 use crate::cpuset::CpuSet;
 use crate::placement::{GuestCell, Placement};
 use crate::topology::Topology;

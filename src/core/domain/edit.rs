@@ -48,9 +48,9 @@ pub enum DomainEdit {
     Rename {
         /// The name.
         name: String,
-        /// Where the settings of its firmware are; none: where they were.
+        /// Where the settings of its firmware are; `None` where they were.
         nvram: Option<NvramPath>,
-        /// The file that its serial console was written to, and the new one; none: where it was.
+        /// The file that its serial console was written to, and the new one; `None` where it was.
         serial_log: Option<(String, String)>,
     },
     /// Sets the domain's UUID, also as that of the domain that our metadata is about, where there
@@ -76,9 +76,9 @@ pub enum DomainEdit {
     },
     /// Sets the backing of the memory.
     SetMemoryBacking {
-        /// Page size; none: normal pages.
+        /// Page size; `None` for normal pages.
         pages: Option<PageSize>,
-        /// Threads that fill the memory before the guest starts; none: it is filled when it is
+        /// Threads that fill the memory before the guest starts; `None` if it is filled when it is
         /// used.
         threads: Option<u32>,
     },
@@ -91,7 +91,7 @@ pub enum DomainEdit {
     },
     /// Sets how many of the vCPUs are plugged at start.
     SetPlugged {
-        /// The number; none: all.
+        /// The number; `None` for all.
         vcpus: Option<u32>,
     },
     /// Sets the number of I/O threads.
@@ -190,7 +190,7 @@ pub enum DomainEdit {
     },
     /// Sets the memory balloon: a guest whose memory is all mapped for devices must have none.
     SetBalloon {
-        /// Its address; none: no balloon.
+        /// Its address; `None` without balloon.
         address: Option<PciAddress>,
     },
 }

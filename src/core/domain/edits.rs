@@ -5,7 +5,7 @@ use super::edit::DomainEdit;
 use super::guest::CpuModel;
 use super::guest::{Guest, VirtType};
 use super::setting::Setting;
-use super::{DomainXml, DomainXmlError, seated};
+use super::{DomainXml, DomainXmlError, device_edits};
 use crate::placement::{MOST_VCPUS, Placement, has_own_pcpus, is_amd, needs_remapping, window};
 use crate::request::IommufdWish;
 use crate::topology::Topology;
@@ -26,7 +26,7 @@ pub fn edits(
     if guest.virt == VirtType::Kvm {
         edits.extend(window_edits(current, placement, topology)?);
     }
-    edits.extend(seated::device_edits(current, guest, placement, topology)?);
+    edits.extend(device_edits::device_edits(current, guest, placement, topology)?);
     edits.retain(|edit| current.would_change(edit));
     Ok(edits)
 }
@@ -43,10 +43,10 @@ pub fn window_edits(
     let Some(window) = window else { return Ok(Vec::new()) };
     let mut edits = vec![DomainEdit::SetPciHole { kib: window.bytes >> 10 }];
     // A larger window already configured for UEFI in the document stays.
-    if let Some(mib) = window.told_mib()
+    if let Some(mib) = window.explicit_mib()
         && current.is_x86()
         && current.is_uefi()
-        && !current.tells_window(mib)
+        && !current.sets_window(mib)
     {
         edits.push(DomainEdit::SetFirmwareWindow { mib });
     }

@@ -135,7 +135,7 @@ mod tests {
     use super::super::DomainXml;
 
     #[test]
-    fn reads_what_is_written() {
+    fn reads_written_values() {
         let text =
             "\u{feff}<?xml version='1.0'?>\n<!-- a <b> -->\n<domain type=\"kvm\" xmlns:q='urn:q'>
   <name> a&amp;b<![CDATA[<c>]]> </name>

@@ -1,7 +1,7 @@
 //! The parts of a guest's XML besides its placement: name, kind, disks, networks, and the record of
 //! how it was made. Knows no host and no numbers of the plan.
 
-use super::wish::NicWish;
+use super::nic_request::NicWish;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
@@ -153,12 +153,12 @@ pub struct Disk {
     /// does.
     #[serde(default)]
     pub keeps_blocks: bool,
-    /// The serial number that the guest sees, at most 20 characters; none: that of libvirt's
+    /// The serial number that the guest sees, at most 20 characters; `None` for that of libvirt's
     /// document, or none at all.
     #[serde(default)]
     pub serial: Option<String>,
     /// The images below it, from the top down, as its definition states them, so that nothing is
-    /// read from its header again. None: the definition states nothing.
+    /// read from its header again. `None` if the definition states nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<Vec<BackingImage>>,
 }
@@ -239,7 +239,7 @@ pub struct Made {
     pub role: Role,
     /// Its path on the host.
     pub path: String,
-    /// Its volume; none: a plain file.
+    /// Its volume; `None` for a plain file.
     pub volume: Option<VolumeRef>,
 }
 
@@ -308,16 +308,17 @@ pub struct Record {
     /// Its vGPUs, whose types and mediated devices are ours.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vgpus: Vec<GuestVgpu>,
-    /// The topology file for NCCL in its seed; none: there was none.
+    /// The topology file for NCCL in its seed; `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl: Option<SeededNccl>,
     /// The identities of its passed-through functions, where known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<KnownDevice>,
-    /// The user that its seed makes; none: that of its image.
+    /// The user that its seed makes; `None` for that of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The stack that was assumed where a recorded host names none; none: it was asked or recorded.
+    /// The stack that was assumed where a recorded host names none; `None` if it was asked or
+    /// recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assumed: Option<Stack>,
 }
@@ -351,7 +352,7 @@ pub struct Guest {
     /// virtio device.
     #[serde(default)]
     pub vf_pools: Vec<String>,
-    /// The source of its MAC addresses: its UUID; `None`: its name, while it has no UUID.
+    /// The source of its MAC addresses: its UUID; `None` for its name, while it has no UUID.
     #[serde(default)]
     pub mac_key: Option<String>,
     /// MAC addresses of other domains, of which none is made for it.

@@ -19,7 +19,7 @@ pub fn host_devices(root: Element<'_>) -> Vec<At<'_, HostDevice>> {
     of_elements.chain(of_arguments).collect()
 }
 
-/// Reads a `<hostdev>`; `None`: it is a PCI function, or shared, or unspecified.
+/// Reads a `<hostdev>`; `None` if it is a PCI function, or shared, or unspecified.
 fn host_device(device: Element<'_>) -> Option<HostDevice> {
     let source = device.child("source")?;
     let address = source.child("address");

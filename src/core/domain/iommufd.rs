@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_of_files_is_told_from_private() {
+    fn shared_memory_of_files_differs_from_private() {
         for (backing, cells, is_private) in [
             ("", "", false),
             ("<hugepages/>", "", true),

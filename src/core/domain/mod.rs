@@ -1,11 +1,13 @@
 //! libvirt domain XML: reads it, edits it in place, compares it. All other parts stay
 //! byte-identical. No I/O.
 
+mod addresses;
 pub mod arguments;
 mod bundled;
 pub mod claims;
 pub mod cloned;
 mod device;
+mod device_edits;
 mod difference;
 pub mod disk_change;
 pub mod disks;
@@ -14,11 +16,12 @@ mod edits;
 mod element;
 mod fragment;
 pub mod guest;
-mod held;
 mod host_devices;
 pub(crate) mod iommufd;
 pub mod live;
+pub mod nic_request;
 pub mod nics;
+mod occupancy;
 pub mod order;
 mod overrides;
 pub mod pci;
@@ -26,8 +29,6 @@ pub mod placed;
 pub mod rate;
 pub mod read;
 mod record;
-mod seated;
-mod seats;
 pub mod setting;
 mod shape;
 mod splice;
@@ -35,23 +36,22 @@ mod state;
 mod tree;
 pub mod view;
 mod window;
-pub mod wish;
 
 use crate::request::Template;
 use claims::{Claims, Passed};
 pub use device::is_on_pci;
 use device::is_our_hostdev;
+pub use device_edits::{
+    FunctionChange, function_edits, is_bound_by_us, reseat_edits, seat_edits, unseat_edits,
+};
 pub use difference::{Difference, differences};
 pub use edit::DomainEdit;
 pub use edits::{MOST_FILL_THREADS, check_architecture, edits, window_edits};
 pub use element::Element;
 use fragment::Fragment;
-pub use held::bound_memory;
 pub use nics::{Hook, hooks, pf_of_nic};
+pub use occupancy::bound_memory;
 pub use overrides::Override;
-pub use seated::{
-    FunctionChange, function_edits, is_bound_by_us, reseat_edits, seat_edits, unseat_edits,
-};
 use splice::Splicer;
 
 /// A libvirt domain's XML, well-formed and with `<domain>` at its root.

@@ -1,13 +1,13 @@
 //! The NICs of a guest: the template's or one per requested network, each with a stable MAC address
 //! and a queue for each vCPU, up to [`USUAL_QUEUES`].
 
+use super::addresses::{Seats, has_vhost};
 use super::device::hostdev_bdf;
 use super::element::Element;
 use super::guest::{Guest, mac};
+use super::nic_request::{NicWish, USUAL_QUEUES};
 use super::pci::{Buses, Controller, PciAddress, pci_address};
 use super::placed::{NicSeat, VfNic};
-use super::seats::{Seats, has_vhost};
-use super::wish::{NicWish, USUAL_QUEUES};
 use super::{DomainXml, DomainXmlError};
 use crate::bdf::Bdf;
 use crate::topology::{PciDevice, Sriov, Topology};
@@ -99,7 +99,7 @@ pub(super) fn seat_new(seats: &mut Seats<'_>, nics: &mut [NicSeat]) -> Result<()
 
 /// Addresses for NICs that a guest gets, and the root ports that are made for them.
 pub(crate) struct NicPorts {
-    /// In the order of the NICs; none: libvirt chooses.
+    /// In the order of the NICs; `None` if libvirt chooses.
     pub addresses: Vec<Option<PciAddress>>,
     /// The ports.
     pub made: Vec<Controller>,
@@ -188,7 +188,7 @@ pub struct Hook {
 }
 
 /// Finds the NIC of each wish among those on networks, by its MAC address, otherwise the first
-/// other one on its network; none: no NIC is left for it.
+/// other one on its network; `None` if no NIC is left for it.
 pub fn matched(there: &[Hook], wishes: &[&NicWish]) -> Vec<Option<usize>> {
     let mut found: Vec<Option<usize>> = wishes
         .iter()

@@ -157,7 +157,8 @@ pub enum Dropped {
     Misspelt(&'static str),
 }
 
-/// Whether libvirt drops a child of an element, silently; none: it does not, or this is unknown.
+/// Whether libvirt drops a child of an element, silently; `None` if it does not, or this is
+/// unknown.
 pub fn dropped(parent: &str, name: &str) -> Option<Dropped> {
     let own = LISTS.iter().find(|(of, _)| *of == parent)?.1;
     if own.contains(&name) {
@@ -247,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_libvirt_drops_is_named_with_its_place() {
+    fn elements_dropped_by_libvirt_are_named_with_their_place() {
         for (parent, name, why) in [
             ("domain", "kvm", Some(Dropped::Misplaced("features"))),
             ("domain", "currentMemor", Some(Dropped::Misspelt("currentMemory"))),

@@ -132,7 +132,7 @@ mod tests {
     use crate::placement::PcieLink;
 
     #[test]
-    fn a_port_is_told_the_links_of_its_path_as_far_as_it_can_be() {
+    fn a_port_gets_the_link_of_its_path_as_far_as_qemu_supports_it() {
         let bdf = |text: &str| text.parse::<Bdf>().unwrap();
         let link = |device, speed_dgts, width| PcieLink { device: bdf(device), speed_dgts, width };
         let (a, b, c) = ("34:00.0", "36:00.0", "39:00.0");

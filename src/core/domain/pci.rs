@@ -47,15 +47,15 @@ pub struct Controller {
     pub kind: &'static str,
     /// Index among those of its type.
     pub index: u8,
-    /// Model; none: libvirt's only one.
+    /// Model; `None` for libvirt's only one.
     pub model: Option<&'static str>,
     /// For an expander bus: its bus number in the guest.
     pub bus_nr: Option<u8>,
     /// For an expander bus: the guest cell that it belongs to.
     pub cell: Option<u32>,
-    /// Name for overrides, with libvirt's prefix for users' names; none: that of the document.
+    /// Name for overrides, with libvirt's prefix for users' names; `None` for that of the document.
     pub alias: Option<String>,
-    /// Its address; none: that of the document.
+    /// Its address; `None` for that of the document.
     pub address: Option<PciAddress>,
 }
 

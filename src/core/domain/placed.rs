@@ -1,8 +1,8 @@
 //! Devices with their place in the guest: the content of each edit, as data.
 
 use super::guest::Disk;
+use super::nic_request::NicSettings;
 use super::pci::PciAddress;
-use super::wish::NicSettings;
 use crate::bdf::Bdf;
 use serde::Serialize;
 use std::ops::Range;
@@ -39,9 +39,9 @@ pub struct IoThread {
 pub struct NicSeat {
     /// Place among the document's interfaces, from 0; behind the last: a new one.
     pub nth: usize,
-    /// libvirt network; none: that of the document.
+    /// libvirt network; `None` for that of the document.
     pub network: Option<String>,
-    /// MAC address; none: that of the document.
+    /// MAC address; `None` for that of the document.
     pub mac: Option<String>,
     /// Whether it is virtio and its packets are moved by the kernel or by QEMU, so that queues can
     /// be set.
@@ -68,13 +68,13 @@ pub struct HostdevSeat {
     /// Whether libvirt rebinds it to vfio-pci and back.
     pub managed: bool,
     /// The name of its element, where the document has it and only its name and its place are set;
-    /// none: it is all set.
+    /// `None` if it is all set.
     pub kept: Option<&'static str>,
-    /// Its settings as a NIC, if its card configures them; none: it is passed through like any
+    /// Its settings as a NIC, if its card configures them; `None` if it is passed through like any
     /// function.
     pub nic: Option<VfNic>,
-    /// Empty cells of the guest that it is a generic initiator of; none: it is a function without
-    /// coherent memory.
+    /// Empty cells of the guest that it is a generic initiator of; `None` if it is a function
+    /// without coherent memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cells: Option<Range<u32>>,
     /// Its address in the guest.

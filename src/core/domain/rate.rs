@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct Rate {
     /// Mean rate, in units of 1000 bytes per second.
     pub average_kb_s: u64,
-    /// Highest rate, in the same unit; none: libvirt's default. Ignored for outbound traffic.
+    /// Highest rate, in the same unit; `None` for libvirt's default. Ignored for outbound traffic.
     pub peak_kb_s: Option<u64>,
-    /// How much may go at the highest rate, in KiB; none: libvirt's default.
+    /// How much may go at the highest rate, in KiB; `None` for libvirt's default.
     pub burst_kib: Option<u64>,
 }
 

@@ -12,7 +12,7 @@ use std::ops::Deref;
 #[derive(Debug, Clone, Copy)]
 pub struct Spot<'t> {
     element: Element<'t>,
-    /// The attribute; none: the element itself.
+    /// The attribute; `None` for the element itself.
     attribute: Option<&'static str>,
 }
 
@@ -274,7 +274,7 @@ mod tests {
     use crate::cpuset::CpuSet;
 
     #[test]
-    fn refuses_what_is_no_number() {
+    fn refuses_invalid_numbers() {
         for text in ["", "-1", "+1", "1.0", "a", "4294967296", "0x", "1 2"] {
             assert!(number(text).is_err(), "{text:?}");
             assert!(c_number(text).is_err(), "{text:?}");

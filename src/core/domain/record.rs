@@ -170,7 +170,7 @@ impl DomainXml {
     }
 
     /// Returns the user that the guest's seed makes, also of a copy, whose disk has that user;
-    /// none: that of its image. Anybody can write metadata: it is a name and nothing else.
+    /// `None` for that of its image. Anybody can write metadata: it is a name and nothing else.
     pub fn login_user(&self) -> Option<String> {
         user(self.ours()?)
     }
@@ -195,7 +195,7 @@ impl DomainXml {
         unmanaged.chain(of_arguments.map(|function| function.value)).collect()
     }
 
-    /// Returns the element of the disk at a path; none: the domain has no such disk.
+    /// Returns the element of the disk at a path; `None` if the domain has no such disk.
     pub fn disk(&self, path: &str) -> Option<Element<'_>> {
         let mut disks = self.root().child("devices")?.children("disk");
         disks.find(|&disk| disk_path(disk).as_deref() == Some(path))

@@ -37,7 +37,7 @@ pub enum Put<T> {
 }
 
 impl<T: ToString> Put<T> {
-    /// Returns the wanted state of an attribute; none: unchanged.
+    /// Returns the wanted state of an attribute; `None` if unchanged.
     fn want(&self) -> Option<Want> {
         match self {
             Put::Stays => None,
@@ -112,7 +112,7 @@ pub enum Setting {
         /// thread it is removed.
         threads: Vec<(usize, IothreadSet)>,
     },
-    /// The guest's packages, cores and threads; none: libvirt's one package for each vCPU.
+    /// The guest's packages, cores and threads; none for libvirt's one package for each vCPU.
     Topology {
         /// The topology that the guest sees.
         topology: Option<GuestTopology>,
@@ -124,7 +124,7 @@ pub enum Setting {
         /// The cells.
         cells: Vec<GuestCell>,
     },
-    /// Page size that backs the memory; none: normal pages.
+    /// Page size that backs the memory; none for normal pages.
     Pages {
         /// The size.
         pages: Option<PageSize>,
@@ -170,7 +170,7 @@ pub enum Setting {
         /// Whether.
         on: bool,
     },
-    /// Where the guest's cache leaves come from; none: QEMU's default.
+    /// Where the guest's cache leaves come from; none for QEMU's default.
     CpuCache {
         /// The source.
         cache: Option<GuestCache>,
@@ -181,7 +181,7 @@ pub enum Setting {
         /// Whether; else libvirt's default holds, without them.
         is_off: bool,
     },
-    /// Physical address bits; none: those of the CPU model.
+    /// Physical address bits; none for those of the CPU model.
     AddressBits {
         /// The bits.
         bits: Option<AddressBits>,
@@ -228,7 +228,7 @@ pub enum Setting {
         /// The functions.
         devices: Vec<Bdf>,
     },
-    /// The file that the first serial port is written to as well, emptied at each start; none: it
+    /// The file that the first serial port is written to as well, emptied at each start; none if it
     /// goes.
     SerialLog {
         /// The file.

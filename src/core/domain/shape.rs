@@ -4,9 +4,9 @@ use super::device::{disk_path, hostdev_bdf};
 use super::element::Element;
 use super::fragment::{Fragment, KeyOf, Want};
 use super::guest::{BackingImage, Bound, CpuModel, Guarded, Made, NAMESPACE, Record, Reserved};
+use super::nic_request::{NicModel, vlan};
 use super::pci::PciAddress;
 use super::placed::{DiskSeat, HostdevSeat, IoThread, NicSeat};
-use super::wish::{NicModel, vlan};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, NodeSet, PcpuId};
 use crate::occupancy::GuestVgpu;
@@ -312,7 +312,7 @@ pub(super) fn backing(pages: Option<PageSize>, threads: Option<u32>) -> Fragment
     })
 }
 
-/// Returns the wanted state of `<hugepages>`; none: normal pages.
+/// Returns the wanted state of `<hugepages>`; `None` for normal pages.
 pub(super) fn hugepages(pages: Option<PageSize>) -> Fragment {
     let Some(pages) = pages else { return Fragment::gone("hugepages") };
     let page = Fragment::new("page").attr("size", pages.size().kib()).attr("unit", "KiB");

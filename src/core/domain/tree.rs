@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_well_formed() {
+    fn refuses_malformed_xml() {
         for (line, text) in [
             (1, ""),
             (1, "domain"),

@@ -66,7 +66,7 @@ pub enum AgentState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Remembered {
-    /// The request; none: unreadable, such as one by a later version.
+    /// The request; `None` if unreadable, such as one by a later version.
     pub request: Option<Request>,
     /// Disks created for it.
     pub made: Vec<Made>,
@@ -78,7 +78,7 @@ pub struct Remembered {
 pub struct View {
     /// Its vCPUs, with those that can be plugged while it runs.
     pub vcpus: u32,
-    /// Its vCPUs that are plugged; none: all.
+    /// Its vCPUs that are plugged; `None` for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpus_plugged: Option<u32>,
     /// Its memory.
@@ -101,7 +101,7 @@ pub struct View {
     pub console: Option<ConsoleView>,
     /// Its agent.
     pub agent: AgentState,
-    /// Its record; none: not created by gpuvm.
+    /// Its record; `None` if not created by gpuvm.
     pub remembered: Option<Remembered>,
 }
 
@@ -251,7 +251,7 @@ mod tests {
         </interface><interface type='user'/></devices></domain>";
 
     #[test]
-    fn reads_what_a_guest_of_ours_is() {
+    fn reads_the_kind_of_a_guest_of_ours() {
         let view = View::of(&DomainXml::parse(OURS).unwrap(), None).unwrap();
         assert_eq!((view.vcpus, view.memory_kib), (2, MemSize::from_kib(4096)));
         assert_eq!(view.pcpus.to_string(), "1,5,7");

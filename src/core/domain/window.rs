@@ -28,7 +28,7 @@ impl DomainXml {
 
     /// Whether a window of at least this many MiB is set for UEFI; a size given in another way is
     /// left to the admin.
-    pub(super) fn tells_window(&self, mib: u64) -> bool {
+    pub(super) fn sets_window(&self, mib: u64) -> bool {
         let lines = of_qemu(self.root()).filter(|line| line.name().ends_with(":commandline"));
         let mut told = lines.flat_map(of_qemu).filter_map(|argument| {
             let text = argument.attr("value")?;
@@ -83,10 +83,10 @@ mod tests {
         let told = "    <qemu:arg value='-fw_cfg'/>\n    <qemu:arg \
                     value='name=opt/ovmf/X-PciMmio64Mb,string=4096'/>\n";
         assert!(xml.text().contains(told), "{}", xml.text());
-        assert!(xml.tells_window(4096) && !xml.tells_window(4097));
+        assert!(xml.sets_window(4096) && !xml.sets_window(4097));
         xml = write(xml.text(), 8192);
         assert_eq!(xml.text().matches("fw_cfg").count(), 1, "{}", xml.text());
-        assert!(xml.tells_window(8192), "{}", xml.text());
+        assert!(xml.sets_window(8192), "{}", xml.text());
         let again = write(xml.text(), 8192);
         assert_eq!(again.text(), xml.text());
         // Other arguments that an admin passed to QEMU stay where they are.
@@ -96,7 +96,7 @@ mod tests {
         );
         assert_eq!(write(&other, 9000).text(), other.replace("8192", "9000"));
         let file = xml.text().replace("string=8192", "file=/x");
-        assert!(DomainXml::parse(&file).unwrap().tells_window(u64::MAX));
+        assert!(DomainXml::parse(&file).unwrap().sets_window(u64::MAX));
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
         let mut xml = DomainXml::parse("<domain>\n  <name>a</name>\n</domain>\n").unwrap();
         xml.apply_all(&edits).unwrap();
         assert_eq!(xml.text().matches("xmlns:qemu").count(), 1, "{}", xml.text());
-        assert!(xml.tells_window(4096) && xml.text().contains("ua-gpu0"), "{}", xml.text());
+        assert!(xml.sets_window(4096) && xml.text().contains("ua-gpu0"), "{}", xml.text());
     }
 
     #[test]

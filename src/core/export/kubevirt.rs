@@ -42,7 +42,7 @@ pub struct KubeVirtExport {
 pub struct Metadata {
     /// Its name.
     pub name: String,
-    /// Its namespace; none: the caller's.
+    /// Its namespace; `None` for the caller's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Its annotations.
@@ -88,7 +88,7 @@ pub struct Template {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InstanceSpec {
-    /// Architecture; none: not recorded of the host.
+    /// Architecture; `None` if not recorded of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
     /// Its hardware.
@@ -180,7 +180,7 @@ pub struct Empty {}
 pub struct PodMemory {
     /// Its size.
     pub guest: String,
-    /// The pages that back it; none: normal ones.
+    /// The pages that back it; `None` for normal ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hugepages: Option<HugePageSize>,
 }
@@ -523,7 +523,7 @@ fn named((group, resource): (&DeviceGroup<'_>, &Resource)) -> NamedResource {
 
 /// The pcpus of a pod, and the share of its emulator and its I/O threads.
 struct Helpers {
-    /// Threads for disks with a pcpu each; none: one beside the emulator.
+    /// Threads for disks with a pcpu each; `None` for one beside the emulator.
     pool: Option<u32>,
     /// Whether the emulator has its own.
     isolates: bool,

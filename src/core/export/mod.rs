@@ -52,7 +52,7 @@ pub struct PlatformDisks {
     pub os: MemSize,
     /// Whether it has an image's content.
     pub has_image: bool,
-    /// The data disk; none: it has none.
+    /// The data disk; `None` if it has none.
     pub data: Option<MemSize>,
 }
 

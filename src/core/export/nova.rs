@@ -59,10 +59,10 @@ pub struct Flavor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NovaHost {
-    /// `[compute] cpu_dedicated_set`: pcpus of pinned guests; none: this one is not pinned.
+    /// `[compute] cpu_dedicated_set`: pcpus of pinned guests; `None` if this one is not pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_dedicated_set: Option<CpuSet>,
-    /// `[compute] cpu_shared_set`: pcpus of others; none: the host keeps no cores.
+    /// `[compute] cpu_shared_set`: pcpus of others; `None` if the host keeps no cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_shared_set: Option<CpuSet>,
     /// `[pci] device_spec`: functions that guests may have.

@@ -99,7 +99,7 @@ fn upper(name: &str) -> String {
     parts.map(str::to_ascii_uppercase).collect::<Vec<_>>().join("_")
 }
 
-/// The model of a device; none: gpuvm knows none.
+/// The model of a device; `None` if gpuvm knows none.
 fn known(device: &PciDevice) -> Option<String> {
     let name = model(device);
     (name != ids(device)).then_some(name)
@@ -205,7 +205,7 @@ fn short(name: &str) -> String {
     short.to_ascii_lowercase()
 }
 
-/// Why a name is not that of an extended resource; none: it is one.
+/// Why a name is not that of an extended resource; `None` if it is one.
 fn not_a_resource(name: &str) -> Option<&'static str> {
     let Some((prefix, rest)) = name.split_once('/') else {
         return Some("is not a resource: DOMAIN/NAME");

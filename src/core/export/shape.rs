@@ -88,7 +88,7 @@ impl<'a> Shape<'a> {
         GuestTopology { sockets: cells, cores: all / cells, ..plain }
     }
 
-    /// The page size that backs the memory; none: normal pages.
+    /// The page size that backs the memory; `None` for normal pages.
     pub(super) fn page(&self) -> Option<MemSize> {
         self.guest.placement.huge_pages.map(|page| page.size())
     }
@@ -157,7 +157,7 @@ impl<'a> Shape<'a> {
         lost
     }
 
-    /// How the vCPUs are pinned, for people; none: they are not.
+    /// How the vCPUs are pinned, for people; `None` if they are not.
     pub(super) fn pins(&self) -> Option<String> {
         let order =
             if self.guest.request.pins == PinPolicy::Thread { " in thread order" } else { "" };

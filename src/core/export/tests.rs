@@ -147,7 +147,7 @@ impl IntoPages for PageSize {
 }
 
 #[test]
-fn what_no_platform_takes_is_refused() {
+fn unsupported_requests_are_refused() {
     let dgx2 = host("dgx-2");
     let base = Request { huge_pages: HugePages::Size(PageSize::TwoMib), ..Request::for_gpus(1) };
     let odd = Request { vcpus: Some(5), ..base.clone() };
@@ -277,7 +277,7 @@ fn kinds(lost: &[Lost]) -> Vec<LostKind> {
 }
 
 #[test]
-fn what_is_lost_is_listed() {
+fn lost_settings_are_listed() {
     let a100 = host("dgx-a100");
     let request = Request { profile: Profile::Near, ..Request::for_gpus(4) };
     let (kube, nova) = exports(&a100, &request, "a", &[]);

@@ -59,8 +59,8 @@ pub enum PartitionRefusal {
     Overlap {
         partition: u32,
         with: u32,
-        /// The running domain with GPUs of the other partition; none: no domain has any, so that it
-        /// is stale.
+        /// The running domain with GPUs of the other partition; `None` if no domain has any, so
+        /// that it is stale.
         domain: Option<Domain>,
     },
     /// It has other GPUs than when this was planned: Fabric Manager has restarted with other

@@ -12,7 +12,7 @@ use std::fmt;
 pub struct NeededGpu {
     /// Its address.
     pub bdf: Bdf,
-    /// Its module id; none: unknown, which only the partition of all GPUs can do without.
+    /// Its module id; `None` if unknown, which only the partition of all GPUs can do without.
     pub module: Option<u32>,
 }
 
@@ -98,7 +98,7 @@ impl Need {
 
     /// Each GPU with its module id. If one is unknown, the partition is that of all GPUs and has
     /// the modules that Fabric Manager lists for it; the assignment to GPUs then does not matter.
-    /// None: it lists another number of modules.
+    /// `None` if it lists another number of modules.
     pub fn placed(&self, listed: &[Listed]) -> Option<Vec<(u32, Bdf)>> {
         let known = self.modules();
         let mut free: Vec<u32> = Vec::new();
@@ -123,8 +123,8 @@ impl fmt::Display for Need {
     }
 }
 
-/// Returns the partition that must be active for a guest with these devices; none: it has no GPU of
-/// a board whose NVSwitches Fabric Manager controls.
+/// Returns the partition that must be active for a guest with these devices; `None` if it has no
+/// GPU of a board whose NVSwitches Fabric Manager controls.
 pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRefusal> {
     let fabric = topology.fabric();
     if fabric.model != FabricModel::SharedNvswitch {

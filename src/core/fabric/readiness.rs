@@ -14,7 +14,7 @@ pub struct Readiness {
     /// Partitions that are not activated, each with the reason; without those whose GPUs running
     /// domains have.
     pub refused: Vec<PartitionRefusal>,
-    /// Why none is activated; none: Fabric Manager answers, or is not asked.
+    /// Why none is activated; `None` if Fabric Manager answers, or is not asked.
     pub unready: Option<Unready>,
     /// Those of the refused partitions that are active for a domain which is off: for it they are
     /// ready.
@@ -66,7 +66,7 @@ impl fmt::Display for Obstacle {
 }
 
 impl Readiness {
-    /// Returns why a partition is not activated now; none: it would be.
+    /// Returns why a partition is not activated now; `None` if it would be.
     pub fn obstacle(&self, partition: u32) -> Option<Obstacle> {
         let refused = || self.refused.iter().find(|why| why.partition() == partition);
         match &self.unready {

@@ -145,7 +145,7 @@ pub enum Mode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restore {
-    /// Tell it once that exactly these are active, possibly none.
+    /// OnSignal it once that exactly these are active, possibly none.
     Set {
         /// Their numbers, in order.
         ids: Vec<u32>,

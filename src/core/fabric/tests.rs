@@ -100,7 +100,7 @@ fn one_that_a_running_domain_has_is_held() {
 }
 
 #[test]
-fn one_that_is_active_for_nobody_is_stale() {
+fn an_active_partition_without_a_guest_is_stale() {
     let stale = PartitionRefusal::Stale { partition: 3 };
     for entries in [&[][..], &[entry(3, &[1, 3], "b")]] {
         let refusal = refusal(&h100(&[3]), &[runs("c", &[2, 4])], entries);
@@ -363,7 +363,7 @@ fn in_restart_mode_the_running_domains_partitions_are_set() {
 }
 
 #[test]
-fn in_normal_mode_what_is_missing_is_activated() {
+fn missing_partitions_are_activated_in_normal_mode() {
     let activate = |entries: &[RestoreEntry], unplaced: &[&str]| Restore::Activate {
         entries: entries.to_vec(),
         unplaced: unplaced.iter().map(|name| domain(name)).collect(),
@@ -410,7 +410,7 @@ fn a_guest_of_unknown_modules_keeps_no_other_from_being_restored() {
 }
 
 #[test]
-fn what_was_not_deactivated_is_pending() {
+fn partitions_not_yet_deactivated_are_pending() {
     let list = file(&[entry(3, &[1, 3], "a"), entry(4, &[2, 4], "b")]);
     let ids = |running: &[Running], listed: Option<&[Listed]>| -> Vec<u32> {
         pending(&list, running, listed).into_iter().map(|entry| entry.id).collect()

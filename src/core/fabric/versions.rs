@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-/// The versions of a host; none: not known.
+/// The versions of a host; none if not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FabricVersions {
     /// Version of the running Fabric Manager.

@@ -24,7 +24,7 @@ pub struct Guest {
     pub most_vcpus: u32,
     /// Its memory, or that with which it starts, if `virsh setmem` has it start with less.
     pub memory: MemSize,
-    /// Pages of which size back its memory; none: normal ones.
+    /// Pages of which size back its memory; none for normal ones.
     pub pages: HugePages,
     /// Passed-through functions, by address.
     pub functions: Vec<Bdf>,

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_names_what_differs_and_nothing_else() {
+    fn a_change_names_differences_only() {
         let base = Request {
             vcpus: Some(50),
             huge_pages: HugePages::Size(PageSize::OneGib),

@@ -41,7 +41,7 @@ fn more(topology: &Topology) -> Vec<(String, Request)> {
 }
 
 #[test]
-fn what_a_request_makes_is_read_back_as_that_request() {
+fn a_request_is_read_back_from_its_domain() {
     let mut compared = 0;
     for (host, topology) in hosts() {
         let all = requests(&topology).into_iter().chain(more(&topology));

@@ -142,7 +142,7 @@ pub enum Addressing {
     Static {
         /// The address.
         address: HostIp,
-        /// The default gateway; none: no default route.
+        /// The default gateway; `None` if no default route.
         gateway: Option<Ipv4Addr>,
         /// Name servers.
         dns: Vec<IpAddr>,
@@ -164,7 +164,7 @@ pub struct Request {
     pub addressing: Addressing,
     /// Its VLAN ID.
     pub vlan: Option<u32>,
-    /// MTU in bytes; none: that of the NICs.
+    /// MTU in bytes; `None` for that of the NICs.
     pub mtu: Option<u32>,
 }
 
@@ -201,9 +201,9 @@ pub struct HostBridge {
     /// The VLAN over the bond or NIC.
     pub vlan: Option<Vlan>,
     /// Its MAC address, that of the first NIC, by which a DHCP server and the LAN know the host;
-    /// none: the kernel's choice, since the NIC keeps its own address, or has none.
+    /// `None` for the kernel's choice, since the NIC keeps its own address, or has none.
     pub mac: Option<String>,
-    /// MTU in bytes; none: that of the NICs is unchanged.
+    /// MTU in bytes; `None` if that of the NICs is unchanged.
     pub mtu: Option<u32>,
     /// The host's own address.
     pub addressing: Addressing,

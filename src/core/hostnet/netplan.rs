@@ -34,7 +34,7 @@ pub fn script(bridge: &HostBridge) -> String {
     format!("cat >{path} <<'END'\n{text}END\nchmod 600 {path}\nnetplan apply\n")
 }
 
-/// Returns the bridge that one of our files makes; none: the text is not ours.
+/// Returns the bridge that one of our files makes; `None` if the text is not ours.
 pub fn made(text: &str) -> Option<&str> {
     text.strip_prefix(HEAD)?.split('`').next()
 }

@@ -196,7 +196,7 @@ impl Planner<'_> {
     }
 }
 
-/// Returns why no host can have an address; none: a host can.
+/// Returns why no host can have an address; `None` if a host can.
 fn unfit(address: HostIp) -> Option<String> {
     let HostIp { ip, subnet } = address;
     let prefix = subnet.prefix();
@@ -212,7 +212,7 @@ fn unfit(address: HostIp) -> Option<String> {
     }
 }
 
-/// Returns why a gateway cannot serve this address; none: it can.
+/// Returns why a gateway cannot serve this address; `None` if it can.
 fn unreachable(gateway: Ipv4Addr, address: HostIp) -> Option<Problem> {
     let subnet = address.subnet;
     if gateway == address.ip {

@@ -89,7 +89,7 @@ fn beside() -> HostBridge {
 }
 
 #[test]
-fn what_the_nics_lose_is_named() {
+fn losses_of_the_nics_are_named() {
     let told = |addressing: Addressing| {
         plan(&request(&["nic0"], |r| r.addressing = addressing), &host()).unwrap()
     };
@@ -303,7 +303,7 @@ fn the_units_that_netplan_makes_are_judged() {
 }
 
 #[test]
-fn an_admin_is_told_what_to_do_where_netplan_is_to_configure_the_host() {
+fn commands_for_the_admin_are_shown_for_netplan() {
     let script = netplan::script(&simple());
     assert!(
         script.starts_with("cat >/etc/netplan/90-gpuvm-br0.yaml <<'END'\n# Made by "),

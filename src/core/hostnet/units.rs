@@ -15,7 +15,7 @@ pub struct Unit {
 pub struct Link {
     /// Its name.
     pub name: String,
-    /// Its MAC address, lower case; none: the device does not exist yet.
+    /// Its MAC address, lower case; `None` if the device does not exist yet.
     pub mac: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Unit {
         self.lines.iter().any(|(_, k, v)| k == key && has(v))
     }
 
-    /// The network device that it makes; none: it makes none.
+    /// The network device that it makes; `None` if it makes none.
     pub fn makes(&self) -> Option<&str> {
         let is_netdev = self.file.ends_with(".netdev");
         self.values("NetDev", "Name").next().filter(|_| is_netdev)

@@ -40,7 +40,7 @@ pub enum BelowError {
     Unclear(String),
 }
 
-/// Returns every file that an image refers to; none: it is standalone or raw.
+/// Returns every file that an image refers to; none if it is standalone or raw.
 pub fn below(image: &mut (impl Read + Seek)) -> Result<Vec<Below>, BelowError> {
     let head = read_at(image, 0, MOST_HEAD)?;
     if head.starts_with(b"QFI\xfb") {

@@ -113,7 +113,7 @@ pub fn content(image: &mut (impl Read + Seek)) -> Result<Content, ContentError> 
 pub struct Found {
     /// Its format.
     pub format: Format,
-    /// Its backing file, as it names it; none: it is standalone.
+    /// Its backing file, as it names it; `None` if it is standalone.
     pub backing: Option<String>,
 }
 
@@ -146,7 +146,7 @@ pub fn disk(disk: &mut (impl Read + Seek)) -> Result<Found, ContentError> {
 pub const HEAD: u64 = 104;
 
 /// Returns what an image contains besides the current disk (snapshots, bitmaps), which a copy of
-/// the disk would lose; `head` is its first [`HEAD`] bytes. None: nothing.
+/// the disk would lose; `head` is its first [`HEAD`] bytes. `None` if nothing.
 pub fn kept(head: &[u8]) -> Option<String> {
     if !head.starts_with(b"QFI\xfb") {
         return None;

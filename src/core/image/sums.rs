@@ -49,7 +49,7 @@ impl fmt::Display for Sum {
 pub struct Computed {
     /// SHA-256.
     pub sha256: Sha256,
-    /// SHA-512; none: not requested.
+    /// SHA-512; `None` if not requested.
     pub sha512: Option<Sha512>,
 }
 
@@ -78,7 +78,7 @@ impl Computed {
 /// A reader whose bytes are hashed by SHA-512, too.
 struct Teed<'r, R> {
     from: &'r mut R,
-    /// The hash; none: only read.
+    /// The hash; `None` if only read.
     into: Option<&'r mut sha2::Sha512>,
 }
 

@@ -14,7 +14,7 @@ fn qcow2() -> Vec<u8> {
 }
 
 /// Describes an image of these bytes.
-fn told(bytes: &[u8]) -> String {
+fn described(bytes: &[u8]) -> String {
     match content(&mut Cursor::new(bytes)) {
         Ok(Content { format, virtual_bytes, boots }) => format!("{format} {virtual_bytes} {boots}"),
         Err(error) => error.to_string(),
@@ -22,15 +22,15 @@ fn told(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_format_is_told_by_the_bytes() {
-    assert_eq!(told(&qcow2()), "qcow2 1073741824 true");
+fn the_format_is_recognised_by_the_bytes() {
+    assert_eq!(described(&qcow2()), "qcow2 1073741824 true");
     let mut old = qcow2();
     old[7] = 2;
-    assert_eq!(told(&old), "qcow2 1073741824 true");
+    assert_eq!(described(&old), "qcow2 1073741824 true");
     let mut raw = vec![0; 4096];
-    assert_eq!(told(&raw), "raw 4096 false");
+    assert_eq!(described(&raw), "raw 4096 false");
     raw[510..512].copy_from_slice(&[0x55, 0xaa]);
-    assert_eq!(told(&raw), "raw 4096 true");
+    assert_eq!(described(&raw), "raw 4096 true");
     for (at, bytes, kind) in [
         (0, &b"KDMV"[..], "VMDK"),
         (0x40, b"\x7f\x10\xda\xbe", "VDI"),
@@ -40,13 +40,13 @@ fn the_format_is_told_by_the_bytes() {
     ] {
         let mut other = raw.clone();
         other[at..at + bytes.len()].copy_from_slice(bytes);
-        assert!(told(&other).contains(kind), "{}", told(&other));
+        assert!(described(&other).contains(kind), "{}", described(&other));
     }
     let mut iso = vec![0; 0x9000];
     iso[0x8001..0x8006].copy_from_slice(b"CD001");
-    assert!(told(&iso).contains("ISO 9660"));
-    assert_eq!(told(b""), "has 0 bytes, too few for a disk");
-    assert!(told(b"hello").contains("too few for a disk"));
+    assert!(described(&iso).contains("ISO 9660"));
+    assert_eq!(described(b""), "has 0 bytes, too few for a disk");
+    assert!(described(b"hello").contains("too few for a disk"));
 }
 
 #[test]
@@ -67,10 +67,10 @@ fn a_qcow2_that_is_not_whole_and_alone_is_refused() {
     for (change, reason) in cases {
         let mut image = qcow2();
         change(&mut image);
-        assert!(told(&image).contains(reason), "{reason}: {}", told(&image));
+        assert!(described(&image).contains(reason), "{reason}: {}", described(&image));
     }
     for length in 0..200 {
-        let text = told(&qcow2()[..length]);
+        let text = described(&qcow2()[..length]);
         assert!(!text.starts_with("raw") || length < 4, "{length} bytes: {text}");
     }
 }
@@ -144,7 +144,7 @@ fn names_that_could_leave_the_pool_are_refused() {
 }
 
 #[test]
-fn what_a_copy_does_not_have_is_named() {
+fn parts_missing_in_a_copy_are_named() {
     let head = |snapshots: u8, autoclear: u8| {
         let mut head = b"QFI\xfb\0\0\0\x03".to_vec();
         head.resize(usize::try_from(HEAD).unwrap(), 0);

@@ -186,7 +186,7 @@ pub struct GuestPlan {
     pub iothread_pins: BTreeMap<u32, CpuSet>,
     /// Pcpus of the emulator and of vhost, if pinned.
     pub emulator_pin: Option<CpuSet>,
-    /// Nodes that its memory is bound to, or else those of its pcpus; `None`: any.
+    /// Nodes that its memory is bound to, or else those of its pcpus; `None` for any.
     pub nodes: Option<NodeSet>,
 }
 

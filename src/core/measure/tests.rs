@@ -203,7 +203,7 @@ fn verdict(what: What, value: f64, of: (&Shape, Promise), runs: &[Run]) -> (Verd
 }
 
 #[test]
-fn what_is_expected_is_the_smaller_of_path_and_table() {
+fn the_expected_value_is_the_smaller_of_path_and_table() {
     let fast = Promise { path_gb_s: Some(48), nvlink: true };
     let slow = Promise { path_gb_s: Some(24), nvlink: true };
     let eight = h100s(8);

@@ -66,7 +66,7 @@ impl What {
 pub struct Reading {
     /// The quantity.
     pub what: What,
-    /// The GPU, the pair of GPUs or the vCPU; none: it is about the whole guest.
+    /// The GPU, the pair of GPUs or the vCPU; `None` if it is about the whole guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// The value, in the quantity's unit.

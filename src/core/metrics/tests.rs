@@ -35,7 +35,7 @@ fn samples(text: &str) -> BTreeMap<&str, &str> {
 }
 
 #[test]
-fn a_dgx2_with_guests_is_told_whole() {
+fn metrics_of_a_dgx2_with_guests() {
     let mut topology = recorded("dgx-2");
     let mut held = Occupancy::default();
     for (name, gpus, active) in [("a\"\\b", 4, true), ("off", 2, false)] {

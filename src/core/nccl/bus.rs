@@ -103,7 +103,7 @@ impl<'g, 't> Buses<'g, 't> {
     }
 
     /// Returns the guest NUMA cell of devices on a controller's bus: that of its expander bus;
-    /// none: no particular cell.
+    /// `None` if no particular cell.
     pub fn cell_of(&self, controller: u32) -> Option<u32> {
         self.expander(controller)?.cell.as_ref().map(|cell| cell.value)
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// The cells of a guest with the host nodes that each represents.
 pub struct Cells<'h> {
-    /// By number; none: the guest has no cells.
+    /// By number; none if the guest has no cells.
     cells: Vec<(u32, NodeSet)>,
     host: &'h Topology,
 }
@@ -77,7 +77,7 @@ impl<'h> Cells<'h> {
     }
 }
 
-/// The host nodes that the vCPUs of a cell are pinned to; none: not all of them are pinned.
+/// The host nodes that the vCPUs of a cell are pinned to; `None` if not all of them are pinned.
 fn pinned(guest: &Guest<'_>, cell: u32, host: &Topology) -> Option<NodeSet> {
     let vcpus = guest.cells.iter().find(|one| one.id == cell)?.vcpus.as_ref()?;
     let pin = |vcpu: u32| guest.vcpu_pins.iter().find(|pin| pin.of.value == vcpu);

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_new_is_left_out() {
+    fn unknown_values_are_left_out() {
         let told = |speed, width| PcieLink::new(&link(speed, width));
         assert_eq!(told(0, 0), PcieLink::default());
         assert_eq!(told(1280, 16), PcieLink { link_speed: None, link_width: Some(16) });

@@ -129,7 +129,7 @@ pub struct Note {
 
 /// A guest's topology, with notes on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct NotedSystem {
     /// The topology.
     pub system: System,
     /// Inferred, missing or omitted values.
@@ -229,7 +229,7 @@ struct Function<'h> {
     host: &'h PciDevice,
     /// Its address in the guest.
     guest: Bdf,
-    /// The guest NUMA cell that the guest's kernel reports for it; none: no particular cell.
+    /// The guest NUMA cell that the guest's kernel reports for it; `None` if no particular cell.
     seen: Option<u32>,
 }
 
@@ -238,7 +238,7 @@ struct Function<'h> {
 /// # Errors
 ///
 /// If an address, a path or a limit of NCCL would make the file wrong: nothing is guessed.
-pub fn topology(domain: &DomainXml, host: &Topology) -> Result<Told, NcclError> {
+pub fn topology(domain: &DomainXml, host: &Topology) -> Result<NotedSystem, NcclError> {
     if !domain.is_pcie() {
         return Err(NcclError::NoPcie);
     }
@@ -274,7 +274,7 @@ pub fn topology(domain: &DomainXml, host: &Topology) -> Result<Told, NcclError> 
         notes.push(Note { about: About::Firmware, says: says.into(), compromise: false });
     }
     filled::note_networks(domain, &mut notes);
-    Ok(Told { system, notes, is_needed })
+    Ok(NotedSystem { system, notes, is_needed })
 }
 
 /// The GPUs and NICs of a guest, by guest address.

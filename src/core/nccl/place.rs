@@ -78,7 +78,7 @@ pub(super) fn head(body: &str) -> String {
     format!("{HEAD}{}{HEAD_END}", &sum(body)[..SUM_DIGITS])
 }
 
-/// Returns the checksum in the first line of our file; none: it has none.
+/// Returns the checksum in the first line of our file; `None` if it has none.
 pub fn sum_of(file: &str) -> Option<&str> {
     file.lines().next()?.strip_prefix(HEAD)?.strip_suffix(HEAD_END)
 }
@@ -94,7 +94,7 @@ pub fn is_untouched(text: &str) -> bool {
     text == TMPFILES_TEXT || of_nccl()
 }
 
-/// Returns the topology file named by a line of an environment or shell profile; none: it names
+/// Returns the topology file named by a line of an environment or shell profile; `None` if it names
 /// none.
 pub fn named_by(line: &str) -> Option<&str> {
     let (before, value) = line.split_once("NCCL_TOPO_FILE=")?;
@@ -106,7 +106,7 @@ pub fn named_by(line: &str) -> Option<&str> {
     value.split(['"', '\'', ' ', '\t', ';', '\r']).next().filter(|path| !path.is_empty())
 }
 
-/// Returns the topology file named by NCCL's settings; none: they name none. Read as by NCCL:
+/// Returns the topology file named by NCCL's settings; `None` if they name none. Read as by NCCL:
 /// `KEY=VALUE` from the first column, and the first one counts.
 pub fn named(conf: &str) -> Option<&str> {
     conf.split('\n').find_map(|line| line.strip_prefix("NCCL_TOPO_FILE="))
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gpuvm_writes_is_known_as_its_own() {
+    fn gpuvm_recognises_its_own_files() {
         let system = crate::nccl::System { cpus: Vec::new() };
         let text = system.to_string();
         assert!(is_ours(&text) && is_ours(TMPFILES_TEXT));

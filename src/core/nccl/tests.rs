@@ -91,12 +91,12 @@ fn guest(cells: &[(u32, &[&str])]) -> DomainXml {
 }
 
 /// NCCL's reading, and the number of elements.
-fn read(told: &Told) -> (Vec<Placed>, usize) {
+fn read(told: &NotedSystem) -> (Vec<Placed>, usize) {
     let node = reader::read(told.system.to_string().as_bytes()).unwrap();
     (node.placed(), node.count())
 }
 
-fn notes(told: &Told, about: About) -> Vec<&str> {
+fn notes(told: &NotedSystem, about: About) -> Vec<&str> {
     told.notes.iter().filter(|note| note.about == about).map(|note| note.says.as_str()).collect()
 }
 
@@ -246,7 +246,7 @@ fn one_gpu_needs_no_file_and_an_unknown_link_is_left_out() {
 #[test]
 fn cells_stand_for_the_nodes_of_their_memory_or_the_nearest_are_taken() {
     let host = host("dgx-h100");
-    let numaids = |told: &Told| -> Vec<String> {
+    let numaids = |told: &NotedSystem| -> Vec<String> {
         read(told).0.into_iter().filter(|one| one.above.is_empty()).map(|one| one.numaid).collect()
     };
     // The expander buses are of the wrong cells: the binding of the memory counts.
@@ -271,7 +271,7 @@ fn cells_stand_for_the_nodes_of_their_memory_or_the_nearest_are_taken() {
 }
 
 #[test]
-fn what_nccl_would_take_for_something_else_is_refused() {
+fn ambiguous_values_for_nccl_are_refused() {
     let host = host("dgx-h100");
     let refused = |devices: &str| topology(&domain(&[0], devices), &host).unwrap_err();
     let bus = expander(1, 100, Some(0)) + &port(2, 1, 0) + &port(3, 1, 1);
@@ -450,7 +450,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_written_is_what_nccl_reads(
+    fn nccl_reads_the_written_file(
         cpus in prop::collection::vec((0u32..64, prop::collection::vec(any_pci(), 1..4)), 1..3)
     ) {
         let cpus: Vec<Cpu> =

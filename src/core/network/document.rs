@@ -78,7 +78,7 @@ pub struct Mtu {
 /// An address of a network's own.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ip {
-    /// `ipv6`; none: IPv4.
+    /// `ipv6`; `None` for IPv4.
     #[serde(default, rename = "@family", skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
     /// The host's address.

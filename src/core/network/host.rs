@@ -38,7 +38,7 @@ pub struct Link {
     pub loopback: bool,
     /// Its MAC address, lower case; none of one that has none.
     pub mac: Option<String>,
-    /// The largest MTU that it can have, in bytes; none: it does not say.
+    /// The largest MTU that it can have, in bytes; `None` if it does not say.
     pub most_mtu: Option<u32>,
     /// The lower network device, as of a VLAN or a macvtap.
     pub over: Option<String>,
@@ -71,7 +71,7 @@ pub struct Route {
     pub to: Subnet,
     /// The network device that it goes by; none of one that leads nowhere.
     pub link: Option<String>,
-    /// The router that it leads over; none: its addresses are reached directly.
+    /// The router that it leads over; `None` if its addresses are reached directly.
     pub gateway: Option<Ipv4Addr>,
 }
 

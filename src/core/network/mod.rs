@@ -14,18 +14,18 @@ mod plan;
 mod problem;
 mod reach;
 mod request;
+mod request_text;
 mod subnet;
 mod vendor;
-mod wish;
 
 pub use address::{AddressSource, GuestAddress};
 pub use plan::{LEAST_MTU, MOST_MTU, MOST_NAME, plan};
 pub use problem::{Problem, Refused, reasons};
 pub use reach::Reach;
 pub use request::{Dhcp, Planned, Request};
+pub use request_text::{Card, FixedAddress, Who};
 pub use subnet::{Range, Span, Subnet};
 pub use vendor::known;
-pub use wish::{Card, FixedAddress, Who};
 
 use document::{Bridge, Dev, DhcpHost, DhcpRange, Document, Forward, Ip, Mtu};
 use serde::Serialize;
@@ -112,7 +112,7 @@ pub struct Static {
     pub mac: String,
     /// The address.
     pub ip: Ipv4Addr,
-    /// Host name given to the guest; none: no name.
+    /// Host name given to the guest; `None` without name.
     pub name: Option<String>,
 }
 
@@ -127,17 +127,17 @@ pub struct Network {
     /// Its kind.
     #[serde(flatten)]
     pub kind: Kind,
-    /// Host network devices that it uses; none: as the host's routes decide.
+    /// Host network devices that it uses; none if as the host's routes decide.
     pub nics: Vec<String>,
-    /// Its bridge; none: it has none, or libvirt chooses the name.
+    /// Its bridge; `None` if it has none, or libvirt chooses the name.
     pub bridge: Option<String>,
-    /// MTU in bytes; none: libvirt's default, or that of its network device.
+    /// MTU in bytes; `None` for libvirt's default, or that of its network device.
     pub mtu: Option<u32>,
-    /// Its address range; none: the host has no address on it.
+    /// Its address range; `None` if the host has no address on it.
     pub range: Option<Subnet>,
     /// The host's address on it.
     pub own: Option<Ipv4Addr>,
-    /// DHCP address ranges; none: no DHCP.
+    /// DHCP address ranges; none without DHCP.
     pub dhcp: Vec<Span>,
     /// Fixed addresses, one guest each.
     pub statics: Vec<Static>,

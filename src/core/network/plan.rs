@@ -22,7 +22,7 @@ pub const MOST_NAME: usize = 15;
 
 struct Planner<'a> {
     request: &'a Request,
-    /// The host; none: another machine, whose network is unknown.
+    /// The host; `None` if another machine, whose network is unknown.
     host: Option<&'a HostNetwork>,
     others: Vec<&'a Network>,
     /// The network of this name that is replaced.
@@ -31,8 +31,8 @@ struct Planner<'a> {
     notes: Vec<String>,
 }
 
-/// Plans a network given the host (none: unknown) and the existing networks; with `replace`, it may
-/// replace one of its name. Errors: every reason against it.
+/// Plans a network given the host (`None` if unknown) and the existing networks; with `replace`, it
+/// may replace one of its name. Errors: every reason against it.
 pub fn plan(
     request: &Request,
     host: Option<&HostNetwork>,
@@ -171,7 +171,7 @@ impl Planner<'_> {
         self.problems.extend(why.map(|why| Problem::BridgeName { name, why }));
     }
 
-    /// Returns the holder of the name of a bridge to be created; `None`: it is free.
+    /// Returns the holder of the name of a bridge to be created; `None` if it is free.
     fn bridge_holder(&self, name: &str) -> Option<String> {
         let of = |other: &&&Network| other.bridge.as_deref() == Some(name);
         let network = self.others.iter().find(of);

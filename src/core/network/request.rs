@@ -26,13 +26,13 @@ pub struct Request {
     pub nic: Option<String>,
     /// The host's bridge, or the name of the one that libvirt makes.
     pub bridge: Option<String>,
-    /// Its range; none: one that is free.
+    /// Its range; `None` for one that is free.
     pub range: Option<Range>,
-    /// DHCP range; none: the default of its kind.
+    /// DHCP range; `None` for the default of its kind.
     pub dhcp: Option<Dhcp>,
     /// Static addresses of guests.
     pub statics: Vec<Static>,
-    /// MTU in bytes; none: libvirt's default.
+    /// MTU in bytes; `None` for libvirt's default.
     pub mtu: Option<u32>,
 }
 

@@ -73,7 +73,7 @@ impl From<Subnet> for String {
 pub struct Range {
     /// The subnet.
     pub subnet: Subnet,
-    /// The host's address; none: the first that a host can have.
+    /// The host's address; `None` for the first that a host can have.
     own: Option<Ipv4Addr>,
 }
 
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_run_is_its_longest_part() {
+    fn the_rest_of_a_run_is_its_longest_part() {
         let whole: Span = "10.0.0.2-10.0.0.254".parse().unwrap();
         assert_eq!((whole.count(), whole.without(&[])), (253, Some(whole)));
         for (taken, left) in [

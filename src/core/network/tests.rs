@@ -123,7 +123,7 @@ fn libvirts_own_document_is_read() {
 }
 
 #[test]
-fn what_is_planned_is_read_back_as_it_was() {
+fn a_plan_is_read_back_unchanged() {
     let nic = |kind, nic: &str| Request { nic: Some(nic.into()), ..request("a", kind) };
     let statics = vec![fixed(1, "192.168.124.45")];
     for request in [
@@ -144,7 +144,7 @@ fn what_is_planned_is_read_back_as_it_was() {
 }
 
 #[test]
-fn a_difference_is_told_with_both_sides() {
+fn a_difference_names_both_sides() {
     let network = planned(&request("a", Kind::Nat)).unwrap().network;
     let mut other = Network { mtu: Some(9000), ..network.clone() };
     other.dhcp.clear();
@@ -215,7 +215,7 @@ fn ranges_that_clash_are_refused_with_the_numbers() {
 }
 
 #[test]
-fn static_addresses_shrink_what_is_handed_out() {
+fn static_addresses_shrink_the_dhcp_range() {
     let of = |dhcp, statics: &[(u8, &str)]| Request {
         range: Some("10.9.0.0/24".parse().unwrap()),
         dhcp,
@@ -339,7 +339,7 @@ fn an_mtu_above_that_of_the_nic_is_refused() {
 }
 
 #[test]
-fn what_is_made_anew_keeps_what_libvirt_knows_it_by() {
+fn a_replaced_network_keeps_its_identity_in_libvirt() {
     let mut request = request("default", Kind::Nat);
     request.statics = vec![fixed(1, "192.168.122.45")];
     let before = Network::read(DEFAULT).unwrap();

@@ -2,7 +2,7 @@
 
 use super::{Kind, Mode};
 
-/// Returns the kind of a network by its `nvidia-vm` name; none: not such a name.
+/// Returns the kind of a network by its `nvidia-vm` name; `None` if not such a name.
 pub fn known(name: &str) -> Option<Kind> {
     match name {
         "default" => Some(Kind::Nat),

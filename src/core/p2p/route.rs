@@ -15,7 +15,7 @@ use std::fmt;
 pub struct Port {
     /// Its address.
     pub at: Bdf,
-    /// Its ACS; none: unknown.
+    /// Its ACS; `None` if unknown.
     pub acs: Option<Acs>,
 }
 
@@ -35,9 +35,9 @@ pub enum Translation {
 pub struct End {
     /// The function.
     pub function: Bdf,
-    /// Its address translation; none: unknown.
+    /// Its address translation; `None` if unknown.
     pub translation: Option<Translation>,
-    /// Whether its requests may be ordered loosely; none: unknown.
+    /// Whether its requests may be ordered loosely; `None` if unknown.
     pub relaxed: Option<bool>,
     /// The ports above it, its own first, its divergence port last.
     pub ports: Vec<Port>,
@@ -183,7 +183,7 @@ fn request(from: &End) -> Route {
     Route { way: Way::Root, blocked }
 }
 
-/// Returns whether a port rejects a translated request, or may; none: none does.
+/// Returns whether a port rejects a translated request, or may; `None` if none does.
 fn translated(from: &End) -> Option<Route> {
     let rejects = |port: &&Port| port.acs.is_some_and(|acs| acs.is_on(bits::TB));
     if let Some(port) = from.ports.iter().find(rejects) {

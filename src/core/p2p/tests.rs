@@ -50,7 +50,7 @@ fn registers_are_read_by_following_both_lists() {
 }
 
 #[test]
-fn what_cannot_be_read_is_unknown_and_never_off() {
+fn an_unreadable_state_is_unknown_and_never_off() {
     let good = config(&[(0x0001, 0), (0x000d, 0x0000_005f), (0x000f, 0x20)], 4096);
     assert_eq!(read(&good).acs, Some(Acs { cap: 0x5f, ctl: 0 }));
     let of = |config: &[u8]| (read(config).acs, read(config).ats);
@@ -200,7 +200,7 @@ fn an_unknown_register_is_unknown_only_where_it_matters() {
 /// A bridge or function of a tree: the bridge above it, and the control of a downstream port.
 #[derive(Debug, Clone)]
 struct Node {
-    /// The bridge above it; none: the root port.
+    /// The bridge above it; `None` for the root port.
     above: Option<usize>,
     ctl: u16,
 }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_paired() {
+    fn absent_guests_are_not_paired() {
         assert_eq!(cheapest(&[], 3), []);
         assert_eq!(cheapest(&[vec![], vec![]], 3), []);
         assert_eq!(cheapest(&[vec![Cost::default(); 2]], 3), [(0, 0)]);

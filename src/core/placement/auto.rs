@@ -77,7 +77,7 @@ struct Search<'a> {
     held: &'a Occupancy,
     /// The request, with its pages left to the planner.
     request: &'a Request,
-    /// The place on a host without pools, looked for once; none: there is none.
+    /// The place on a host without pools, looked for once; `None` if there is none.
     bare: OnceCell<Option<Placement>>,
 }
 

@@ -38,7 +38,7 @@ impl Blocked {
 
 impl Capacity {
     /// Returns how many guests of each size fit, in a line: `4 guests with 1 GPU, 1 with 4 GPUs,
-    /// none with 8`; none: no sizes were counted.
+    /// none with 8`; `None` if no sizes were counted.
     pub fn in_a_line(&self) -> Option<String> {
         let fit = self.sizes.iter().filter(|size| size.now > 0).zip(0..);
         let mut parts: Vec<String> = fit

@@ -72,13 +72,14 @@ pub(super) struct Stock {
     pub(super) has_helpers: bool,
     /// Its package, where the package's nodes are its L3 caches (AMD's "L3 as NUMA domain"): such a
     /// node is so small that one core of each would be too much for emulator and I/O threads, and
-    /// the others of the package are near. None: its helpers have a core of its own.
+    /// the others of the package are near. `None` if its helpers have a core of its own.
     pub(super) slice_of: Option<u32>,
     /// Whether it is the home of GPUs.
     pub(super) has_gpus: bool,
     /// Nodes without GPUs shared by its GPUs, as indexes in [`Budget::nodes`].
     pub(super) annexes: Vec<usize>,
-    /// Index in [`Budget::rooms`] of the node that its memory comes from; none: no node has memory.
+    /// Index in [`Budget::rooms`] of the node that its memory comes from; `None` if no node has
+    /// memory.
     pub(super) room: Option<usize>,
     /// Number of free cores with at least as many threads as the index.
     free: Vec<u32>,
@@ -248,7 +249,7 @@ pub(super) enum Short {
     },
     /// Too little memory.
     Memory {
-        /// The nodes, as indexes; none: the whole host, for unbound memory.
+        /// The nodes, as indexes; `None` for the whole host, for unbound memory.
         rooms: Option<Vec<usize>>,
         /// Memory wanted from them.
         size: MemSize,
@@ -295,8 +296,8 @@ pub(super) fn small(number: usize) -> u32 {
     u32::try_from(number).expect("no more than the host's pcpus and functions")
 }
 
-/// The package of a node that is one of the package's L3 caches; none: it is no such node, or the
-/// only one of its package.
+/// The package of a node that is one of the package's L3 caches; `None` if it is no such node, or
+/// the only one of its package.
 fn slice_of(topology: &Topology, node: NodeId) -> Option<u32> {
     let own = &topology.node(node)?.pcpus;
     let first = own.first()?;
@@ -404,7 +405,7 @@ impl Budget {
         }
     }
 
-    /// Returns the cost for a guest with these GPUs; none: its cores or its memory do not fit.
+    /// Returns the cost for a guest with these GPUs; `None` if its cores or its memory do not fit.
     pub(super) fn fit(&self, gpus: &[Bdf]) -> Option<Fit> {
         let mut solution = self.scratch.borrow_mut();
         self.solve(gpus, self.request.allow.remote, &mut solution).ok()?;

@@ -108,7 +108,7 @@ pub fn shows_caches(
 }
 
 /// The guest's topology with the fewest dies, and the source of its cache leaves, that show the
-/// host's L3 caches; none: no even split into dies shows them.
+/// host's L3 caches; `None` if no even split into dies shows them.
 pub fn with_caches(
     topology: &Topology,
     pins: &[CpuSet],

@@ -28,7 +28,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Kind; 3] = [Kind::Nic, Kind::Vf, Kind::Nvme];
 
-    /// The kind of a function; none: a guest cannot ask for it here.
+    /// The kind of a function; `None` if a guest cannot ask for it here.
     pub fn of(device: &PciDevice) -> Option<Kind> {
         match (device.kind(), &device.sriov) {
             (DeviceKind::Nic, Some(Sriov::Vf { .. })) => Some(Kind::Vf),
@@ -221,7 +221,7 @@ impl Devices<'_> {
     }
 
     /// Returns whether a domain holds a function, and why it is unavailable as words to follow its
-    /// name; none: it is available.
+    /// name; `None` if it is available.
     fn refusal(&self, bdf: Bdf) -> Option<(bool, String)> {
         if let Some(block) = groups::block(self.topology, self.taken, bdf) {
             return Some((block.domain.is_some(), block.why(1)));

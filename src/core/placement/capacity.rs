@@ -29,9 +29,10 @@ const OF_STRANGERS: &str = "guests of this host belong to strangers, by `gpuvm h
 pub struct Capacity {
     /// By number of GPUs, ascending.
     pub sizes: Vec<Size>,
-    /// The largest size of which a guest fits now; none: no size does.
+    /// The largest size of which a guest fits now; `None` if no size does.
     pub largest: Option<u32>,
-    /// The next size up, which does not fit now; none: every larger size fits, or there is none.
+    /// The next size up, which does not fit now; `None` if every larger size fits, or there is
+    /// none.
     pub next: Option<Blocked>,
     /// By model, if the host has several GPU models and none was requested: guests with GPUs of one
     /// model only.
@@ -48,7 +49,7 @@ pub struct Capacity {
     /// Sizes whose guests are not isolated from others on PCIe, since ports do not redirect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub open_ports: Vec<u32>,
-    /// The admin's setting for such guests, or the remedy; none: there are no such guests.
+    /// The admin's setting for such guests, or the remedy; `None` if there are no such guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<Cow<'static, str>>,
     /// Limits of the numbers, and why Fabric Manager would refuse partitions.
@@ -125,10 +126,10 @@ pub struct Blocked {
     pub holders: Vec<String>,
     /// The shortage even on the empty host; none if it would fit there.
     pub even_empty: Option<String>,
-    /// The cheapest way to free it; none: ending none of the examined guests would.
+    /// The cheapest way to free it; `None` if ending none of the examined guests would.
     pub advice: Option<Advice>,
-    /// The moves that free it, and the command that makes them; none: no guest may be moved, or it
-    /// was not looked for.
+    /// The moves that free it, and the command that makes them; `None` if no guest may be moved, or
+    /// it was not looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room: Option<RoomOffer>,
     /// Whether more sets of guests exist than were examined, so that there may be a cheaper way.

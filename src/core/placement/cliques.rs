@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_promised_is_refused() {
+    fn unkeepable_promises_are_refused() {
         let dgx2 = include_str!("../../../topologies/dgx-2.json");
         for (gpus, word) in [(0, "two GPUs"), (1, "two GPUs")] {
             let error = planned(dgx2, GpuWish::Count(gpus)).unwrap_err().to_string();

@@ -63,8 +63,8 @@ pub(super) fn check(
     }
 }
 
-/// Makes the cells of a guest's GPUs with coherent memory, which follow those with vCPUs; none: it
-/// has no such GPU.
+/// Makes the cells of a guest's GPUs with coherent memory, which follow those with vCPUs; `None` if
+/// it has no such GPU.
 pub(super) fn initiators(
     topology: &Topology,
     gpus: &[Bdf],

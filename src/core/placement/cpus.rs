@@ -21,7 +21,7 @@ pub(super) struct GuestCpus {
     pub(super) iothread_pins: Vec<CpuSet>,
     /// The CPU topology that the guest sees.
     pub(super) topology: GuestTopology,
-    /// vCPUs of each cell, and the host node that they are pinned to; none: not pinned, or to
+    /// vCPUs of each cell, and the host node that they are pinned to; `None` if not pinned, or to
     /// several.
     pub(super) cells: Vec<(Option<NodeId>, u32)>,
 }

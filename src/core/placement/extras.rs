@@ -136,8 +136,8 @@ impl Search {
         self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// Returns how far the devices are for a guest with these GPUs; none: not available as near as
-    /// requested.
+    /// Returns how far the devices are for a guest with these GPUs; `None` if not available as near
+    /// as requested.
     pub(super) fn far(&self, gpus: &[Bdf]) -> Option<Far> {
         if self.error.is_some() {
             return None;
@@ -291,7 +291,7 @@ impl Wish {
         })
     }
 
-    /// How far as many devices are; none: too few are near enough.
+    /// How far as many devices are; `None` if too few are near enough.
     fn far(&self, gpus: &[usize]) -> Option<Far> {
         let [on_switch, on_node] = self.reach(gpus);
         let most = limit(self.near);
@@ -307,9 +307,9 @@ impl Wish {
         Some(self.places.far(set, self.number, most))
     }
 
-    /// How many devices it takes so that each GPU has one that is near enough; none: no number is
-    /// enough. A device near enough to one GPU is so to all GPUs that are as near to that one, and
-    /// the guest's own to all.
+    /// How many devices it takes so that each GPU has one that is near enough; `None` if no number
+    /// is enough. A device near enough to one GPU is so to all GPUs that are as near to that one,
+    /// and the guest's own to all.
     fn needed(&self, gpus: &[usize]) -> Option<usize> {
         let bits = match self.near {
             _ if !self.serves => return Some(0),

@@ -25,7 +25,7 @@ const OF_SET: u32 = 400;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Advice {
-    /// The partition that is free then; none: the host has none.
+    /// The partition that is free then; `None` if the host has none.
     pub partition: Option<PartitionId>,
     /// Indexes of the GPUs that the guest gets then.
     pub gpus: Vec<usize>,
@@ -45,7 +45,7 @@ pub struct Away {
     pub running: bool,
     /// Its number of GPUs.
     pub gpus: usize,
-    /// Where it can be moved; none: it fits nowhere else.
+    /// Where it can be moved; `None` if it fits nowhere else.
     pub to: Option<Place>,
 }
 
@@ -53,7 +53,7 @@ pub struct Away {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Place {
-    /// Its partition; none: the host has none.
+    /// Its partition; `None` if the host has none.
     pub partition: Option<PartitionId>,
     /// Indexes of its GPUs.
     pub gpus: Vec<usize>,
@@ -205,7 +205,7 @@ impl Ends<'_> {
         Advice { partition: placement.partition, gpus, guests, restarted }
     }
 
-    /// A guest that goes to this place; none: it ends.
+    /// A guest that goes to this place; `None` if it ends.
     fn away(&self, guest: &Mover, to: Option<&Placement>) -> Away {
         let to = to.map(|place| Place {
             partition: place.partition,

@@ -14,7 +14,7 @@ use std::fmt;
 /// Why a function cannot be passed through. Its text is made on demand: most plans never need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block<'a> {
-    /// The domain that holds it; none: the cause is the host or the device itself.
+    /// The domain that holds it; `None` if the cause is the host or the device itself.
     pub(super) domain: Option<&'a str>,
     cause: Cause<'a>,
 }
@@ -177,7 +177,7 @@ enum Member<'a> {
     Stays,
 }
 
-/// Returns why a function cannot be passed through now; none: it can.
+/// Returns why a function cannot be passed through now; `None` if it can.
 pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> Option<Block<'a>> {
     let device = topology.device(bdf)?;
     if let Some(why) = topology.unsupported(device) {
@@ -356,7 +356,7 @@ fn member<'a>(
 }
 
 /// Returns why an NVMe function is given only when named by address, as words to follow its name:
-/// data on its drives, or unknown content. None: its drives are blank, or unknown on a recorded
+/// data on its drives, or unknown content. `None` if its drives are blank, or unknown on a recorded
 /// host.
 pub(super) fn remains(topology: &Topology, bdf: Bdf) -> Option<String> {
     let device = topology.device(bdf).filter(|device| device.kind() == DeviceKind::Nvme)?;
@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_is_what_stands_in_a_gpus_slot() {
+    fn a_card_is_the_device_in_a_gpus_slot() {
         use crate::placement::tests::testhost::{HostSpec, device};
         let mut parts = HostSpec::even(1, 8, 64, 1).parts();
         let gpu = parts.devices[0].bdf;
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_driver_of_its_own_comes_along_with_its_group() {
+    fn functions_without_a_driver_come_with_their_group() {
         use crate::placement::tests::testhost::{HostSpec, device};
         for (class, comes) in [
             (0x05_0000, true),

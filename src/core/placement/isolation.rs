@@ -11,8 +11,9 @@ use crate::occupancy::Occupancy;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust, Weakness};
 
 /// Returns why a guest with these functions and other guests are not isolated from each other, on
-/// NVLink or by ports below which they are; none: they are. `others`: the resources of the other
-/// guests. The common rule of `create`, `set` and `start`, which accept it where [`Trust`] does.
+/// NVLink or by ports below which they are; `None` if they are. `others`: the resources of the
+/// other guests. The common rule of `create`, `set` and `start`, which accept it where [`Trust`]
+/// does.
 pub fn shared_fabric(
     topology: &Topology,
     others: &Occupancy,
@@ -21,7 +22,7 @@ pub fn shared_fabric(
     shared_nvlink(topology, others, functions).or_else(|| open_ports(topology, functions))
 }
 
-/// Returns the ports that do not redirect the traffic of these functions; `None`: all do, or they
+/// Returns the ports that do not redirect the traffic of these functions; `None` if all do, or they
 /// are not known.
 fn open_ports(topology: &Topology, functions: &[Bdf]) -> Option<IsolationReason> {
     let open = if functions.is_empty() { Vec::new() } else { topology.open_ports(functions) };
@@ -53,7 +54,7 @@ pub fn shared_nvlink(
 }
 
 /// Returns why the NVLink partition of a guest with these functions would not be activated now, and
-/// its GPUs; none: it would be, or it needs none.
+/// its GPUs; `None` if it would be, or it needs none.
 pub fn not_ready(
     topology: &Topology,
     others: &Occupancy,

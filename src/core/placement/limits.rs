@@ -31,9 +31,9 @@ fn can_remap(request: &Request) -> bool {
     !request.template.is_given || request.template.remaps_interrupts
 }
 
-/// The most vCPUs that a guest of this shape can have, however large the host is; none: as many as
-/// QEMU takes. Pinned vCPUs need not fill their last core; floating ones are divided into the
-/// requested cells and threads.
+/// The most vCPUs that a guest of this shape can have, however large the host is; `None` for as
+/// many as QEMU takes. Pinned vCPUs need not fill their last core; floating ones are divided into
+/// the requested cells and threads.
 pub(super) fn most_vcpus(topology: &Topology, request: &Request) -> Option<u32> {
     if !is_x86(topology, request) || can_remap(request) {
         return None;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_floats_divides_into_cells_and_threads() {
+    fn floating_guests_divide_into_cells_and_threads() {
         let host = crate::placement::tests::dgx2();
         let floating = |cells, threads| Request {
             pins: PinPolicy::None,

@@ -3,7 +3,6 @@
 //! environment.
 
 mod affinity;
-mod again;
 mod assign;
 mod auto;
 mod blocked;
@@ -40,6 +39,7 @@ mod pcpus;
 mod pick;
 mod place;
 pub mod reason;
+mod request_of_domain;
 mod result;
 pub mod room;
 mod score;
@@ -55,7 +55,6 @@ mod whycores;
 mod window;
 
 pub use crate::occupancy::{Exclusion, GuestVgpu, Held, Moved, Occupancy};
-pub use again::model_of;
 pub use budget::memory_node;
 pub use caches::{caches_of, has_own_pcpus, needs_remapping, shows_caches, with_caches};
 pub use candidates::Kind as ExtraKind;
@@ -69,6 +68,7 @@ pub use nearest::nearest;
 pub use pages::page_to_reserve;
 pub use pcpus::is_meant;
 pub use reason::{Because, Reason, Topic, vgpu_words};
+pub use request_of_domain::model_of;
 pub use result::Placement;
 pub use shares::{ExistingVgpu, SharedCard, VgpuOffer, VgpuPlace, shared_cards};
 pub use short::plan;

@@ -12,7 +12,7 @@ use crate::topology::{HugePagePool, Topology};
 use std::collections::BTreeMap;
 
 /// Returns the page size advised for a guest on normal pages: 2 MiB, which the kernel can still
-/// allocate after a long uptime, otherwise 1 GiB; none: the host has no pools of either.
+/// allocate after a long uptime, otherwise 1 GiB; `None` if the host has no pools of either.
 pub(super) fn advised(topology: &Topology) -> Option<PageSize> {
     let pools = || topology.nodes().iter().flat_map(|node| &node.huge_pages);
     let has = |page: &PageSize| pools().any(|pool| pool.page_kib == page.size());
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_that_may_lie_anywhere_come_from_what_is_free_first() {
+    fn pages_on_any_node_come_from_free_ones_first() {
         let node = |at, free, most| NodeFree { at, free, most };
         let small = anywhere(10, vec![node(0, 0, 20), node(1, 0, 2), node(2, 1, 20)]);
         assert_eq!(small.into_values().collect::<Vec<_>>(), [4, 2, 4], "node 1 holds two");

@@ -18,8 +18,8 @@ pub(super) struct NodeCores<'a> {
     pub(super) vcpus: Vec<Seat<'a>>,
     /// Threads of them that vCPUs use, counted core by core; the last core may have some left.
     pub(super) number: usize,
-    /// The core for emulator and I/O threads; none: they float over the guest's own, or over the
-    /// host in the vendor's profile.
+    /// The core for emulator and I/O threads; `None` if they float over the guest's own, or over
+    /// the host in the vendor's profile.
     pub(super) own: Option<Seat<'a>>,
 }
 

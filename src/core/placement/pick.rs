@@ -58,7 +58,7 @@ struct Search<'a> {
 }
 
 /// Chooses `wanted` cores in addition to those already chosen; returns the places of all,
-/// ascending, as the choices are. None: there are too few.
+/// ascending, as the choices are. `None` if there are too few.
 pub(super) fn pick(
     choices: &[Choice],
     caches: &[Cache],

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Placement {
-    /// NVLink partition; none: the host has none.
+    /// NVLink partition; `None` if the host has none.
     pub partition: Option<PartitionId>,
     /// Passed-through functions in guest order: GPUs, then NVSwitches, NICs, virtual functions,
     /// NVMe drives, then functions that the IOMMU cannot keep apart from these; each by address.
@@ -30,7 +30,7 @@ pub struct Placement {
     pub iothread_pins: Vec<CpuSet>,
     /// The guest's CPU topology.
     pub topology: GuestTopology,
-    /// Source of the guest's cache leaves, so that it sees the host's L3 caches; none: nothing
+    /// Source of the guest's cache leaves, so that it sees the host's L3 caches; `None` if nothing
     /// shows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<GuestCache>,
@@ -39,10 +39,11 @@ pub struct Placement {
     pub address_limit: Option<u8>,
     /// Guest NUMA cells, by id; at least one.
     pub cells: Vec<GuestCell>,
-    /// Its empty cells for the memory of GPUs; none: no GPU's memory is coherent with the CPU's.
+    /// Its empty cells for the memory of GPUs; `None` if no GPU's memory is coherent with the
+    /// CPU's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initiators: Option<Initiators>,
-    /// Page size that backs the memory; none: normal pages.
+    /// Page size that backs the memory; `None` for normal pages.
     pub huge_pages: Option<PageSize>,
     /// Its pages from the pools of huge pages, by node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -129,7 +130,7 @@ impl Placement {
     }
 
     /// Returns why this guest and others are not isolated from each other, on NVLink or by ports
-    /// that do not redirect; none: they are.
+    /// that do not redirect; `None` if they are.
     pub fn shared_fabric(&self) -> Option<&Because> {
         self.shared_nvlink().or_else(|| self.open_ports())
     }

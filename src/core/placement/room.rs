@@ -7,9 +7,9 @@
 //! Where a search would take too long, guests are taken out by their cost until there is room, and
 //! those that need not move are put back; see [`Room::is_best`].
 
-use super::again::{count, request_of};
 use super::groups;
 use super::joint::{Joint, Wanted, exactly, within};
+use super::request_of_domain::{count, request_of};
 use super::result::Placement;
 use super::short::plan;
 use super::taken::Taken;
@@ -123,9 +123,9 @@ impl std::iter::Sum for MoveCost {
 /// The most that may be done.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
-    /// Guests that are stopped; none: any number.
+    /// Guests that are stopped; `None` for any number.
     pub stops: Option<u32>,
-    /// Guests that are moved; none: any number.
+    /// Guests that are moved; `None` for any number.
     pub moves: Option<u32>,
 }
 
@@ -241,7 +241,7 @@ pub(super) struct Search<'a> {
     free: u64,
     /// GPUs that each guest holds, as bits by index.
     own: Vec<u64>,
-    /// The sets of GPUs of partitions, as bits by index; none: the board has no partitions.
+    /// The sets of GPUs of partitions, as bits by index; `None` if the board has no partitions.
     slots: Option<BTreeSet<u64>>,
     /// Plans that are left.
     pub plans: Cell<u32>,
@@ -384,7 +384,7 @@ impl<'a> Search<'a> {
         Occupancy { domains, ..self.held.clone() }
     }
 
-    /// The moves of a set after which there is room; none: there is none.
+    /// The moves of a set after which there is room; `None` if there is none.
     pub fn moves(&self, set: &[usize]) -> Option<Room> {
         let needy = self.needy(set);
         if needy.len() == set.len() {

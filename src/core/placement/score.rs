@@ -273,7 +273,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// The key that another candidate has to beat; none: it is kept in any case.
+    /// The key that another candidate has to beat; `None` if it is kept in any case.
     fn limit(&self) -> Option<&Key> {
         self.keys.last().filter(|_| self.keys.len() == self.most)
     }

@@ -38,11 +38,11 @@ pub struct VgpuOffer {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// Frame buffer of each; none: its name has none.
+    /// Frame buffer of each; `None` if its name has none.
     pub frame_buffer_kib: Option<MemSize>,
     /// Whether a GPU instance of MIG is behind it.
     pub mig_backed: bool,
-    /// How many a card has at most; none: not known.
+    /// How many a card has at most; `None` if not known.
     pub max_instances: Option<u32>,
     /// How many can be created now.
     pub creatable: u32,
@@ -62,9 +62,9 @@ pub struct ExistingVgpu {
     /// UUID of the mediated device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Id of its type; none: it has none now, as after a restart of the host.
+    /// Id of its type; `None` if it has none now, as after a restart of the host.
     pub type_id: Option<String>,
-    /// Name of its type; none: not known.
+    /// Name of its type; `None` if not known.
     pub name: Option<String>,
     /// Domains that have it, running or not; empty: unknown.
     pub domains: Vec<String>,
@@ -79,13 +79,13 @@ pub struct SharedCard {
     pub node: Option<NodeId>,
     /// By which interface.
     pub interface: VgpuInterface,
-    /// Its frame buffer, by the largest type of its model; none: not known.
+    /// Its frame buffer, by the largest type of its model; `None` if not known.
     pub frame_buffer_kib: Option<MemSize>,
     /// Its types.
     pub offers: Vec<VgpuOffer>,
     /// Its vGPUs.
     pub existing: Vec<ExistingVgpu>,
-    /// Why it gets no more; none: nothing speaks against it.
+    /// Why it gets no more; `None` if nothing speaks against it.
     pub closed: Option<String>,
 }
 
@@ -327,7 +327,7 @@ impl Card<'_> {
 }
 
 /// How many of a frame buffer a card has: the nearest number, since names round (eight of
-/// `H200X-18C` make up 141 GB). None: of those that MIG backs several may share an instance.
+/// `H200X-18C` make up 141 GB). `None` if of those that MIG backs several may share an instance.
 fn fitting(whole: MemSize, own: MemSize, name: &str) -> Option<u32> {
     if is_mig_backed(name) || own.kib() == 0 {
         return None;

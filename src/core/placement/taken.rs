@@ -28,7 +28,7 @@ pub(super) struct Taken<'a> {
     /// Indexes of the first domain that holds each core, in the order of [`Topology::cores`].
     owners: Vec<u32>,
     /// Indexes of domains that are not pinned to single cores, with the pcpus that they float over;
-    /// none: it runs and may use all.
+    /// `None` if it runs and may use all.
     floating: Vec<(u32, Option<CpuSet>)>,
     /// Memory of each domain, in the order of [`Topology::nodes`].
     memory: Vec<Vec<Amount>>,
@@ -196,7 +196,7 @@ impl<'a> Taken<'a> {
         (*found == bdf).then(|| &self.domains[*domain as usize])
     }
 
-    /// Returns why an admin excluded a function; none: it is not excluded.
+    /// Returns why an admin excluded a function; `None` if it is not excluded.
     pub(super) fn excluded(&self, bdf: Bdf) -> Option<&'a str> {
         self.excluded.iter().find(|excluded| excluded.bdf == bdf).map(|e| e.reason.as_str())
     }

@@ -73,7 +73,7 @@ pub struct Initiators {
 }
 
 impl Initiators {
-    /// The cells of a GPU; none: it is another function.
+    /// The cells of a GPU; `None` if it is another function.
     pub fn cells_of(&self, gpu: Bdf) -> Option<std::ops::Range<u32>> {
         let own = self.gpus.iter().find(|own| own.gpu == gpu)?;
         Some(own.cells.clone())
@@ -140,8 +140,8 @@ impl GuestCache {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PcieGroup {
-    /// Index of the guest cell that owns them: the only one, or the one on their node; none: that
-    /// node has no cell.
+    /// Index of the guest cell that owns them: the only one, or the one on their node; `None` if
+    /// that node has no cell.
     pub cell: Option<u32>,
     /// Devices, one root port each but for [`GuestPcie::beside_gpu`], in guest order.
     pub devices: Vec<Bdf>,

@@ -277,7 +277,7 @@ fn mig_mode(bdf: Bdf, offer: &VgpuOffer) -> PlanError {
     }
 }
 
-/// Takes this many of a type from cards, in their order; none: they have fewer.
+/// Takes this many of a type from cards, in their order; `None` if they have fewer.
 fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> {
     let (first, _) = offers.first()?;
     let mut choice =

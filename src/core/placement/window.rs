@@ -37,7 +37,7 @@ pub struct Window {
 impl Window {
     /// Returns the size that must be set for UEFI, in MiB; none if its own window is large enough,
     /// or unknown.
-    pub fn told_mib(self) -> Option<u64> {
+    pub fn explicit_mib(self) -> Option<u64> {
         self.automatic.filter(|own| *own < self.bytes).map(|_| self.bytes / MEBIBYTE)
     }
 }
@@ -58,7 +58,7 @@ pub fn window(
 }
 
 /// Returns why the BARs of a device fit into no guest of this host, however little memory it has;
-/// none: they fit, or are unknown.
+/// `None` if they fit, or are unknown.
 pub fn fits_no_guest(device: Bdf, topology: &Topology) -> Option<WindowTooLarge> {
     fit(cost(&[device], topology)?, 0, topology.machine()).err()
 }
@@ -154,7 +154,7 @@ pub fn window_reason(placement: &Placement, topology: &Topology) -> Option<Reaso
                 unknown,
                 gib: window.bytes >> 30,
                 automatic_gib: window.automatic.map(|own| own >> 30),
-                is_told: window.told_mib().is_some(),
+                is_told: window.explicit_mib().is_some(),
                 bits: placement
                     .address_limit
                     .or(topology.machine().physical_address_bits)
@@ -211,8 +211,8 @@ mod tests {
             (512, 500, Some(41), AMD, 512, Some(512)),
         ] {
             let found = fit(gib(sum), gib(memory), &machine(bits, vendor));
-            let found =
-                found.map(|window| (window.bytes >> 30, window.told_mib().map(|mib| mib >> 10)));
+            let found = found
+                .map(|window| (window.bytes >> 30, window.explicit_mib().map(|mib| mib >> 10)));
             assert_eq!(found, Ok((window_gib, told_gib)), "{sum} {memory} {bits:?} {vendor}");
         }
         for (sum, memory, bits) in [

@@ -5,7 +5,7 @@ use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The permissions of a virtual function on its NIC; none: unchanged, or unknown.
+/// The permissions of a virtual function on its NIC; none if unchanged, or unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guard {
@@ -50,10 +50,10 @@ impl fmt::Display for Guard {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VfSettings {
-    /// Its MAC address, lower case; none: one that is made from the guest's name.
+    /// Its MAC address, lower case; `None` if one that is made from the guest's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// VLAN of its frames, 1 to 4094; none: no VLAN.
+    /// VLAN of its frames, 1 to 4094; `None` without VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
     /// Its permissions.

@@ -19,7 +19,7 @@ pub struct VgpuWish {
     pub type_name: String,
     /// How many.
     pub count: u32,
-    /// The card; none: the planner chooses.
+    /// The card; `None` if the planner chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<VgpuCardName>,
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read() {
         for text in [
             "H200X-18C",
             "1437,count=2",

@@ -28,11 +28,11 @@ pub struct Seed {
     pub host_name: String,
     /// The instance id, which changes when cloud-init has to run again: the domain's UUID.
     pub instance: String,
-    /// The user to create; none: the image's own default user.
+    /// The user to create; `None` for the image's own default user.
     pub user: Option<String>,
     /// Keys that may log in as this user.
     pub ssh_keys: Vec<SshKey>,
-    /// Hash of the user's password; none: no password.
+    /// Hash of the user's password; `None` without password.
     pub password_hash: Option<Hidden>,
     /// Whether the QEMU guest agent is installed and enabled.
     pub guest_agent: bool,
@@ -41,7 +41,7 @@ pub struct Seed {
     /// Whether services that need CUDA wait until the NVSwitch fabric is ready (gpuvm-hardware(7),
     /// NVSWITCH MODELS).
     pub fabric_wait: bool,
-    /// The topology file for NCCL, as `gpuvm nccl` prints it; none: the guest gets none.
+    /// The topology file for NCCL, as `gpuvm nccl` prints it; `None` if the guest gets none.
     pub nccl: Option<String>,
     /// Whether the guest's settings of NCCL name that file, too, where they name none.
     pub nccl_conf: bool,
@@ -49,7 +49,7 @@ pub struct Seed {
     pub user_data: Option<Hidden>,
     /// The admin's own keys of the meta-data, JSON or YAML as it is; in place of ours.
     pub meta_data: Option<Hidden>,
-    /// The admin's own network configuration, as it is; none: ours if there are several NICs,
+    /// The admin's own network configuration, as it is; `None` if ours if there are several NICs,
     /// otherwise cloud-init's default, DHCP on the only one.
     pub network_config: Option<Hidden>,
     /// MAC addresses of its NICs, in the guest's order.

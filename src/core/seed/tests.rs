@@ -111,7 +111,7 @@ fn the_volume_holds_the_files_and_is_the_same_twice() {
 }
 
 #[test]
-fn what_is_no_public_key_is_refused_with_its_line() {
+fn an_invalid_public_key_is_refused_with_its_line() {
     let good = key();
     for (text, line, reason) in [
         ("", 1, "no key"),
@@ -208,7 +208,7 @@ fn a_host_name_is_made_of_a_domains_name() {
 }
 
 #[test]
-fn what_the_admins_user_data_takes_the_place_of_is_told() {
+fn settings_replaced_by_the_admins_user_data_are_reported() {
     let overruled = |text: &str| Seed { user_data: Some(text.into()), ..seed() }.overruled();
     assert_eq!(overruled("#cloud-config\nruncmd: [a]\nusers :\n- b\n"), ["runcmd", "users"]);
     assert_eq!(overruled("#cloud-config\n\"runcmd\": [a]\n'users' : [b]\n"), ["runcmd", "users"]);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_to_have_room_has_it() {
+    fn announced_room_exists() {
         let with = |bytes: usize| Seed { nccl: Some("a".repeat(bytes)), ..Seed::default() };
         let of = |seed: &Seed| -> usize { seed.files().iter().map(|(_, text)| text.len()).sum() };
         // The most that is said without trying it.

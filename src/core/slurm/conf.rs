@@ -139,7 +139,7 @@ struct Even {
     threads: usize,
 }
 
-/// How the packages are made; none: they differ.
+/// How the packages are made; `None` if they differ.
 fn even(cores: &[&Core]) -> Option<Even> {
     let mut packages: BTreeMap<u32, usize> = BTreeMap::new();
     for core in cores {

@@ -10,7 +10,7 @@ use crate::topology::Topology;
 pub struct Resources {
     /// How many vCPUs, or threads of the host.
     pub cpus: u32,
-    /// Memory; none: unknown, or not counted.
+    /// Memory; `None` if unknown, or not counted.
     pub memory: Option<MemSize>,
 }
 
@@ -62,9 +62,9 @@ pub struct JobLimits {
     pub usual: Resources,
     /// The resources allotted by Slurm.
     pub allotted: Resources,
-    /// The most vCPUs of any job; none: no further limit.
+    /// The most vCPUs of any job; `None` if no further limit.
     pub most_vcpus: Option<u32>,
-    /// The most memory of any job; none: no further limit.
+    /// The most memory of any job; `None` if no further limit.
     pub most_memory: Option<MemSize>,
 }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_gets_what_slurm_allotted_or_what_is_usual_and_no_more() {
+    fn a_job_gets_its_allotment_or_the_default_and_no_more() {
         let gib = |gib| Some(MemSize::from_gib(gib));
         let usual = Resources { cpus: 4, memory: gib(8) };
         let allotted = Resources { cpus: 6, memory: None };

@@ -165,7 +165,7 @@ fn types_are_words_of_slurm() {
 }
 
 #[test]
-fn cores_are_named_only_where_slurm_is_told_of_cores() {
+fn cores_are_named_only_if_slurm_knows_cores() {
     let (mut even, mut uneven) = (0, 0);
     for host in HOSTS {
         let wanted = ConfRequest { node: "n".into(), files: true, ..ConfRequest::default() };

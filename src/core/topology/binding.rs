@@ -10,10 +10,10 @@ pub const VFIO: &str = "vfio-pci";
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Binding {
-    /// Driver; none: not bound.
+    /// Driver; `None` if not bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// `driver_override`: the only driver that may bind it; none: any that knows its ids.
+    /// `driver_override`: the only driver that may bind it; `None` for any that knows its ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_override: Option<String>,
 }

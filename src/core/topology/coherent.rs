@@ -58,13 +58,13 @@ impl CoherentModel {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CoherentHost {
-    /// Whether it has the driver nvgrace-gpu-vfio-pci. None: unknown.
+    /// Whether it has the driver nvgrace-gpu-vfio-pci. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvgrace: Option<bool>,
-    /// Number of its SMMUv3 units. None: unknown.
+    /// Number of its SMMUv3 units. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smmuv3: Option<u32>,
-    /// Size of its normal pages. None: unknown.
+    /// Size of its normal pages. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_kib: Option<MemSize>,
 }
@@ -72,9 +72,9 @@ pub struct CoherentHost {
 /// The libvirt and QEMU that guests would run in, where these cannot pass such GPUs through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OldStack {
-    /// libvirt's version; none: unknown.
+    /// libvirt's version; `None` if unknown.
     pub libvirt: Option<Version>,
-    /// QEMU's version; none: unknown.
+    /// QEMU's version; `None` if unknown.
     pub qemu: Option<Version>,
 }
 
@@ -142,7 +142,7 @@ impl fmt::Display for CoherentLack {
 }
 
 impl Topology {
-    /// Returns the model of a GPU with coherent memory; none: it is another function.
+    /// Returns the model of a GPU with coherent memory; `None` if it is another function.
     pub fn coherent_model(&self, device: &PciDevice) -> Option<CoherentModel> {
         CoherentModel::of(device).filter(|_| !self.is_x86())
     }
@@ -152,7 +152,7 @@ impl Topology {
         self.devices().iter().any(|device| self.coherent_model(device).is_some())
     }
 
-    /// Why a GPU of such a model cannot be passed through, as far as is known; none: it can.
+    /// Why a GPU of such a model cannot be passed through, as far as is known; `None` if it can.
     pub(super) fn coherent_lack(
         &self,
         device: &PciDevice,
@@ -177,7 +177,8 @@ impl Topology {
         machine.old_stack.map(CoherentLack::Stack)
     }
 
-    /// The same host with the libvirt and QEMU that cannot pass such GPUs through; none: they can.
+    /// The same host with the libvirt and QEMU that cannot pass such GPUs through; `None` if they
+    /// can.
     pub fn with_old_stack(mut self, stack: Option<OldStack>) -> Topology {
         self.parts.machine.old_stack = stack;
         self
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn each_missing_part_is_named_with_what_has_it() {
+    fn each_missing_part_is_named_with_its_package() {
         let said = |id, change: &dyn Fn(&mut Parts)| {
             let host = host(id, change);
             let why = host.unsupported(&host.devices()[0]);

@@ -25,8 +25,8 @@ pub struct NumaNode {
     /// Pools of huge pages, by page size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub huge_pages: Vec<HugePagePool>,
-    /// The GPU that is a generic initiator of the node and whose memory it may have; none: it is the
-    /// machine's own, or unknown.
+    /// The GPU that is a generic initiator of the node and whose memory it may have; `None` if it
+    /// is the machine's own, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Bdf>,
 }

@@ -151,7 +151,7 @@ impl Signature {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
-    /// It was read and has these signatures; none: it is blank.
+    /// It was read and has these signatures; none if it is blank.
     Signatures(Vec<Signature>),
     /// It could not be read: why.
     Unread(String),
@@ -233,7 +233,7 @@ pub struct PartitionTableEntry {
     /// Uses by the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<DriveUse>,
-    /// Its content; none: not read.
+    /// Its content; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
     /// Whether the partition table marks it as an EFI system partition, which no guest gets.
@@ -269,8 +269,8 @@ pub struct Drive {
     /// Uses of the whole drive by the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<DriveUse>,
-    /// Its content outside its partitions; none: not read, because it is in use or on a recorded
-    /// host.
+    /// Its content outside its partitions; `None` if not read, because it is in use or on a
+    /// recorded host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
 }

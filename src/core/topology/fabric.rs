@@ -72,7 +72,7 @@ pub struct NvLink {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
-    /// The board, such as `DGX-2` or `HGX H100`; none: no board, or unknown.
+    /// The board, such as `DGX-2` or `HGX H100`; `None` if no board, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub board: Option<String>,
     /// How NVSwitches serve guests.
@@ -106,7 +106,7 @@ pub struct Fabric {
     /// address; empty if there is none or it is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bridge: Vec<Bdf>,
-    /// Why NVML has no module ids, in words; none: it has them, or was not asked.
+    /// Why NVML has no module ids, in words; `None` if it has them, or was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules_untold: Option<String>,
     /// Why the recorded NVLinks are not used, in words, with the remedy; none if they are used, or

@@ -52,7 +52,7 @@ pub struct FunctionFacts {
     /// Whether the kernel shows reset methods of it, on a host where it shows those of others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub can_reset: Option<bool>,
-    /// Addresses of its memory BARs by number; none: the BAR has no address.
+    /// Addresses of its memory BARs by number; `None` if the BAR has no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<BTreeMap<u8, Option<AddressRange>>>,
     /// Size of BAR 1 in bytes, and the largest that it can have.
@@ -201,10 +201,10 @@ pub struct KernelSettings {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LibvirtConfig {
-    /// `cgroup_device_acl` of qemu.conf; none: libvirt's own list.
+    /// `cgroup_device_acl` of qemu.conf; `None` for libvirt's own list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_acl: Option<Vec<String>>,
-    /// `user` of qemu.conf; none: the distribution's.
+    /// `user` of qemu.conf; `None` for the distribution's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Whether libvirt's daemon ends guests itself at shutdown.
@@ -219,7 +219,7 @@ pub struct LibvirtConfig {
 pub struct GuestsUnit {
     /// Whether `libvirt-guests.service` is enabled.
     pub enabled: bool,
-    /// `SHUTDOWN_TIMEOUT` in seconds and its file; none: not set.
+    /// `SHUTDOWN_TIMEOUT` in seconds and its file; `None` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<(u64, String)>,
 }
@@ -269,7 +269,7 @@ pub struct Facts {
     /// The machine below the kernel: virtual or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
-    /// The programs that guests need; none: the files are not those of a whole system.
+    /// The programs that guests need; `None` if the files are not those of a whole system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub software: Option<Software>,
     /// The firmware's tables of IOMMUs: `DMAR`, `IVRS`, `IORT`.
@@ -278,7 +278,7 @@ pub struct Facts {
     /// Groups whose DMA is mapped strictly (`type` is `DMA`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict_groups: Option<Vec<u32>>,
-    /// Memory of the firmware's picture; none: /proc/iomem is not readable or hides addresses.
+    /// Memory of the firmware's picture; `None` if /proc/iomem is not readable or hides addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framebuffers: Option<Vec<Framebuffer>>,
     /// Devices of the firmware's picture: `efi-framebuffer.0`.
@@ -312,14 +312,14 @@ pub struct Facts {
     /// have their registers now.
     #[serde(default, skip_serializing)]
     pub redirecting_ports: Option<Vec<Bdf>>,
-    /// Files that name the register of ACS, such as boot scripts that clear it; none: not looked
-    /// for, since no port is open.
+    /// Files that name the register of ACS, such as boot scripts that clear it; `None` if not
+    /// looked for, since no port is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acs_files: Option<Vec<String>>,
     /// libvirt's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub libvirt: Option<LibvirtConfig>,
-    /// How guests are ended at shutdown; none: libvirt-guests is not installed.
+    /// How guests are ended at shutdown; `None` if libvirt-guests is not installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guests_unit: Option<GuestsUnit>,
     /// How kernel arguments are changed.
@@ -328,7 +328,7 @@ pub struct Facts {
     /// The program that makes the initramfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initramfs: Option<InitramfsTool>,
-    /// Programs that others could replace before root runs them; none: not looked for.
+    /// Programs that others could replace before root runs them; `None` if not looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaceable: Option<Vec<ReplaceableProgram>>,
     /// Facts that could not be read, by the path that a rule examines, with the reason.

@@ -52,7 +52,8 @@ impl Topology {
         }
     }
 
-    /// The setting, beside `isolcpus=`, by which these are set aside; none: that one, or nothing.
+    /// The setting, beside `isolcpus=`, by which these are set aside; `None` for that one, or
+    /// nothing.
     pub fn kept_off_by(&self) -> Option<KeptOffBy> {
         let kept = self.parts.kept_off.as_ref().filter(|_| self.parts.isolated.is_empty())?;
         Some(kept.by)
@@ -64,7 +65,7 @@ impl Topology {
     }
 
     /// Pcpus that guests, their emulators included, are confined to (`cpuset.cpus` of
-    /// machine.slice); none: to none, or to no whole core.
+    /// machine.slice); `None` if to none, or to no whole core.
     pub fn confined_to(&self) -> Option<&CpuSet> {
         let slice = self.parts.machine_slice.as_ref()?;
         self.cores().iter().any(|core| core.pcpus.is_subset(slice)).then_some(slice)

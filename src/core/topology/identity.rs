@@ -80,7 +80,7 @@ pub enum Likeness {
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceIdentity {
     ids: (u16, u16),
-    /// Vendor and device of the subsystem; none: written by a version that did not record it.
+    /// Vendor and device of the subsystem; `None` if written by a version that did not record it.
     subsystem: Option<(u16, u16)>,
     marks: Vec<(MarkKind, String)>,
 }
@@ -147,7 +147,7 @@ impl DeviceIdentity {
         format!("{:04x}:{:04x}", self.ids.0, self.ids.1)
     }
 
-    /// Whether both have a value of a kind in common; none: not both have one.
+    /// Whether both have a value of a kind in common; `None` if not both have one.
     fn agrees(&self, now: &DeviceIdentity, kind: MarkKind) -> Option<bool> {
         let mut had = self.values(kind).peekable();
         if had.peek().is_none() || now.values(kind).next().is_none() {
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_older_versions_wrote_is_read() {
+    fn files_of_older_versions_are_read() {
         let old: DeviceIdentity = "144d:a80a".parse().unwrap();
         assert_eq!((old.ids(), old.is_marked()), ("144d:a80a".to_owned(), false));
         assert_eq!(old.likeness(&drive(&[(MarkKind::Serial, "A1")])), Likeness::Unproven);

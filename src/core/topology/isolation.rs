@@ -38,7 +38,7 @@ pub struct Isolation {
 pub struct Iommufd {
     /// Whether /dev/iommu is there.
     pub node: bool,
-    /// Whether it passes functions through without interrupt remapping; none: its module is not
+    /// Whether it passes functions through without interrupt remapping; `None` if its module is not
     /// loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsafe_interrupts: Option<bool>,
@@ -53,7 +53,7 @@ pub struct Iommu {
     /// off.
     pub groups: u64,
     /// Groups with memory that the firmware keeps for itself (`direct` in `reserved_regions`).
-    /// None: unknown.
+    /// `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware_groups: Option<Vec<u32>>,
 }
@@ -226,7 +226,8 @@ pub enum Isolated {
 }
 
 impl Topology {
-    /// Returns why no guest can get a function; none: one can, or the record does not contain it.
+    /// Returns why no guest can get a function; `None` if one can, or the record does not contain
+    /// it.
     pub fn barred(&self, device: &PciDevice) -> Option<Barred> {
         self.barred_by_iommu(device).or_else(|| {
             let bars = self.unassigned_bars(device);
@@ -258,7 +259,7 @@ impl Topology {
         own.chain(old.map(|(bar, _)| *bar)).fold(0, |bars, bar| bars | 1 << bar)
     }
 
-    /// Returns the value of `pcie_acs_override=` that the kernel was started with; none: it was
+    /// Returns the value of `pcie_acs_override=` that the kernel was started with; `None` if it was
     /// not.
     pub fn acs_override(&self) -> Option<String> {
         let machine = self.machine();
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_barred_only_where_the_record_tells_of_its_iommu() {
+    fn a_function_is_barred_only_if_the_record_has_its_iommu() {
         let gpu: Bdf = "0000:86:00.0".parse().unwrap();
         let why = |iommu: Option<Iommu>, has_groups: bool| {
             let host = host(|parts| {
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_whose_memory_has_no_address_is_barred_by_whichever_part_of_the_record_tells() {
+    fn a_gpu_whose_memory_has_no_address_is_barred_by_any_part_of_the_record() {
         let gpu: Bdf = "0000:86:00.0".parse().unwrap();
         let nic = host(|_| ()).of_kind(DeviceKind::Nic).next().unwrap().bdf;
         let why = |change: &dyn Fn(&mut crate::topology::Parts), bdf| {

@@ -93,40 +93,41 @@ pub struct Machine {
     /// Kernel release as `uname -r` prints it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_release: Option<String>,
-    /// libvirt and QEMU when it was recorded, with their features. None: the record has none.
+    /// libvirt and QEMU when it was recorded, with their features. `None` if the record has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<Stack>,
-    /// Mounted hugetlbfs: libvirt backs guests only with page sizes that have one. None: unknown.
+    /// Mounted hugetlbfs: libvirt backs guests only with page sizes that have one. `None` if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hugetlbfs: Option<Vec<HugetlbMount>>,
     /// Whether automatic NUMA balancing is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_balancing: Option<bool>,
-    /// Kernel settings that weaken IOMMU isolation. None: unknown.
+    /// Kernel settings that weaken IOMMU isolation. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// The state of the IOMMU as the kernel shows it. None: unknown.
+    /// The state of the IOMMU as the kernel shows it. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu: Option<Iommu>,
-    /// The kernel's support of iommufd. None: unknown.
+    /// The kernel's support of iommufd. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommufd: Option<Iommufd>,
-    /// The kernel's support for GPUs whose memory is coherent with the CPU's. None: there are no such
-    /// GPUs, or it is unknown.
+    /// The kernel's support for GPUs whose memory is coherent with the CPU's. `None` if there are
+    /// no such GPUs, or it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coherent: Option<CoherentHost>,
-    /// libvirt and QEMU that cannot pass such GPUs through; not recorded. None: they can, or are
-    /// unknown.
+    /// libvirt and QEMU that cannot pass such GPUs through; not recorded. `None` if they can, or
+    /// are unknown.
     #[serde(skip)]
     pub old_stack: Option<OldStack>,
     /// Memory of the machine that no node reports, if it is much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_nodes_kib: Option<MemSize>,
-    /// Whether the guests of the host trust each other, as set by its admin; none: not set.
+    /// Whether the guests of the host trust each other, as set by its admin; `None` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    /// Why its admin's declaration is not used, so that its guests are treated as strangers;
-    /// none: it is.
+    /// Why its admin's declaration is not used, so that its guests are treated as strangers; `None`
+    /// if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_unread: Option<String>,
     /// Health of GPUs that could not be read, with the reason; not recorded.
@@ -144,7 +145,7 @@ impl Machine {
         self.iommu_address_bits.filter(|bits| Some(*bits) < self.physical_address_bits)
     }
 
-    /// Maker and product, the maker once; none: the product is not known.
+    /// Maker and product, the maker once; `None` if the product is not known.
     pub fn title(&self) -> Option<String> {
         let product = self.product.as_deref()?;
         let vendor = self.vendor.as_deref().unwrap_or_default();
@@ -176,7 +177,7 @@ pub struct Parts {
     /// Pcpus that another setting keeps the host's own tasks off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_off: Option<KeptOff>,
-    /// Pcpus that machine.slice confines guests to; none: to none.
+    /// Pcpus that machine.slice confines guests to; `None` if to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_slice: Option<CpuSet>,
     /// Kinds of cores, the fastest first; empty where all are of one kind.
@@ -191,7 +192,7 @@ pub struct Parts {
     /// NVLink and NVSwitch.
     #[serde(default)]
     pub fabric: Fabric,
-    /// Further facts for `host doctor`; only a captured host has them. None: not recorded.
+    /// Further facts for `host doctor`; only a captured host has them. `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Box<Facts>>,
     /// Unreadable and contradictory data, for people; a host with notes is still usable.
@@ -327,7 +328,7 @@ impl Topology {
     /// trust.
     pub fn trust_advice(&self) -> Cow<'static, str> {
         let Machine { trust, trust_unread, .. } = self.machine();
-        Trust::told(*trust, trust_unread.as_deref())
+        Trust::advice_of_host(*trust, trust_unread.as_deref())
     }
 
     /// NUMA nodes by id.
@@ -381,7 +382,7 @@ impl Topology {
         online.map(|(_, number)| PcpuId(number)).collect()
     }
 
-    /// Returns a warning if the nodes do not account for all memory; none: they do.
+    /// Returns a warning if the nodes do not account for all memory; `None` if they do.
     pub fn memory_warning(&self) -> Option<String> {
         let missing = self.parts.machine.off_nodes_kib?;
         let shown: MemSize = self.parts.nodes.iter().map(|node| node.memory_kib).sum();

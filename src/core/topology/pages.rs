@@ -51,7 +51,7 @@ pub struct HugetlbMount {
 }
 
 impl Machine {
-    /// Whether a file system of huge pages of this size is mounted; none: unknown.
+    /// Whether a file system of huge pages of this size is mounted; `None` if unknown.
     pub fn mounts_pages(&self, page: MemSize) -> Option<bool> {
         let mounts = self.hugetlbfs.as_ref()?;
         Some(mounts.iter().any(|mount| mount.page_kib == page))

@@ -57,8 +57,8 @@ pub struct Pair {
     /// a link is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gb_s: Option<u32>,
-    /// The expected rate of the slowest of these routes: half if it goes over the root; none: not
-    /// known, or rejected.
+    /// The expected rate of the slowest of these routes: half if it goes over the root; `None` if
+    /// not known, or rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_gb_s: Option<u32>,
 }
@@ -82,9 +82,9 @@ impl Pair {
 pub struct PairPort {
     /// The port.
     pub bdf: Bdf,
-    /// Its ACS capability; none: unknown.
+    /// Its ACS capability; `None` if unknown.
     pub cap: Option<u16>,
-    /// Its ACS control; none: unknown.
+    /// Its ACS control; `None` if unknown.
     pub ctl: Option<u16>,
     /// Whether an argument of the kernel (`pci=config_acs=`) sets it at each boot.
     pub at_boot: bool,
@@ -108,7 +108,7 @@ const LANES: [(u32, u32); 6] = [(25, 15), (50, 30), (80, 60), (160, 120), (320, 
 
 impl Pairs {
     /// The pairs of a GPU with another GPU, a NIC or an NVMe drive; `among`: only of these
-    /// functions, none: of all. Virtual functions count as NICs.
+    /// functions, `None` if of all. Virtual functions count as NICs.
     pub fn of(topology: &Topology, among: Option<&[Bdf]>) -> Pairs {
         let is_among = |device: &&PciDevice| among.is_none_or(|all| all.contains(&device.bdf));
         let gpus: Vec<&PciDevice> = topology.gpus().filter(is_among).collect();

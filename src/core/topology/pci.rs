@@ -100,7 +100,7 @@ pub struct PciDevice {
     /// The bridge right above it; none below a root complex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Bdf>,
-    /// Root complex above it, by the kernel's name (`pci0000:2b`); none: not recorded.
+    /// Root complex above it, by the kernel's name (`pci0000:2b`); `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// Class, subclass and programming interface, 24 bits.
@@ -144,7 +144,7 @@ pub struct PciDevice {
     /// Its part in SR-IOV.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sriov: Option<Sriov>,
-    /// Reset methods in the kernel's order; empty: it has none. None: unknown.
+    /// Reset methods in the kernel's order; empty: it has none. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_methods: Option<Vec<String>>,
     /// Its network and RDMA devices.
@@ -156,30 +156,30 @@ pub struct PciDevice {
     /// A GPU's UUID, as NVIDIA's tools print it; only if identifying data was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// A GPU's health; none: not checked.
+    /// A GPU's health; `None` if not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
-    /// Access Control Services of a bridge, or of a function that has them; none: unknown, or a
+    /// Access Control Services of a bridge, or of a function that has them; `None` if unknown, or a
     /// function without. Only root can read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acs: Option<Acs>,
-    /// Address Translation Services of a GPU, NIC or NVMe drive; none: unknown.
+    /// Address Translation Services of a GPU, NIC or NVMe drive; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ats: Option<Ats>,
     /// Mediated devices below it, which guests may have; the function itself goes to none
     /// meanwhile.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mediated: u32,
-    /// Device control of its PCI Express capability; none: unknown.
+    /// Device control of its PCI Express capability; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devctl: Option<u16>,
-    /// Its device of VFIO; none: no VFIO driver has it, or a kernel before 6.1.
+    /// Its device of VFIO; `None` if no VFIO driver has it, or a kernel before 6.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vfio: Option<VfioDevice>,
-    /// Its offer of vGPUs; none: it has none.
+    /// Its offer of vGPUs; `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<Vgpu>,
-    /// A GPU's MIG mode; none: it has none, or NVML did not report it.
+    /// A GPU's MIG mode; `None` if it has none, or NVML did not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
 }

@@ -153,7 +153,7 @@ impl Topology {
         above.filter(|bridge| bridge.acs.is_none()).map(|bridge| bridge.bdf).collect()
     }
 
-    /// Returns where two functions meet below a switch; none: they do not.
+    /// Returns where two functions meet below a switch; `None` if they do not.
     pub fn meeting(&self, a: Bdf, b: Bdf) -> Option<Meeting<'_>> {
         let above = |bdf: Bdf| self.way_up(bdf).skip(1).collect::<Vec<_>>();
         let (a, b) = (above(a), above(b));
@@ -165,15 +165,16 @@ impl Topology {
         ports.iter().all(|ports| !ports.is_empty()).then_some(Meeting { at, ports })
     }
 
-    /// Returns the route of transfers from one function to another; none: they do not meet below a
-    /// switch. ATS counts where the function has it, since the kernel turns it on for a guest.
+    /// Returns the route of transfers from one function to another; `None` if they do not meet
+    /// below a switch. ATS counts where the function has it, since the kernel turns it on for a
+    /// guest.
     pub fn route(&self, from: Bdf, to: Bdf, op: Op) -> Option<Route> {
         let [from, to] = self.ends(from, to)?;
         Some(p2p::route(&from, &to, op))
     }
 
-    /// Returns the port that decides on the requests of one function to another; none: they do not
-    /// meet below a switch.
+    /// Returns the port that decides on the requests of one function to another; `None` if they do
+    /// not meet below a switch.
     pub fn divergence(&self, from: Bdf, to: Bdf) -> Option<&PciDevice> {
         self.meeting(from, to)?.ports[0].last().copied()
     }

@@ -172,7 +172,7 @@ impl fmt::Display for Unsupported {
 }
 
 impl Topology {
-    /// Returns why a GPU is not available by number; none: it is, or the function is not a GPU.
+    /// Returns why a GPU is not available by number; `None` if it is, or the function is not a GPU.
     pub fn set_aside(&self, device: &PciDevice) -> Option<SetAside> {
         match device {
             _ if device.kind() != DeviceKind::Gpu => None,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn accelerators_are_told_by_vendor_and_class() {
+    fn accelerators_are_recognised_by_vendor_and_class() {
         let kind = |vendor, device, class| function("01:00.0", (vendor, device), class).kind();
         for (vendor, device, class) in [
             (VENDOR_NVIDIA, 0x2330, THREE_D),

@@ -36,7 +36,7 @@ pub enum VfKind {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum VgpuInterface {
-    /// None: guests get the whole GPU.
+    /// None if guests get the whole GPU.
     None,
     /// Not known until virtual functions are enabled.
     Unknown,
@@ -71,7 +71,7 @@ fn offered_name(card: &PciDevice, number: u32) -> Option<&str> {
 }
 
 impl PciDevice {
-    /// The number of the vGPU type that is set for a virtual function; none: it has none, or is
+    /// The number of the vGPU type that is set for a virtual function; `None` if it has none, or is
     /// none of the vendor's VFIO driver.
     pub fn vgpu_type(&self) -> Option<u32> {
         match self.vgpu {
@@ -87,7 +87,7 @@ impl Topology {
         self.devices().iter().filter(move |vf| vf.sriov == Some(Sriov::Vf { pf }))
     }
 
-    /// The kind of a virtual function of a GPU; none: it is another function.
+    /// The kind of a virtual function of a GPU; `None` if it is another function.
     pub fn vf_kind(&self, vf: &PciDevice) -> Option<VfKind> {
         let Some(Sriov::Vf { pf }) = vf.sriov else { return None };
         if vf.kind() != DeviceKind::Gpu {
@@ -136,8 +136,8 @@ impl Topology {
         with_interface.filter(|(_, interface)| *interface != VgpuInterface::None)
     }
 
-    /// The name of a type of a card's virtual functions; none: no function of such a card offers it
-    /// now.
+    /// The name of a type of a card's virtual functions; `None` if no function of such a card
+    /// offers it now.
     pub fn vgpu_type_name(&self, card: &PciDevice, number: u32) -> Option<&str> {
         let alike = |other: &&PciDevice| (other.vendor, other.device) == (card.vendor, card.device);
         let others = self.devices().iter().filter(alike);

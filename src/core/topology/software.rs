@@ -125,13 +125,13 @@ impl LibvirtDaemon {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Software {
-    /// The program that installs packages; none: unknown.
+    /// The program that installs packages; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packages: Option<PackageTool>,
-    /// libvirt's daemon; none: not installed.
+    /// libvirt's daemon; `None` if not installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daemon: Option<LibvirtDaemon>,
-    /// QEMU's program; none: not installed.
+    /// QEMU's program; `None` if not installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qemu: Option<String>,
     /// Whether there is UEFI firmware for guests.
@@ -139,7 +139,7 @@ pub struct Software {
 }
 
 impl Software {
-    /// Returns the command that installs packages; none: for an unknown distribution.
+    /// Returns the command that installs packages; `None` for an unknown distribution.
     pub fn install(&self, packages: &[Package], architecture: Option<&str>) -> Option<String> {
         Some(self.packages?.install(packages, architecture.unwrap_or("x86_64")))
     }
@@ -150,16 +150,16 @@ impl Software {
 pub struct UnusableKvm {
     /// The reason.
     pub why: String,
-    /// The command that mends it, for root; none: unknown.
+    /// The command that mends it, for root; `None` if unknown.
     pub command: Option<String>,
 }
 
 /// libvirt's report of the guests that it can run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestSupport {
-    /// QEMU's program; none: it finds none.
+    /// QEMU's program; `None` if it finds none.
     pub emulator: Option<String>,
-    /// Why it runs no guest with KVM; none: it does.
+    /// Why it runs no guest with KVM; `None` if it does.
     pub no_kvm: Option<UnusableKvm>,
     /// Whether it finds UEFI firmware for guests.
     pub has_firmware: bool,

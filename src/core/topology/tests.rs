@@ -121,7 +121,7 @@ fn a_record_with_amounts_that_no_machine_has_is_refused() {
 }
 
 #[test]
-fn answers_what_belongs_to_what() {
+fn finds_related_objects() {
     let host = Topology::new(host()).unwrap();
     let bdf = |text: &str| text.parse::<Bdf>().unwrap();
     assert_eq!(host.path_to_root(bdf("01:00.0")), [bdf("01:00.0"), bdf("00:01.0")]);

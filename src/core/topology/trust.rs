@@ -37,7 +37,7 @@ impl Trust {
     }
 
     /// Returns the same for a host whose declaration may not have been read (`unread`: why).
-    pub fn told(said: Option<Trust>, unread: Option<&str>) -> Cow<'static, str> {
+    pub fn advice_of_host(said: Option<Trust>, unread: Option<&str>) -> Cow<'static, str> {
         match unread {
             None => Trust::advice(said).into(),
             Some(why) => format!(

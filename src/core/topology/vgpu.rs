@@ -57,7 +57,7 @@ pub struct MdevType {
 pub struct Mdev {
     /// Its UUID.
     pub uuid: String,
-    /// Id of its type; none: not readable.
+    /// Id of its type; `None` if not readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub type_id: Option<String>,
 }
@@ -103,7 +103,7 @@ pub fn plain_name(name: &str) -> &str {
 }
 
 /// Returns the frame buffer that a type's name tells: the number before the letter of its series,
-/// in GiB; 0 is half a GiB (`M60-0B`). None: the name has another form.
+/// in GiB; 0 is half a GiB (`M60-0B`). `None` if the name has another form.
 pub fn frame_buffer(name: &str) -> Option<MemSize> {
     let last = name.rsplit('-').next().filter(|last| *last != name)?;
     let digits = last.bytes().take_while(u8::is_ascii_digit).count();

@@ -63,7 +63,7 @@ fn nics(xml: &DomainXml) -> Vec<NicTuning> {
     all.map(|(nth, _)| NicTuning { nth, on_virtio: true, ..NicTuning::default() }).collect()
 }
 
-/// Why the guest may lack the drivers, and the remedy; `None`: it has them. `disks`, `nics`:
+/// Why the guest may lack the drivers, and the remedy; `None` if it has them. `disks`, `nics`:
 /// whether some are added. Linux has them. Windows has those of a kind of which it has a device
 /// already.
 fn lacks(xml: &DomainXml, disks: bool, nics: bool) -> Option<(&'static str, String)> {

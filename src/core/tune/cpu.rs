@@ -2,7 +2,7 @@
 
 use super::items::Virtio;
 use super::place::is_held;
-use super::wish::starts_with_less;
+use super::request_of_domain::starts_with_less;
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::cpuset::{CpuSet, NodeSet};
@@ -178,7 +178,7 @@ fn keeps_topology(work: &Work<'_>) -> bool {
         && work.leaves(ItemName::Topology, &FAULTS)
 }
 
-/// A topology as it is written; none: it cannot be read.
+/// A topology as it is written; `None` if it cannot be read.
 fn shown_topology(shown: Element<'_>) -> Option<GuestTopology> {
     let of = |name| match shown.attr(name) {
         Some(text) => text.parse::<u32>().ok(),

@@ -2,8 +2,8 @@
 //! functions.
 
 use super::cpu::is_of_one_node;
+use super::describe::has_agent;
 use super::functions::settings_now;
-use super::words::has_agent;
 use super::work::Work;
 use super::{Item, ItemName, TuneError, convert, disks, iothreads, nics};
 use crate::bdf::Bdf;
@@ -155,7 +155,7 @@ fn places(work: &mut Work<'_>) -> Result<(), TuneError> {
     work.make(item, &edits)
 }
 
-/// The places of functions by their plan, also of functions without one yet; none: they stay
+/// The places of functions by their plan, also of functions without one yet; `None` if they stay
 /// unchanged.
 fn seats(work: &Work<'_>) -> Result<Option<Vec<DomainEdit>>, TuneError> {
     let items = work.given.items;

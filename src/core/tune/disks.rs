@@ -13,7 +13,7 @@ pub(super) struct Disk {
     /// Index among the document's disks.
     pub nth: usize,
     target: String,
-    /// Path on the host; none: it is neither a file nor a block device.
+    /// Path on the host; `None` if it is neither a file nor a block device.
     path: Option<String>,
     /// Whether it is on virtio, so that it has queues and I/O threads.
     pub virtio: bool,

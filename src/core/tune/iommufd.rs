@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_and_what_is_of_others_is_refused() {
+    fn missing_and_foreign_devices_are_refused() {
         let on = Items { iommufd: Item::On, ..Items::default() };
         let error = tuned(&domain("", ""), &on, false).unwrap_err().to_string();
         let wanted = ["--iommufd: ", "/dev/iommu", "CONFIG_IOMMUFD"];

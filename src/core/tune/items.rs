@@ -3,8 +3,8 @@
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::DomainXml;
 use crate::domain::guest::Made;
+use crate::domain::nic_request::NicWish;
 use crate::domain::rate::Rate;
-use crate::domain::wish::NicWish;
 use crate::memsize::MemSize;
 use crate::placement::{ExtraKind, GuestCache, GuestTopology};
 use crate::request::{DeviceWish, Extras, GpuWish, Near, PageSize, VfSettings};
@@ -85,20 +85,20 @@ pub enum NewNics {
 /// complete for its kind: others of the kind are removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OtherFunctions {
-    /// NICs; none: they stay.
+    /// NICs; `None` if they stay.
     pub nics: Option<DeviceWish>,
-    /// Virtual functions; none: they stay.
+    /// Virtual functions; `None` if they stay.
     pub vfs: Option<DeviceWish>,
     /// Settings of virtual functions, as [`Extras::vf_settings`]; omitted ones stay.
     pub vf_settings: Vec<VfSettings>,
-    /// NVMe drives; none: they stay.
+    /// NVMe drives; `None` if they stay.
     pub nvmes: Option<DeviceWish>,
-    /// The required distance of new NICs and virtual functions; none: as requested at creation.
+    /// The required distance of new NICs and virtual functions; `None` if as requested at creation.
     pub nic_near: Option<Near>,
-    /// The required distance of new NVMe drives; none: as requested at creation.
+    /// The required distance of new NVMe drives; `None` if as requested at creation.
     pub nvme_near: Option<Near>,
-    /// The root ports that new ones may get, which are free in the running guest; none: any, also
-    /// new ones.
+    /// The root ports that new ones may get, which are free in the running guest; `None` for any,
+    /// also new ones.
     pub ports: Option<BTreeSet<u8>>,
 }
 
@@ -108,7 +108,7 @@ impl OtherFunctions {
         ExtraKind::ALL.into_iter().all(|kind| self.of(kind).is_none())
     }
 
-    /// The request for a kind; none: they stay.
+    /// The request for a kind; `None` if they stay.
     pub fn of(&self, kind: ExtraKind) -> Option<&DeviceWish> {
         match kind {
             ExtraKind::Nic => self.nics.as_ref(),
@@ -129,15 +129,15 @@ impl OtherFunctions {
 /// planned again, settings with other values stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resize {
-    /// Number of vCPUs; none: it stays, or follows from [`Resize::gpus`].
+    /// Number of vCPUs; `None` if it stays, or follows from [`Resize::gpus`].
     pub vcpus: Option<u32>,
     /// The most vCPUs that it may have while it runs.
     pub max_vcpus: Option<u32>,
-    /// Amount of memory; none: it stays, or follows from [`Resize::gpus`].
+    /// Amount of memory; `None` if it stays, or follows from [`Resize::gpus`].
     pub memory: Option<MemSize>,
-    /// The passed-through GPUs; none: they stay.
+    /// The passed-through GPUs; `None` if they stay.
     pub gpus: Option<GpuWish>,
-    /// How they were requested, for the record; none: as the recorded ones were.
+    /// How they were requested, for the record; `None` if as the recorded ones were.
     pub gpus_said: Option<GpuWish>,
     /// The passed-through NICs, virtual functions and NVMe drives.
     pub functions: OtherFunctions,
@@ -174,7 +174,7 @@ impl Resize {
 /// The action on each setting of a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Items {
-    /// Another size; none: it stays, and so do its functions.
+    /// Another size; `None` if it stays, and so do its functions.
     pub resize: Option<Resize>,
     /// Pins of vCPUs.
     pub pins: Item<PinOrder>,
@@ -217,7 +217,7 @@ pub struct Items {
     /// NICs named by their network, each with whether that network hands out virtual functions.
     pub networks: Vec<(NicWish, bool)>,
     /// Whether these are all of its NICs on networks: others are removed, and new ones get a root
-    /// port; none: others stay.
+    /// port; `None` if others stay.
     pub all_nics: Option<NewNics>,
     /// Channel of the guest's agent.
     pub agent: Item<Never>,
@@ -348,7 +348,7 @@ impl Items {
         self.size().gpus.is_some() || !self.size().functions.is_kept()
     }
 
-    /// The first kind of functions that come or go; none: all stay.
+    /// The first kind of functions that come or go; `None` if all stay.
     pub(super) fn first_moved(&self) -> Option<ItemName> {
         if self.size().gpus.is_some() {
             return Some(ItemName::Gpus);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_has_its_option_and_its_gain() {
+    fn unchanged_settings_show_their_option_and_gain() {
         let found = left(&guest("", ""), &Items::all());
         let [bits, pages] = &found[..] else { panic!("{found:?}") };
         assert_eq!((bits.item, pages.item), (ItemName::Maxphysaddr, ItemName::HugePages));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guests_system_or_an_argument_decides_is_not_offered() {
+    fn settings_decided_by_the_guest_or_an_argument_are_not_offered() {
         let argument = "<qemu:commandline><qemu:arg value='-cpu'/><qemu:arg value='host'/>\
                         </qemu:commandline>";
         let of = |more| {

@@ -10,6 +10,7 @@
 
 mod convert;
 mod cpu;
+mod describe;
 mod devices;
 mod disks;
 mod functions;
@@ -23,13 +24,12 @@ mod nics;
 mod place;
 mod refuse;
 mod request;
+mod request_of_domain;
 mod resize;
 pub mod several;
 #[cfg(test)]
 mod testing;
 pub mod together;
-mod wish;
-mod words;
 mod work;
 
 pub use gpus::candidates;
@@ -95,7 +95,7 @@ impl fmt::Display for Change {
 /// A tuned domain.
 #[derive(Debug, Clone)]
 pub struct Tuned {
-    /// Its placement; none: no setting depends on it.
+    /// Its placement; `None` if no setting depends on it.
     pub placement: Option<Placement>,
     /// Its definition.
     pub after: DomainXml,
@@ -156,7 +156,8 @@ impl TuneError {
 pub fn planned_request(current: &DomainXml, given: &Given<'_>) -> Result<Request, TuneError> {
     let claims = refuse::understood(current, given)?;
     let items = resize::items(current, &claims, given)?;
-    let guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
+    let guest =
+        request_of_domain::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
     Ok(guest.request)
 }
 
@@ -176,7 +177,8 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     }
     let kinds = kinds::Kinds::new(given.topology, current);
     place::refuse_arguments(&claims, &items, given.topology, &kinds)?;
-    let mut guest = wish::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
+    let mut guest =
+        request_of_domain::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
     let placement = if items.need_a_place() {
         Some(place::place(current, &guest, &Given { items: &items, ..*given })?)
     } else {

@@ -4,11 +4,11 @@ use super::items::NewNics;
 use super::work::Work;
 use super::{Item, ItemName, Items, TuneError};
 use crate::domain::guest::mac;
+use crate::domain::nic_request::{MOST_QUEUES, MTUS, NicModel, NicWish, QUEUES_HINT};
 use crate::domain::nics::{Hook, matched, takes_queues, usual_queues};
 use crate::domain::placed::NicSeat;
 use crate::domain::rate::Rate;
 use crate::domain::setting::{NicTuning, Put, Setting};
-use crate::domain::wish::{MOST_QUEUES, MTUS, NicModel, NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, Element, hooks};
 use crate::occupancy::Held;
 
@@ -118,7 +118,7 @@ fn taps(work: &Work<'_>, item: ItemName) -> Result<Vec<usize>, TuneError> {
 
 /// The NICs that a domain has of those named, and the others on networks.
 struct Found {
-    /// The place of each named one; none: it is new.
+    /// The place of each named one; `None` if it is new.
     places: Vec<Option<usize>>,
     /// Places of those that are removed.
     dropped: Vec<usize>,

@@ -2,7 +2,7 @@
 //! functions stay unless others are requested.
 
 use super::kinds::Kinds;
-use super::wish::Guest;
+use super::request_of_domain::Guest;
 use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
@@ -238,9 +238,9 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
 }
 
 /// The guest where it is, vCPU by vCPU, and its emulator on the cores that it has, if that is as
-/// good as a free plan (`free`; none: it stays whatever a plan would have): each vCPU has a pcpu of
-/// its own, all threads of its cores are the guest's, in the order that it sees them, on one node
-/// and on no more caches than the plan needs.
+/// good as a free plan (`free`; `None` if it stays whatever a plan would have): each vCPU has a
+/// pcpu of its own, all threads of its cores are the guest's, in the order that it sees them, on
+/// one node and on no more caches than the plan needs.
 fn in_place(
     guest: &Guest<'_>,
     request: &Request,
@@ -332,8 +332,8 @@ fn in_order(pcpus: &[PcpuId], topology: &Topology) -> bool {
     rest.is_empty()
 }
 
-/// Plans a domain on its vCPUs' cores and one more on their nodes, which its emulator gets. None:
-/// no core does that without moving a vCPU to another core.
+/// Plans a domain on its vCPUs' cores and one more on their nodes, which its emulator gets. `None`
+/// if no core does that without moving a vCPU to another core.
 fn with_one_more(
     guest: &Guest<'_>,
     request: &Request,
@@ -386,7 +386,7 @@ fn whole_cores(topology: &Topology, pcpus: impl Iterator<Item = PcpuId>) -> CpuS
 }
 
 /// Returns the cores that a domain uses: one per vCPU, and those of its helper threads if they are
-/// pinned to one per node. None: its vCPUs are not pinned to cores.
+/// pinned to one per node. `None` if its vCPUs are not pinned to cores.
 fn cores_of(guest: &Guest<'_>, topology: &Topology) -> Option<CpuSet> {
     let mut pcpus = CpuSet::new();
     for pin in &guest.pins {

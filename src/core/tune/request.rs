@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tuned_is_what_is_asked_for_from_then_on() {
+    fn tuned_settings_become_the_request() {
         let xml = guest(true);
         assert_eq!(not_as_asked(&xml), [""; 0]);
         let items = Items {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_guest_of_ours_is_told_that_it_may_be_moved() {
+    fn only_a_guest_of_ours_is_advised_to_move() {
         let items = |movable| Items { movable, ..Items::default() };
         let (on, off) = (items(Item::On), items(Item::Off));
         let tuned = made(&guest(true), &on).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_of_somebody_else_is_told_nothing() {
+    fn a_foreign_guest_gets_no_advice() {
         let items = Items { huge_pages: Item::Off, ..Items::default() };
         let after = made(&guest(false), &items).unwrap();
         assert!(!after.after.text().contains("gpuvm"), "{}", after.after.text());

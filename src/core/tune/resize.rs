@@ -5,7 +5,7 @@
 use super::functions::settings_now;
 use super::items::{OtherFunctions, PinOrder, Resize};
 use super::kinds::Kinds;
-use super::wish::{memory_now, order_of, starts_with_less};
+use super::request_of_domain::{memory_now, order_of, starts_with_less};
 use super::{Given, Item, ItemName, Items, TuneError, tune};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
@@ -160,7 +160,7 @@ fn room(current: &DomainXml, claims: &Claims<'_>, size: &mut Resize) -> Result<(
     Ok(())
 }
 
-/// The size of the pages that back its memory; none: normal ones.
+/// The size of the pages that back its memory; `None` for normal ones.
 fn page_of(claims: &Claims<'_>) -> Option<MemSize> {
     let pages = claims.huge_pages.as_ref()?;
     Some(pages.first().map_or(PageSize::TwoMib.size(), |page| page.size.value))
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tune_has_set_is_set_anew_and_what_was_chosen_otherwise_stays() {
+    fn settings_by_tune_are_renewed_and_others_stay() {
         for ours in [true, false] {
             let tuned = made(&guest(ours), &Items::all()).unwrap().after;
             let after = made(&tuned, &sizes(Some(8), Some(16))).unwrap();
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_alone_are_planned_anew_as_well() {
+    fn pages_alone_are_planned_again_too() {
         let tuned = made(&guest(true), &Items::all()).unwrap().after;
         let paged = Items { huge_pages: Item::To(PageSize::OneGib), ..sizes(None, None) };
         let after = made(&tuned, &paged).unwrap();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_divided_is_refused_with_a_reason() {
+    fn indivisible_memory_is_refused_with_a_reason() {
         let code = |from: &str, to: &str, wanted: &Items| {
             let text = guest(false).text().replacen(from, to, 1);
             match made(&DomainXml::parse(&text).unwrap(), wanted) {

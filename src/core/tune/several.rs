@@ -21,7 +21,7 @@ pub struct Resized<'a> {
     pub xml: &'a DomainXml,
     /// Its vCPUs, memory and pages, as far as they change.
     pub items: Items,
-    /// The GPUs that it gets; none: it keeps its own.
+    /// The GPUs that it gets; `None` if it keeps its own.
     pub gpus: Option<GpuWish>,
     /// Whether cores and memory of other nodes than those of the devices may be taken.
     pub allow_remote: bool,
@@ -38,7 +38,7 @@ pub struct Turn {
     pub items: Items,
     /// Whether it only releases resources that others need, and gets the rest in a later turn.
     pub gives_up: bool,
-    /// The GPUs that it has then; none: it keeps its own.
+    /// The GPUs that it has then; `None` if it keeps its own.
     pub gpus: Option<Vec<Bdf>>,
     /// The guest after the change.
     pub tuned: Tuned,
@@ -122,7 +122,7 @@ fn beside_own(
     in_turns(given, resized, new, sets)
 }
 
-/// The plan with these GPUs of each guest that changes; none: it keeps its own, or chooses.
+/// The plan with these GPUs of each guest that changes; `None` if it keeps its own, or chooses.
 fn in_turns(
     given: &Given<'_>,
     resized: &[Resized<'_>],
@@ -179,7 +179,7 @@ fn sets_of(
     }
 }
 
-/// The GPUs of each guest by a plan of all of them, old and new; none: it keeps its own.
+/// The GPUs of each guest by a plan of all of them, old and new; `None` if it keeps its own.
 fn chosen(
     given: &Given<'_>,
     resized: &[Resized<'_>],
@@ -232,7 +232,7 @@ struct Order<'a> {
     /// The host, and the features of the hypervisor.
     given: &'a Given<'a>,
     resized: &'a [Resized<'a>],
-    /// The GPUs that each gets by the plan of all; none: it keeps its own, or chooses.
+    /// The GPUs that each gets by the plan of all; `None` if it keeps its own, or chooses.
     sets: Vec<Option<GpuWish>>,
     /// The present definition of each.
     now: Vec<DomainXml>,

@@ -45,7 +45,7 @@ fn with_given<T>(items: &Items, others: &Occupancy, run: impl FnOnce(&Given<'_>)
     })
 }
 
-/// The metadata of a guest of ours with this request; none: that of another tool has none.
+/// The metadata of a guest of ours with this request; `None` for that of another tool has none.
 pub(super) fn metadata(request: Option<&Request>) -> String {
     let Some(request) = request else { return String::new() };
     let request = serde_json::to_string(request).unwrap();

@@ -1,7 +1,7 @@
 //! A domain being tuned setting by setting, with the changes of each. Knows no particular setting.
 
-use super::wish::Guest;
-use super::{Change, Given, Item, ItemName, TuneError, words};
+use super::request_of_domain::Guest;
+use super::{Change, Given, Item, ItemName, TuneError, describe};
 use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml};
 use crate::placement::{Because, Placement, Reason, Topic};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 pub(super) struct Work<'a> {
     /// The domain as it was read.
     pub guest: &'a Guest<'a>,
-    /// Its placement; none: no setting depends on it.
+    /// Its placement; `None` if no setting depends on it.
     pub placement: Option<&'a Placement>,
     /// The inputs of tuning.
     pub given: &'a Given<'a>,
@@ -59,28 +59,28 @@ impl<'a> Work<'a> {
             }
         }
         if before != self.xml {
-            self.tell(item, &before);
+            self.note_changes(item, &before);
         }
         Ok(())
     }
 
     /// Notes the changes of a setting. Functions of several kinds come and go at once.
-    fn tell(&mut self, item: ItemName, before: &DomainXml) {
+    fn note_changes(&mut self, item: ItemName, before: &DomainXml) {
         let functions = [ItemName::Gpus, ItemName::Nic, ItemName::Vf, ItemName::Nvme];
         let topology = self.given.topology;
         let of = |item| Change {
             item,
-            was: words::of(item, before, topology),
-            now: words::of(item, &self.xml, topology),
+            was: describe::of(item, before, topology),
+            now: describe::of(item, &self.xml, topology),
         };
-        let mut told = vec![of(item)];
+        let mut changes = vec![of(item)];
         if functions.contains(&item) {
             let all = functions.map(of).into_iter().filter(|change| change.was != change.now);
             let all: Vec<Change> = all.collect();
             // Only settings of a function may differ.
-            told = if all.is_empty() { told } else { all };
+            changes = if all.is_empty() { changes } else { all };
         }
-        for change in told {
+        for change in changes {
             match self.changes.iter_mut().find(|known| known.item == change.item) {
                 Some(known) => known.now = change.now,
                 None => self.changes.push(change),
@@ -93,7 +93,8 @@ impl<'a> Work<'a> {
         self.reasons.push(super::place::compromise(about, because));
     }
 
-    /// Returns why the guest's cells and their memory must not be divided by us; none: they may.
+    /// Returns why the guest's cells and their memory must not be divided by us; `None` if they
+    /// may.
     pub fn cells_stay(&self) -> Option<&'static str> {
         if self.guest.plugs_memory {
             return Some("memory can be plugged into it");

@@ -69,7 +69,7 @@ pub fn compare(definition: &DomainXml, live: &DomainXml, report: &mut Report) {
     }
 }
 
-/// Returns the rule for a path; none: libvirt changes it by itself, or it has no effect.
+/// Returns the rule for a path; `None` if libvirt changes it by itself, or it has no effect.
 fn rule_of(path: &str) -> Option<&'static Rule> {
     let inner = path.strip_prefix("domain/")?;
     let plain: String = without_numbers(inner);

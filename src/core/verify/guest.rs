@@ -43,7 +43,7 @@ pub struct Function {
     pub vendor: u16,
     /// Device id.
     pub device: u16,
-    /// Its nearest cell; `None`: no particular one, or not reported.
+    /// Its nearest cell; `None` if no particular one, or not reported.
     pub cell: Option<u32>,
 }
 
@@ -68,10 +68,10 @@ pub struct View {
     pub virtio_disks: Option<usize>,
     /// PCI functions.
     pub functions: Option<Vec<Function>>,
-    /// Its topology file for NCCL; `None`: it has none, or that was not reported.
+    /// Its topology file for NCCL; `None` if it has none, or that was not reported.
     #[serde(skip)]
     pub nccl: Option<String>,
-    /// The version of its NVIDIA driver; `None`: none is loaded, or that was not reported.
+    /// The version of its NVIDIA driver; `None` if none is loaded, or that was not reported.
     #[serde(skip)]
     pub driver: Option<String>,
     /// Values that it did not report, one phrase each.
@@ -83,7 +83,7 @@ pub fn compare(live: &Guest<'_>, view: &View, topology: Option<&Topology>, repor
     let mut seen = Seen { report };
     if let Some(vcpus) = view.vcpus {
         let expected = live.plugged.len().to_string();
-        seen.tell(
+        seen.report(
             &VCPUS,
             "vCPUs that the guest runs on",
             expected,
@@ -111,7 +111,14 @@ struct Seen<'r> {
 
 impl Seen<'_> {
     /// Reports that two values differ; `at`: the query to the guest.
-    fn tell(&mut self, rule: &'static Rule, what: &str, expected: String, found: String, at: &str) {
+    fn report(
+        &mut self,
+        rule: &'static Rule,
+        what: &str,
+        expected: String,
+        found: String,
+        at: &str,
+    ) {
         if expected != found {
             let (what, at) = (what.to_owned(), format!("the guest's agent, {at}"));
             let hint = "look into the guest: `lscpu`, `numactl -H`, `lspci -nnk`, `dmesg`";
@@ -128,7 +135,7 @@ impl Seen<'_> {
             };
             let at = format!("/sys/devices/system/node/node{}/cpulist", cell.id);
             let what = format!("vCPUs of cell {}", cell.id);
-            self.tell(&CELLS, &what, text(vcpus.as_ref()), text(view.cells.get(&cell.id)), &at);
+            self.report(&CELLS, &what, text(vcpus.as_ref()), text(view.cells.get(&cell.id)), &at);
         }
         // Those of GPUs' memory have no vCPUs.
         let is_empty = |id: &u32| live.empty_cells.iter().any(|cell| cell.value == *id);
@@ -136,10 +143,22 @@ impl Seen<'_> {
         // A guest kernel with CONFIG_NODES_SHIFT=4 drops those above 16.
         let (expected, found) = (live.empty_cells.len().to_string(), empty.len().to_string());
         let at = "/sys/devices/system/node/has_generic_initiator";
-        self.tell(&CELLS, "cells for the memory of GPUs that the guest sees", expected, found, at);
+        self.report(
+            &CELLS,
+            "cells for the memory of GPUs that the guest sees",
+            expected,
+            found,
+            at,
+        );
         let (expected, found) = (live.cells.len().max(1), others.len());
         let at = "/sys/devices/system/node/online";
-        self.tell(&CELLS, "cells that the guest sees", expected.to_string(), found.to_string(), at);
+        self.report(
+            &CELLS,
+            "cells that the guest sees",
+            expected.to_string(),
+            found.to_string(),
+            at,
+        );
     }
 
     /// Compares threads of cores: QEMU numbers those of a core one after the other.
@@ -152,7 +171,7 @@ impl Seen<'_> {
             let what = format!("threads of the core of vcpu {vcpu}");
             let at = format!("/sys/devices/system/cpu/cpu{vcpu}/topology/thread_siblings_list");
             let expected = all.and(&live.plugged).to_string();
-            self.tell(&PAIRS, &what, expected, found.to_string(), &at);
+            self.report(&PAIRS, &what, expected, found.to_string(), &at);
         }
     }
 
@@ -171,7 +190,7 @@ impl Seen<'_> {
             let what = format!("vCPUs below the L3 cache of vcpu {vcpu}");
             let at = format!("/sys/devices/system/cpu/cpu{vcpu}/cache/index3/shared_cpu_list");
             let expected = all.and(&live.plugged).to_string();
-            self.tell(&CACHES, &what, expected, found.to_string(), &at);
+            self.report(&CACHES, &what, expected, found.to_string(), &at);
         }
     }
 
@@ -185,7 +204,7 @@ impl Seen<'_> {
             for mac in named("interface").filter_map(mac).filter(|mac| !macs.contains(mac)) {
                 let what = format!("interface with MAC address {mac}");
                 let at = "guest-network-get-interfaces";
-                self.tell(&NICS, &what, "seen".into(), "not seen".into(), at);
+                self.report(&NICS, &what, "seen".into(), "not seen".into(), at);
             }
         }
         if let Some(found) = view.virtio_disks {
@@ -194,7 +213,7 @@ impl Seen<'_> {
                 bus.as_deref() == Some("virtio")
             };
             let expected = named("disk").filter(virtio).count().to_string();
-            self.tell(&DISKS, "virtio disks", expected, found.to_string(), "its disks");
+            self.report(&DISKS, "virtio disks", expected, found.to_string(), "its disks");
         }
     }
 
@@ -212,13 +231,13 @@ impl Seen<'_> {
             let id = format!("{vendor:04x}:{device:04x}");
             let what = format!("functions {id}");
             let (expected, count) = (wanted.len().to_string(), found.len().to_string());
-            self.tell(&PCI, &what, expected, count, "/proc/bus/pci/devices");
+            self.report(&PCI, &what, expected, count, "/proc/bus/pci/devices");
             if wanted.len() == found.len() && wanted.iter().all(Option::is_some) {
                 wanted.sort_unstable();
                 found.sort_unstable();
                 let what = format!("cells of functions {id}");
                 let (expected, found) = (cells(&wanted), cells(&found));
-                self.tell(&PCI_NODE, &what, expected, found, "/sys/bus/pci/devices/*/numa_node");
+                self.report(&PCI_NODE, &what, expected, found, "/sys/bus/pci/devices/*/numa_node");
             }
         }
     }
@@ -230,7 +249,7 @@ fn cells(cells: &[Option<u32>]) -> String {
     cells.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// Returns the cell of the expander bus above a place; none: it is below the root.
+/// Returns the cell of the expander bus above a place; `None` if it is below the root.
 fn cell_of(live: &Guest<'_>, at: GuestAddress) -> Option<u32> {
     let mut index = at.controller;
     // No path is longer than there are controllers.

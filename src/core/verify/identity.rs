@@ -22,11 +22,11 @@ pub const RULES: &[Rule] = &[OTHER, UNRECORDED];
 pub struct Presence {
     /// The address.
     pub bdf: Bdf,
-    /// The recorded identity; none: written by an older version.
+    /// The recorded identity; `None` if written by an older version.
     pub recorded: Option<DeviceIdentity>,
-    /// How the two compare; none: nothing is recorded.
+    /// How the two compare; `None` if nothing is recorded.
     pub likeness: Option<Likeness>,
-    /// The identity now; none: the host has no function there.
+    /// The identity now; `None` if the host has no function there.
     pub now: Option<DeviceIdentity>,
     /// The driver now.
     pub driver: Option<String>,

@@ -47,15 +47,16 @@ const NOT_COMPARED: Rule = Rule::error("not-compared", "a domain that cannot be 
 pub struct Subject<'a> {
     /// The definition used by the next start.
     pub definition: &'a DomainXml,
-    /// The running XML; none: it does not run.
+    /// The running XML; `None` if it does not run.
     pub live: Option<&'a DomainXml>,
-    /// Its process; none: it does not run, or not here.
+    /// Its process; `None` if it does not run, or not here.
     pub process: Option<&'a Process>,
-    /// The guest's own view; none: the agent could not be asked.
+    /// The guest's own view; `None` if the agent could not be asked.
     pub guest: Option<&'a guest::View>,
-    /// The host; none: the domain is on another one.
+    /// The host; `None` if the domain is on another one.
     pub host: Option<Host<'a>>,
-    /// The state of NVLink partitions; none: guests of whole GPUs need none from Fabric Manager.
+    /// The state of NVLink partitions; `None` if guests of whole GPUs need none from Fabric
+    /// Manager.
     pub partitions: Option<&'a Partitions>,
 }
 
@@ -70,7 +71,7 @@ pub struct Host<'a> {
     pub others: &'a Occupancy,
     /// Its versions.
     pub versions: &'a Versions,
-    /// Version of Fabric Manager if it controls the NVSwitches; none: it does not, or unknown.
+    /// Version of Fabric Manager if it controls the NVSwitches; `None` if it does not, or unknown.
     pub manager: Option<&'a str>,
 }
 

@@ -9,7 +9,7 @@ use crate::domain::DomainXml;
 use crate::domain::setting::AGENT;
 use crate::finding::Rule;
 use crate::nccl::place::{self, FILE, is_ours};
-use crate::nccl::{Told, addresses_of, topology};
+use crate::nccl::{NotedSystem, addresses_of, topology};
 use crate::shell::word;
 use crate::topology::Topology;
 
@@ -59,7 +59,7 @@ fn has_channel(domain: &DomainXml) -> bool {
 }
 
 /// Reports how a file differs from its required content.
-fn differs(domain: &DomainXml, told: &Told, named: &[Bdf], at: &str, report: &mut Report) {
+fn differs(domain: &DomainXml, told: &NotedSystem, named: &[Bdf], at: &str, report: &mut Report) {
     let name = domain.name();
     let name = word(&name);
     let hint = &if told.is_needed {

@@ -36,7 +36,7 @@ pub const RULES: &[Rule] = &[MISSING, OVERLAP, STALE, DEGRADED, PENDING];
 /// The state of partitions.
 #[derive(Debug)]
 pub struct Partitions {
-    /// Fabric Manager's list; none: it gives none.
+    /// Fabric Manager's list; `None` if it gives none.
     pub listed: Option<Vec<Listed>>,
     /// The running domains.
     pub running: Vec<Running>,
@@ -45,7 +45,7 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// Returns every listed partition with its state; none: there is no list.
+    /// Returns every listed partition with its state; `None` if there is no list.
     pub fn states(&self) -> Option<Vec<PartitionState>> {
         self.listed.as_ref().map(|listed| states(listed, &self.running))
     }
@@ -55,7 +55,7 @@ impl Partitions {
         pending(&self.remembered, &self.running, self.listed.as_deref()).len()
     }
 
-    /// The domain that a partition was activated for, by its UUID; none: unknown.
+    /// The domain that a partition was activated for, by its UUID; `None` if unknown.
     fn remembered(&self, state: &PartitionState) -> Option<&str> {
         let entry = self.remembered.get(state.id)?;
         (entry.modules == state.modules).then_some(entry.domain.as_str())
@@ -92,7 +92,7 @@ pub fn compare(domain: &Domain, partitions: &Partitions, report: &mut Report) {
 }
 
 /// Returns findings on partitions active for none of these domains and no running one.
-pub fn of_nobody(partitions: &Partitions, domains: &[&str]) -> Vec<Finding> {
+pub fn without_guest(partitions: &Partitions, domains: &[&str]) -> Vec<Finding> {
     let mut report = Report::default();
     let is_one = |uuid: &str| domains.iter().any(|known| known.eq_ignore_ascii_case(uuid));
     for state in partitions.states().iter().flatten() {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_left_is_found_of_it_or_of_nobody() {
+    fn leftovers_of_a_guest_are_found_with_or_without_its_name() {
         let stale = "NVLink partition 1 (modules 1, 2): expected inactive, since domain `a` is \
                      off, found active";
         let pending = "NVLink partition 1 (modules 1, 2): expected inactive, since domain `a` is \
@@ -274,7 +274,7 @@ mod tests {
             (&[runs("c", &[1, 2], 0)], of("A"), &["b"], 0),
             (&[runs("c", &[], 1)], of("A"), &["b"], 0),
         ] {
-            let found = of_nobody(&all(running, remembered), domains);
+            let found = without_guest(&all(running, remembered), domains);
             assert_eq!(found.len(), wanted, "{running:?} {domains:?}");
             assert!(found.iter().all(|one| one.rule == "partition-stale"));
         }

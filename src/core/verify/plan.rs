@@ -58,7 +58,14 @@ struct Plan<'r> {
 }
 
 impl Plan<'_> {
-    fn tell(&mut self, rule: &'static Rule, what: &str, expected: String, found: String, at: &str) {
+    fn report(
+        &mut self,
+        rule: &'static Rule,
+        what: &str,
+        expected: String,
+        found: String,
+        at: &str,
+    ) {
         if expected != found {
             let hint = format!("`gpuvm show {}` shows what was requested", word(&self.name));
             let (what, at) = (what.to_owned(), format!("{at} of the definition"));
@@ -70,7 +77,7 @@ impl Plan<'_> {
     fn shape(&mut self, request: &Request, defined: &Guest<'_>) {
         if let Some(vcpus) = request.vcpus {
             let found = defined.vcpus.value;
-            self.tell(&VCPUS, "vCPUs", vcpus.to_string(), found.to_string(), "/domain/vcpu");
+            self.report(&VCPUS, "vCPUs", vcpus.to_string(), found.to_string(), "/domain/vcpu");
         }
         let cells = defined.cells.len().max(1);
         if let Some(memory) = request.memory_kib {
@@ -82,19 +89,19 @@ impl Plan<'_> {
             let found = defined.memory.value;
             if memory.kib().abs_diff(found.kib()) > slack {
                 let (expected, found) = (memory.to_string(), found.to_string());
-                self.tell(&MEMORY, "memory", expected, found, "/domain/memory");
+                self.report(&MEMORY, "memory", expected, found, "/domain/memory");
             }
         }
         self.pages(request.huge_pages, defined);
         if let CellWish::Count(count) = request.cells {
             let (expected, found) = (count.to_string(), cells.to_string());
-            self.tell(&CELLS, "cells", expected, found, "/domain/cpu/numa");
+            self.report(&CELLS, "cells", expected, found, "/domain/cpu/numa");
         }
         if let Some(threads) = request.threads {
             let shown = defined.cpu.as_ref().and_then(|cpu| cpu.topology.as_ref());
             let found = shown.map_or(1, |shown| shown.value[4]);
             let (expected, found) = (threads.to_string(), found.to_string());
-            self.tell(&CELLS, "threads of a core", expected, found, "/domain/cpu/topology");
+            self.report(&CELLS, "threads of a core", expected, found, "/domain/cpu/topology");
         }
     }
 
@@ -111,7 +118,7 @@ impl Plan<'_> {
             Some(None) => "the host's default size".into(),
             Some(Some(page)) => page.size.value.to_string(),
         };
-        self.tell(&PAGES, "pages", expected, found, "/domain/memoryBacking");
+        self.report(&PAGES, "pages", expected, found, "/domain/memoryBacking");
     }
 
     /// Compares the pins of vCPUs: each to one pcpu, or none.
@@ -123,7 +130,7 @@ impl Plan<'_> {
             PinPolicy::None => (0, defined.vcpu_pins.len()),
         };
         let what = "vCPUs with a pcpu of their own";
-        self.tell(&PINS, what, expected.to_string(), found.to_string(), "/domain/cputune");
+        self.report(&PINS, what, expected.to_string(), found.to_string(), "/domain/cputune");
     }
 
     /// Compares the way of functions. That of an argument of QEMU is not libvirt's.
@@ -138,7 +145,7 @@ impl Plan<'_> {
         let name = |is_iommufd| if is_iommufd { "by iommufd" } else { "by its VFIO group" };
         let what = format!("{} is passed", other.bdf.value);
         let (expected, found) = (name(is_asked).to_owned(), name(other.iommufd).to_owned());
-        self.tell(&IOMMUFD, &what, expected, found, "/domain/iommufd");
+        self.report(&IOMMUFD, &what, expected, found, "/domain/iommufd");
     }
 
     fn devices(&mut self, request: &Request, defined: &Guest<'_>, topology: &Topology) {
@@ -163,13 +170,19 @@ impl Plan<'_> {
             });
             let unasked = mates.count().min(found.len().saturating_sub(expected));
             let (expected, found) = (expected.to_string(), (found.len() - unasked).to_string());
-            self.tell(&DEVICES, &format!("passed {what}"), expected, found, "/domain/devices");
+            self.report(&DEVICES, &format!("passed {what}"), expected, found, "/domain/devices");
         }
         if let GpuWish::Exact(wanted) = &request.gpus {
             let has = |bdf| defined.passed.iter().any(|passed| passed.bdf.value == bdf);
             for &bdf in wanted.iter().filter(|&&bdf| !has(bdf)) {
                 let what = format!("GPU {bdf}");
-                self.tell(&DEVICES, &what, "passed".into(), "not there".into(), "/domain/devices");
+                self.report(
+                    &DEVICES,
+                    &what,
+                    "passed".into(),
+                    "not there".into(),
+                    "/domain/devices",
+                );
             }
         }
     }

@@ -22,7 +22,8 @@ pub struct Thread {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapped {
-    /// Guest cell by QEMU's name of a memory file (`ram-node1`); none: no file, or another name.
+    /// Guest cell by QEMU's name of a memory file (`ram-node1`); `None` if no file, or another
+    /// name.
     pub cell: Option<u32>,
     /// Whether the process binds it to nodes.
     pub bound: bool,
@@ -59,10 +60,10 @@ pub struct Process {
     /// The kernel's threads that serve its network queues, where they are no threads of its own
     /// (before Linux 6.4).
     pub vhosts: Vec<Thread>,
-    /// Its memory; none: this user may not see it, or the kernel does not report nodes.
+    /// Its memory; `None` if this user may not see it, or the kernel does not report nodes.
     pub memory: Option<Vec<Mapped>>,
-    /// Its open files; none: this user may not see them.
+    /// Its open files; `None` if this user may not see them.
     pub opened: Option<Opened>,
-    /// How many files it may have open; none: this user may not see it.
+    /// How many files it may have open; `None` if this user may not see it.
     pub file_limit: Option<u64>,
 }

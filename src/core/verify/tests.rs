@@ -171,7 +171,7 @@ fn expect(breaks: &[Break]) {
 }
 
 #[test]
-fn a_guest_that_is_as_it_should_be_differs_in_nothing() {
+fn a_correct_guest_has_no_difference() {
     assert_eq!(good().found(true), []);
     assert_eq!(good().found(false), []);
 }
@@ -413,7 +413,7 @@ fn a_driver_that_is_not_known_is_said_to_be_not_compared() {
 }
 
 #[test]
-fn what_the_guest_sees_otherwise_is_found() {
+fn differences_seen_by_the_guest_are_found() {
     expect(&[
         ("guest-vcpus", "expected 4, found 3", |case| case.view.vcpus = Some(3)),
         ("guest-cells", "vCPUs of cell 1: expected 2-3, found 2", |case| {
@@ -492,7 +492,7 @@ fn hosts_that_cost_the_guest_are_found() {
 }
 
 #[test]
-fn what_runs_otherwise_than_defined_is_told_from_what_is_broken() {
+fn pending_changes_are_distinguished_from_faults() {
     expect(&[
         ("pending-pins", "pin of vcpu 1 of what runs: expected 50, found 48", |case| {
             case.definition = case.definition.replace("'1' cpuset='48'", "'1' cpuset='50'");
@@ -518,7 +518,7 @@ fn what_runs_otherwise_than_defined_is_told_from_what_is_broken() {
 }
 
 #[test]
-fn a_definition_is_compared_with_what_was_asked_for() {
+fn a_definition_is_compared_with_its_request() {
     let request = crate::request::Request {
         vcpus: Some(6),
         memory_kib: Some(MemSize::from_gib(8)),

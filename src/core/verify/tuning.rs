@@ -15,9 +15,9 @@ pub const MAX_FILES: &str = "max_files";
 pub struct Tuning {
     /// Pcpus by their frequency governor; empty where there is none, as in virtual machines.
     pub governors: BTreeMap<String, CpuSet>,
-    /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; none: this kernel
-    /// cannot.
+    /// When memory is put on huge pages by itself: `always`, `madvise`, `never`; `None` if this
+    /// kernel cannot.
     pub transparent_huge_pages: Option<String>,
-    /// How many files a guest that starts now may have open; none: not known.
+    /// How many files a guest that starts now may have open; `None` if not known.
     pub file_limit: Option<u64>,
 }

@@ -200,7 +200,7 @@ fn names(topology: &Topology) -> BTreeMap<Bdf, String> {
     names
 }
 
-/// How a function is reset; none: not known.
+/// How a function is reset; `None` if not known.
 pub(super) fn resets(device: &PciDevice) -> Option<String> {
     let all = device.reset_methods.as_ref()?;
     Some(if all.is_empty() { "impossible".into() } else { all.join(", ") })

@@ -112,7 +112,7 @@ impl Guest<'_> {
         all.filter(|(_, bdf)| own.binary_search(bdf).is_ok()).collect()
     }
 
-    /// The NVLink partition of its GPUs; none: it has none, or the host has no partitions.
+    /// The NVLink partition of its GPUs; `None` if it has none, or the host has no partitions.
     pub fn partition<'t>(&self, topology: &'t Topology) -> Option<&'t Partition> {
         let ruled: Vec<Bdf> = topology.ruled().collect();
         let own = self.gpus(topology).into_iter().map(|(_, bdf)| bdf);
@@ -120,7 +120,7 @@ impl Guest<'_> {
         if own.is_empty() { None } else { topology.partition_of(&own).ok().flatten() }
     }
 
-    /// vCPUs; none: not known.
+    /// vCPUs; `None` if not known.
     pub fn vcpus(&self) -> Option<u32> {
         self.held.iter().map(|held| held.vcpus).max().filter(|vcpus| *vcpus > 0)
     }
@@ -145,7 +145,7 @@ impl Guest<'_> {
         by_node
     }
 
-    /// Page size of its memory; none: normal pages.
+    /// Page size of its memory; `None` for normal pages.
     pub fn pages(&self) -> Option<MemSize> {
         self.held.first()?.huge_page_kib
     }

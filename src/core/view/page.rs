@@ -32,7 +32,7 @@ pub struct Page<'a> {
     pub verb: &'a str,
     /// The conclusions, a sentence each without full stop; the first is the verdict.
     pub verdict: &'a [String],
-    /// When it was made, in the caller's words; none: it does not say.
+    /// When it was made, in the caller's words; `None` if it does not say.
     pub date: Option<&'a str>,
     /// A planned guest's placement.
     pub placement: Option<&'a Placement>,

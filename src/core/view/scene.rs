@@ -109,7 +109,7 @@ pub struct Scene<'a> {
 pub struct Package {
     /// Its box.
     pub area: Area,
-    /// Its number; none: nodes without cores, or devices of no known node.
+    /// Its number; `None` for nodes without cores, or devices of no known node.
     pub number: Option<u32>,
     /// Its nodes.
     pub nodes: Vec<NodeBox>,
@@ -120,7 +120,7 @@ pub struct Package {
 pub struct NodeBox {
     /// Its box.
     pub area: Area,
-    /// Its number; none: devices whose node is not known.
+    /// Its number; `None` for devices whose node is not known.
     pub node: Option<NodeId>,
     /// Its title.
     pub label: String,
@@ -152,7 +152,7 @@ pub struct MemoryBar {
 pub struct Segment {
     /// Its part of the bar; its width may be 0.
     pub area: Area,
-    /// The guest that has it; none: the host has.
+    /// The guest that has it; `None` if the host has.
     pub guest: Option<usize>,
     /// Its text.
     pub says: String,

@@ -159,7 +159,7 @@ fn page_of<'a>(subject: Subject<'a>, json: &'a str) -> Page<'a> {
 }
 
 #[test]
-fn a_page_answers_what_a_reviewer_asks() {
+fn a_page_answers_the_questions_of_a_reviewer() {
     let host = recorded("dgx-2");
     let held = occupied(&host, &[("train-a", 4)]);
     let placement = planned(&host, &held, 4);
@@ -589,7 +589,7 @@ fn a_capacity_page_begins_with_its_answer() {
 }
 
 #[test]
-fn what_helps_against_a_compromise_is_not_counted() {
+fn remedies_of_a_compromise_are_not_counted() {
     let host = recorded("dgx-2");
     let held = Occupancy::default();
     let placement = planned(&host, &held, 4);

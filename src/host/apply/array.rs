@@ -29,9 +29,9 @@ pub enum ArrayStep {
     ReplaceText {
         /// The file.
         path: PathBuf,
-        /// The current value; none: missing.
+        /// The current value; `None` if missing.
         before: Option<String>,
-        /// The new text; none: the file is removed.
+        /// The new text; `None` if the file is removed.
         after: Option<String>,
         /// Its effect, in words.
         what: String,
@@ -53,7 +53,7 @@ pub enum ArrayStep {
         device: String,
         /// Paths of the drives.
         members: Vec<String>,
-        /// Content of these that may be destroyed, a phrase each; none: a journal of an older
+        /// Content of these that may be destroyed, a phrase each; `None` for a journal of an older
         /// version, and nothing may.
         #[serde(default)]
         known: Option<Vec<String>>,
@@ -67,8 +67,8 @@ pub enum ArrayStep {
         device: String,
         /// The planned array.
         array: Box<Released>,
-        /// Content of its members that may be destroyed, a phrase each; none: a journal of an older
-        /// version, and nothing may.
+        /// Content of its members that may be destroyed, a phrase each; `None` for a journal of an
+        /// older version, and nothing may.
         #[serde(default)]
         known: Option<Vec<String>>,
     },

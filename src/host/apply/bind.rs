@@ -220,7 +220,7 @@ impl Binder<'_> {
         })
     }
 
-    /// Restricts a function to one driver (`driver_override`); none: any.
+    /// Restricts a function to one driver (`driver_override`); `None` for any.
     fn reserve(&self, bdf: Bdf, driver: Option<&str>) -> Result<(), BindError> {
         let path = format!("sys/bus/pci/devices/{bdf}/driver_override");
         self.kernel.write(&path, driver.unwrap_or("\n"), RESERVE_S)
@@ -266,7 +266,7 @@ impl Binder<'_> {
     /// Returns the holder of a function, as far as visible. `driver_override` is not read for it.
     fn holders(&self, bdf: Bdf) -> Vec<String> {
         let Ok(topology) = crate::discover::discover(self.root) else { return Vec::new() };
-        let seen = crate::holders::read(self.root, &topology, &[bdf]).unwrap_or_default();
+        let seen = crate::function_users::read(self.root, &topology, &[bdf]).unwrap_or_default();
         seen.uses.into_iter().map(|used| used.by).collect()
     }
 }

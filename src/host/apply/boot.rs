@@ -106,7 +106,7 @@ pub fn written(path: &str, value: &str) -> String {
     format!("{AT_BOOT} {path} - - - - {value}\n")
 }
 
-/// The path and the value of such a line; none: it is no such line.
+/// The path and the value of such a line; `None` if it is no such line.
 pub fn read_written(line: &str) -> Option<(&str, &str)> {
     let mut words = line.split_whitespace();
     let path = words.next().filter(|word| *word == AT_BOOT).and_then(|_| words.next())?;
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_at_boot_is_read_back_and_nothing_else_is() {
+    fn boot_settings_are_read_back_exactly() {
         let line = written("/sys/kernel/x", "performance");
         assert_eq!(line, "w! /sys/kernel/x - - - - performance\n");
         assert_eq!(read_written(line.trim()), Some(("/sys/kernel/x", "performance")));

@@ -3,9 +3,9 @@
 //! the last one was copied.
 
 use super::disk::{self, DiskError, Making, Source, error, unfinished};
-use crate::held::HeldDir;
 use crate::hypervisor::storage::Progress;
 use crate::identity::FileId;
+use crate::pinned_dir::HeldDir;
 use crate::trace;
 use gpuvm_core::bundle::SUMS;
 use gpuvm_core::image::{Sha256, Summing};

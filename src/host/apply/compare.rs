@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_reads_is_compared_and_not_the_files() {
+    fn image_contents_are_compared_not_files() {
         let there = crate::program::command("qemu-img").arg("--version").output();
         if !there.is_ok_and(|output| output.status.success()) {
             return skip("qemu-img is not installed");

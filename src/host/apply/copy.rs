@@ -55,7 +55,7 @@ impl WrittenVolume {
     ) -> Result<(), StepError> {
         let WrittenVolume { pool, name, format, capacity_bytes, bytes, sha256 } = self;
         seen((pool, name), (format, *capacity_bytes), None, hypervisor)?;
-        let mut told = Told { observer, through: 0, bytes: *bytes, signal: None };
+        let mut told = ObservedSink { observer, through: 0, bytes: *bytes, signal: None };
         let mut summing = Summing::new(&mut told);
         let read = hypervisor.storage().download(pool, name, 0..*bytes, &mut summing);
         let (sum, through) = summing.end();
@@ -80,7 +80,7 @@ pub(super) fn read(
     (bytes, sha256): (u64, Sha256),
     observer: &mut dyn Observer,
 ) -> Result<(), StepError> {
-    let mut told = Told { observer, through: 0, bytes, signal: None };
+    let mut told = ObservedSink { observer, through: 0, bytes, signal: None };
     let mut summing = Summing::new(&mut told);
     let read = source.read(&mut summing);
     let (sum, through) = summing.end();
@@ -122,7 +122,7 @@ pub(super) fn other(seen: String) -> StepError {
 }
 
 /// A sink that reports progress to an observer; a signal cancels.
-struct Told<'o> {
+struct ObservedSink<'o> {
     observer: &'o mut dyn Observer,
     /// Bytes that came.
     through: u64,
@@ -131,7 +131,7 @@ struct Told<'o> {
     signal: Option<String>,
 }
 
-impl Write for Told<'_> {
+impl Write for ObservedSink<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.through += bytes.len() as u64;
         self.observer.progress(self.through, self.bytes);

@@ -2,10 +2,10 @@
 
 use super::journal::JournalError;
 use crate::discover::openers::in_use;
-use crate::held::HeldDir;
 use crate::hypervisor::storage::Progress;
 use crate::identity::FileId;
 use crate::input::{InputError, open_regular};
+use crate::pinned_dir::HeldDir;
 use crate::trace;
 use gpuvm_core::image::{Sha256, Summing};
 use gpuvm_core::shell::word;
@@ -123,9 +123,9 @@ pub fn unfinished(path: &Path, token: &str) -> PathBuf {
 /// The content of a new image.
 #[derive(Debug, Clone, Copy)]
 pub struct Content<'a> {
-    /// The file whose bytes it gets; none: zeros.
+    /// The file whose bytes it gets; `None` for zeros.
     pub from: Option<&'a Path>,
-    /// The checksum of these bytes; none: they are not known.
+    /// The checksum of these bytes; `None` if they are not known.
     pub sha256: Option<Sha256>,
     /// Its preallocation.
     pub preallocate: Preallocate,
@@ -469,7 +469,7 @@ pub fn delete_directory(path: &Path) -> Result<(), DiskError> {
     }
 }
 
-/// Returns why not even root can remove a file; none: it can be removed, or does not exist.
+/// Returns why not even root can remove a file; `None` if it can be removed, or does not exist.
 pub fn locked_in(path: &Path) -> Option<String> {
     let fixed = |path: &Path| match access(path, AccessFlags::W_OK) {
         Err(Errno::EPERM) => {
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_has_no_place_is_refused() {
+    fn irregular_files_and_full_disks_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let absent = dir.path().join("absent/a.img");
         assert!(matches!(sparse(&absent, 1), Err(DiskError::NoDirectory { .. })));
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preallocated_is_there_and_zero() {
+    fn preallocated_space_exists_and_is_zero() {
         let dir = tempfile::tempdir().unwrap();
         // The end lies in the middle of a block.
         let bytes = (9 << 20) + 700;
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_what_is_broken_off_or_does_not_fit() {
+    fn nothing_is_left_of_aborted_or_oversized_copies() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.img");
         for how in [Preallocate::Reserve, Preallocate::Full] {

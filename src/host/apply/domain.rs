@@ -6,7 +6,7 @@ use crate::hypervisor::{
 };
 use std::fmt;
 
-/// The state of a domain; none: there is none of this name.
+/// The state of a domain; `None` if there is none of this name.
 pub(super) fn row(
     hypervisor: &dyn Hypervisor,
     name: &str,
@@ -34,7 +34,7 @@ pub(super) fn started_again(step: &impl fmt::Display) -> HypervisorError {
     refused(HypervisorErrorKind::WrongState, step, message)
 }
 
-/// The domain of a name, which must have this UUID; none: there is none of this name.
+/// The domain of a name, which must have this UUID; `None` if there is none of this name.
 pub(super) fn of_uuid(
     hypervisor: &dyn Hypervisor,
     name: &str,

@@ -3,7 +3,7 @@
 
 use super::{Observer, StepError};
 use crate::blockdev::{
-    Alone, BlockError, BlockUse, Known, refuse_used, refuse_used_function, used_by,
+    BlockError, BlockUse, ExclusiveDrive, Known, refuse_used, refuse_used_function, used_by,
 };
 use crate::command::{CommandError, output, output_unless};
 use crate::discover::drives::function_of;
@@ -11,7 +11,7 @@ use crate::discover::node::kernel_name;
 use crate::discover::signatures::whole_content;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{User, Uses};
+use crate::hypervisor::file_users::{User, Uses};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::domain::{DomainXml, Element};
 use gpuvm_core::topology::DriveUse;
@@ -76,8 +76,8 @@ impl WipeStep {
     }
 
     /// Opens the drive exclusively if it is the planned one.
-    fn take(&self, root: &FsRoot) -> Result<Alone, StepError> {
-        let alone = Alone::take(&self.path)?;
+    fn take(&self, root: &FsRoot) -> Result<ExclusiveDrive, StepError> {
+        let alone = ExclusiveDrive::take(&self.path)?;
         alone.proves(root, self.bytes, &self.known, &self.content)?;
         Ok(alone)
     }
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_controller_that_formats_all_its_namespaces_is_not_told_to_format_one() {
+    fn a_controller_that_formats_all_its_namespaces_is_not_asked_to_format_one() {
         for (text, is_apart) in [
             (r#"{"fna":0,"nn":32,"mn":"x"}"#, true),
             (r#"{"fna":4,"nn":128}"#, true),

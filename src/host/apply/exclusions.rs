@@ -40,7 +40,7 @@ mod tests {
     use crate::fsroot::FsRoot;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else_is_left() {
+    fn only_the_written_content_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         let entry = |bus: u8| Entry {

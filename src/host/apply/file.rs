@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_file_is_read_by_nobody_else_and_goes_with_its_directory() {
+    fn a_private_file_is_unreadable_for_others_and_goes_with_its_directory() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("history/uuid");
         let (one, two) = (dir.join("1.json"), dir.join("2.json"));

@@ -3,9 +3,9 @@
 //! only what lies in its own directories, or came after the definition, may go.
 
 use super::StepError;
-use crate::discover::silent::Silent;
+use crate::discover::hung_mounts::Silent;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::machine::{nvram_dir_of, tpm_state_of};
-use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorError, HypervisorErrorKind, Keep, XmlOf};
 use crate::identity::{FileId, Identity};
 use gpuvm_core::domain::DomainXml;
@@ -18,7 +18,7 @@ pub fn is_nvram_of_libvirt(path: &Path, uri: &str) -> bool {
     nvram_dir_of(uri).is_some_and(|dir| path.parent() == Some(&dir) && path.file_name().is_some())
 }
 
-/// Why the NVRAM of a domain is not removed wherever it may be in use; `None`: libvirt made it.
+/// Why the NVRAM of a domain is not removed wherever it may be in use; `None` if libvirt made it.
 pub fn foreign_nvram(path: &Path, uri: &str) -> Option<String> {
     let shown = path.to_string_lossy();
     (!is_nvram_of_libvirt(path, uri)).then(|| {
@@ -26,7 +26,7 @@ pub fn foreign_nvram(path: &Path, uri: &str) -> Option<String> {
     })
 }
 
-/// Why the state of a domain's TPM is not removed; `None`: libvirt keeps it.
+/// Why the state of a domain's TPM is not removed; `None` if libvirt keeps it.
 pub fn tpm_stays(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Option<String> {
     let linked = || {
         let uuid = xml.uuid().filter(|_| hypervisor.machine().is_here())?;

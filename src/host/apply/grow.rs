@@ -25,10 +25,11 @@ pub enum GrowBy {
         pool: String,
         /// The volume.
         name: String,
-        /// Its key; none: planned by an older version.
+        /// Its key; `None` if planned by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
-        /// Identity of its file; none: it is on another machine, or planned by an older version.
+        /// Identity of its file; `None` if it is on another machine, or planned by an older
+        /// version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file: Option<FileId>,
     },

@@ -36,7 +36,7 @@ pub enum HostNetStep {
         path: PathBuf,
         /// Its text.
         text: String,
-        /// Its text before; none: it did not exist.
+        /// Its text before; `None` if it did not exist.
         was: Option<String>,
         /// Network devices created with it, each before those on top of it.
         makes: Vec<String>,
@@ -56,9 +56,9 @@ pub enum HostNetStep {
     Write {
         /// The file.
         path: PathBuf,
-        /// Its text; none: it is removed.
+        /// Its text; `None` if it is removed.
         text: Option<String>,
-        /// Its text before; none: it did not exist.
+        /// Its text before; `None` if it did not exist.
         was: Option<String>,
     },
 }
@@ -131,7 +131,7 @@ impl HostNetStep {
     }
 }
 
-/// The text of a file; none: it is not there.
+/// The text of a file; `None` if it is not there.
 fn content(path: &Path) -> Result<Option<String>, HostNetError> {
     file::content(path).map_err(|source| HostNetError::File { path: path.to_owned(), source })
 }

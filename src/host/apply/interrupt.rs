@@ -35,7 +35,7 @@ pub enum Heard {
 }
 
 /// The callback on a signal, called from another thread.
-pub type Tell = Box<dyn Fn(Heard, Signal) + Send>;
+pub type OnSignal = Box<dyn Fn(Heard, Signal) + Send>;
 
 /// Blocks SIGINT, SIGTERM and SIGHUP while it lives, once a change has begun. It must be made
 /// before any thread, and so before the hypervisor is opened, since threads inherit the signal
@@ -50,7 +50,7 @@ pub struct Interrupt {
 struct Shared {
     /// The descriptor that blocked signals are read from.
     queue: SignalFd,
-    tell: Tell,
+    tell: OnSignal,
     /// The first signal, and its time.
     first: Option<(Signal, Instant)>,
     /// Whether the watcher is to end.
@@ -59,7 +59,7 @@ struct Shared {
 
 impl Interrupt {
     /// Starts blocking them, and calls back on each one received during a change.
-    pub fn hold(tell: Tell) -> Result<Interrupt, Errno> {
+    pub fn hold(tell: OnSignal) -> Result<Interrupt, Errno> {
         let mut mask = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             // Signals ignored by the caller, such as by `nohup`, stay ignored.

@@ -46,7 +46,7 @@ pub struct Change {
     pub uri: String,
     /// The process that makes the change.
     pub pid: u32,
-    /// Its machine; none: recorded by an older version.
+    /// Its machine; `None` if recorded by an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<machine::Identity>,
     /// Its random name, which marks the objects that it creates; empty in journals of older
@@ -134,7 +134,7 @@ pub struct Journal {
     file: Flock<File>,
     path: PathBuf,
     planned: usize,
-    /// The random name of its change; none: older versions gave none.
+    /// The random name of its change; `None` if older versions gave none.
     id: Option<String>,
 }
 
@@ -270,13 +270,14 @@ impl Journal {
         self.write_all(&records)
     }
 
-    /// Returns the state directory that the journal is in; none: it is in a directory of its own.
+    /// Returns the state directory that the journal is in; `None` if it is in a directory of its
+    /// own.
     pub(super) fn state(&self) -> Option<PathBuf> {
         let dir = self.path.parent()?;
         dir.ends_with(DIRECTORY).then(|| dir.parent().map(Path::to_owned)).flatten()
     }
 
-    /// The random name of its change; none: older versions gave none.
+    /// The random name of its change; `None` if older versions gave none.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }

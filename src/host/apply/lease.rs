@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_an_interface_is_none() {
+    fn malformed_interface_addresses_are_ignored() {
         for bad in ["", "52:54", "52:54:00:aa:bb:zz", "52:54:00:aa:bb:01:02"] {
             assert_eq!(mac_bytes(bad), None, "{bad}");
         }

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_was_made_is_refused_and_left() {
+    fn a_changed_object_is_refused_and_left() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("own");
         let (path, _) = open(dir.path()).unwrap();

@@ -21,14 +21,14 @@ mod grow;
 pub mod hostnet;
 mod interrupt;
 mod journal;
-mod kept;
+mod last_check;
 mod lease;
 mod lock;
+mod made_disks;
+pub mod made_files;
 mod moved;
-mod needed;
 mod network;
 pub mod nic;
-pub mod ours;
 mod overlay;
 pub mod owner;
 pub mod pages;
@@ -57,10 +57,10 @@ pub use firmware::{foreign_nvram, is_absent, tpm_stays};
 pub use grow::{GrowBy, GrowStep};
 pub use interrupt::{Heard, Interrupt};
 pub use journal::{Change, Damaged, Journal, JournalError, Orphan, Orphans, Progress, Story};
-pub use kept::{disk_format_made, disk_made_at, forget_made_at, is_another_file};
+pub use last_check::disk_conflict;
 pub use lease::{is_of_this_machine, mac_owner};
 pub use lock::{HostLock, LockError};
-pub use needed::disk_conflict;
+pub use made_disks::{disk_format_made, disk_made_at, forget_made_at, is_another_file};
 pub use network::NetworkStep;
 pub use overlay::is_untouched;
 pub use recover::{Recovery, Way, recover};
@@ -219,9 +219,9 @@ impl Observer for Quiet {
 pub struct Transaction<'a> {
     hypervisor: &'a dyn Hypervisor,
     observer: &'a mut dyn Observer,
-    /// The journal; none: an interrupted run leaves nothing to undo.
+    /// The journal; `None` if an interrupted run leaves nothing to undo.
     journal: Option<Journal>,
-    /// The state directory, which says which disks are ours; none: without a journal.
+    /// The state directory, which says which disks are ours; `None` without a journal.
     state: Option<PathBuf>,
     /// The random name of the change.
     change: Option<String>,
@@ -304,7 +304,7 @@ impl<'a> Transaction<'a> {
         let mut ours = Ours { mark: &mark, made: &mut tell, later: false };
         let (hypervisor, observer) = (self.hypervisor, &mut *self.observer);
         let state = self.state.as_deref();
-        let performed = kept::deleting(state, step, hypervisor, || {
+        let performed = made_disks::deleting(state, step, hypervisor, || {
             perform::perform(step, hypervisor, observer, &mut ours)
         });
         self.observer.done();
@@ -320,7 +320,7 @@ impl<'a> Transaction<'a> {
             // The step is done even if this is not written; recovery would treat it as begun.
             let _ = journal.done(number, made.as_ref().filter(|_| !told));
         }
-        kept::keep(state, step, made.as_ref(), self.hypervisor, self.observer);
+        made_disks::keep(state, step, made.as_ref(), self.hypervisor, self.observer);
         self.done.push(Done { number, step: step.clone(), made, begun_ns: Some(begun_ns) });
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::discover::openers::in_use;
 use crate::identity::FileId;
 use std::path::Path;
 
-/// The file at a path; none: there is none.
+/// The file at a path; `None` if there is none.
 fn at(path: &Path) -> Result<Option<FileId>, StepError> {
     let failed = |source| DiskError::Other { path: path.to_owned(), source };
     Ok(FileId::at(path).map_err(failed)?)

@@ -110,7 +110,7 @@ impl NetworkStep {
         !matches!(self, NetworkStep::Check { .. })
     }
 
-    /// The network as it is; none: it is not there.
+    /// The network as it is; `None` if it is not there.
     fn now(&self, hypervisor: &dyn Hypervisor) -> Result<Option<NetworkState>, HypervisorError> {
         hypervisor.networks().network(self.name())
     }

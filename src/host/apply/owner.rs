@@ -15,7 +15,7 @@ mod device;
 
 use super::error::BindError;
 use crate::fsroot::{Dir, FsError, FsRoot};
-use crate::holders::{self, Seen, Use, UseKind};
+use crate::function_users::{self, Seen, Use, UseKind};
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf, none};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::domain::DomainXml;
@@ -112,17 +112,17 @@ enum Said {
     /// No domain does.
     Nobody,
     /// Not all could be checked, for this reason.
-    Untold(String),
+    Unknown(String),
 }
 
 /// The IOMMU group of a function, as far as needed.
 struct Unit {
     bdf: Bdf,
-    /// The group; none: there is none.
+    /// The group; `None` if there is none.
     group: Option<String>,
     /// The function, and all members of the group.
     members: Vec<Bdf>,
-    /// Its own node, below /dev/vfio; none: the kernel makes none, or no VFIO driver has it.
+    /// Its own node, below /dev/vfio; `None` if the kernel makes none, or no VFIO driver has it.
     node: Option<String>,
 }
 
@@ -200,11 +200,11 @@ impl Look<'_> {
     /// Asks the domains whether one of them has one of these functions.
     fn asked(&self, functions: &BTreeSet<Bdf>) -> Said {
         if self.hypervisor.uri() == none::URI || !self.hypervisor.has_guests_here() {
-            return Said::Untold("no domain of this machine was asked".into());
+            return Said::Unknown("no domain of this machine was asked".into());
         }
         let rows = match self.hypervisor.domains() {
             Ok(rows) => rows,
-            Err(error) => return Said::Untold(error.to_string()),
+            Err(error) => return Said::Unknown(error.to_string()),
         };
         let mut untold = None;
         for row in rows.into_iter().filter(|row| row.state.is_active()) {
@@ -226,7 +226,7 @@ impl Look<'_> {
                 Err(error) => untold = Some(format!("domain `{}`: {error}", row.name)),
             }
         }
-        untold.map_or(Said::Nobody, Said::Untold)
+        untold.map_or(Said::Nobody, Said::Unknown)
     }
 
     /// Refuses functions that a process has open, or that the host uses if `host`; returns how many
@@ -258,7 +258,7 @@ impl Look<'_> {
     /// Returns the processes that have functions open as guests do.
     fn guests(&self, units: &[Unit]) -> Result<Seen, BindError> {
         let all: Vec<Bdf> = units.iter().flat_map(|unit| &unit.members).copied().collect();
-        Ok(holders::guests(self.root, &all)?)
+        Ok(function_users::guests(self.root, &all)?)
     }
 
     /// Returns uses of functions through their drivers.
@@ -277,12 +277,12 @@ impl Look<'_> {
                 },
             }
         }
-        let mut uses = holders::openers(self.root, &plain)?.uses;
+        let mut uses = function_users::openers(self.root, &plain)?.uses;
         if let Some(&bdf) = others.first() {
             let topology = crate::discover::discover(self.root)
                 .map_err(|error| BindError::Untold { bdf, why: error.to_string() })?;
-            uses.extend(holders::read(self.root, &topology, &others)?.uses);
-            uses.extend(holders::known(&topology, &Occupancy::default(), &others));
+            uses.extend(function_users::read(self.root, &topology, &others)?.uses);
+            uses.extend(function_users::known(&topology, &Occupancy::default(), &others));
         }
         Ok(uses)
     }
@@ -291,8 +291,8 @@ impl Look<'_> {
     pub fn carries_none(&self, bdf: Bdf) -> Result<(), BindError> {
         let topology = crate::discover::discover(self.root)
             .map_err(|error| BindError::Untold { bdf, why: error.to_string() })?;
-        let mut uses = holders::known(&topology, &Occupancy::default(), &[bdf]);
-        uses.extend(holders::read(self.root, &topology, &[bdf])?.uses);
+        let mut uses = function_users::known(&topology, &Occupancy::default(), &[bdf]);
+        uses.extend(function_users::read(self.root, &topology, &[bdf])?.uses);
         let of_network = |kind| matches!(kind, UseKind::Network | UseKind::Address);
         match uses.into_iter().find(|used| of_network(used.kind)) {
             Some(used) => Err(BindError::InUse { bdf, by: used.by }),
@@ -326,7 +326,7 @@ impl Look<'_> {
                 Err(_) if hidden == 0 => {}
                 Err(errno) => {
                     let why = match said {
-                        Said::Untold(why) => format!("{why}; "),
+                        Said::Unknown(why) => format!("{why}; "),
                         Said::Has(..) | Said::Nobody => String::new(),
                     };
                     let why = format!(

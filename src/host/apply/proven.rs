@@ -3,9 +3,9 @@
 use super::StepError;
 use super::disk::DiskError;
 use super::domain::is_active;
-use super::needed::UNBORN;
-use crate::discover::silent::Silent;
-use crate::hypervisor::uses::Uses;
+use super::last_check::UNBORN;
+use crate::discover::hung_mounts::Silent;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind};
 use crate::identity::{FileId, Identity, Proof};
 use std::path::Path;

@@ -6,7 +6,9 @@ use super::journal::{Journal, Orphan, Progress, Story};
 use super::perform::perform_again;
 use super::step::Ours;
 use super::undo::{Done, Of, undo_all};
-use super::{Aftermath, ApplyError, HostStep, Left, Observer, SnapshotStep, Step, StepError, kept};
+use super::{
+    Aftermath, ApplyError, HostStep, Left, Observer, SnapshotStep, Step, StepError, made_disks,
+};
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind};
 use serde::Serialize;
 
@@ -191,7 +193,7 @@ fn finish(
         let proof = of.proof(done);
         let mut tell = |identity| journal.made(*number, &identity);
         let mut ours = Ours { mark: &proof.mark, made: &mut tell, later: true };
-        let again = kept::deleting(state.as_deref(), step, hypervisor, || {
+        let again = made_disks::deleting(state.as_deref(), step, hypervisor, || {
             perform_again(step, begun, hypervisor, observer, &proof, &mut ours)
         });
         match again {

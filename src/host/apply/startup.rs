@@ -7,7 +7,7 @@
 use crate::apply::boot::{BootFile, unit_word, wants};
 use crate::apply::error::BindError;
 use crate::apply::file;
-use crate::apply::ours::is_recorded;
+use crate::apply::made_files::is_recorded;
 use crate::apply::{FileStep, Step};
 use crate::fsroot::{FsError, FsRoot};
 use std::io;
@@ -58,8 +58,8 @@ fn unit(program: &str) -> String {
 }
 
 /// Returns the files, each with its text, or none if it must not exist. `program`: the program that
-/// the unit runs; none: no guest starts with the machine. `installed`: the unit is there already
-/// ([`is_installed`]).
+/// the unit runs; `None` if no guest starts with the machine. `installed`: the unit is there
+/// already ([`is_installed`]).
 pub fn files(program: Option<&str>, installed: bool) -> [BootFile; 4] {
     let recover = |program: &str| format!("{HEAD}{}", unit(program));
     let daemon = || {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_ours_is_written_over_or_removed() {
+    fn only_files_of_ours_are_replaced_or_removed() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let unit_at = dir.join(RECOVER);

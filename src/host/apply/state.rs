@@ -31,8 +31,8 @@ pub fn is_shared_state() -> bool {
     state_root() == Path::new(SHARED)
 }
 
-/// Returns the directory of root's state, where this run records nothing and reads nothing; none:
-/// it is the one of this run, or there is none.
+/// Returns the directory of root's state, where this run records nothing and reads nothing; `None`
+/// if it is the one of this run, or there is none.
 pub fn other_state() -> Option<PathBuf> {
     let shared = PathBuf::from(SHARED);
     (state_root() != shared && shared.exists()).then_some(shared)

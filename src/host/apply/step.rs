@@ -135,8 +135,8 @@ impl Step {
         }
     }
 
-    /// Returns the step that reverts this one, as a change of its own; none: there is none, or its
-    /// product is removed by other means.
+    /// Returns the step that reverts this one, as a change of its own; `None` if there is none, or
+    /// its product is removed by other means.
     pub fn reversed(&self) -> Option<Step> {
         match self {
             Step::Domain(step) => step.reversed().map(Step::Domain),

@@ -335,7 +335,7 @@ fn a_signal_after_the_last_step_undoes_it_too() {
 }
 
 #[test]
-fn what_cannot_be_undone_is_told_with_the_first_error() {
+fn a_failed_undo_is_reported_with_the_first_error() {
     let dir = tempfile::tempdir().unwrap();
     // Define succeeds, start fails; the undefine that undoes the define fails, too.
     let fake = Fake { fails: vec![1, 2], ..Fake::default() };
@@ -367,7 +367,7 @@ fn a_delete_that_cannot_remove_a_disk_keeps_the_domain() {
 }
 
 #[test]
-fn a_guest_that_does_not_shut_down_in_time_is_told() {
+fn a_late_shutdown_is_reported() {
     for (name, goes) in [("docile", true), ("stubborn", false)] {
         let fake = Fake::default();
         fake.set(name, true);
@@ -426,7 +426,7 @@ fn a_guest_that_is_started_while_it_is_undefined_is_kept() {
 }
 
 #[test]
-fn what_is_undone_is_undone_under_the_lock() {
+fn undo_runs_under_the_lock() {
     /// Counts the requests for the lock.
     #[derive(Default)]
     struct Guarded(Watch, usize);
@@ -486,7 +486,7 @@ fn nothing_is_deleted_below_a_guest_that_cannot_be_ended() {
 }
 
 #[test]
-fn a_guest_that_somebody_else_has_started_is_not_ended() {
+fn a_guest_started_by_others_is_not_ended() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::default();
     let mut watch = Watch { signal_after: Some(4), ..Watch::default() };
@@ -500,7 +500,7 @@ fn a_guest_that_somebody_else_has_started_is_not_ended() {
 }
 
 #[test]
-fn a_domain_that_has_the_name_by_now_is_left_and_named() {
+fn a_domain_that_took_the_name_is_left_and_named() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::default();
     let mut watch = Watch { signal_after: Some(4), ..Watch::default() };

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 /// A change of a text file of others.
 pub(super) struct Edit<'a> {
     path: &'a Path,
-    /// Its text before; none: it did not exist.
+    /// Its text before; `None` if it did not exist.
     before: Option<&'a str>,
-    /// Its text after; none: it is removed.
+    /// Its text after; `None` if it is removed.
     after: Option<&'a str>,
 }
 
@@ -32,7 +32,7 @@ impl<'a> Edit<'a> {
     }
 
     /// Restores the text before if it was changed; returns whether it was. `edited`: returns the
-    /// reverted form of a text edited since; none: it stays, with an error.
+    /// reverted form of a text edited since; `None` if it stays, with an error.
     pub(super) fn undo(
         &self,
         edited: impl FnOnce(&str) -> Option<String>,
@@ -111,8 +111,8 @@ impl TextStep {
         self.edit().undo(|now| self.back(now)).map(drop)
     }
 
-    /// Returns the file's current text without the change; none: the changed place does not occur
-    /// exactly once.
+    /// Returns the file's current text without the change; `None` if the changed place does not
+    /// occur exactly once.
     pub fn back(&self, now: &str) -> Option<String> {
         if now == self.after {
             return Some(self.before.clone());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_taken_back_and_what_was_edited_beside_it_stays() {
+    fn the_place_is_reverted_and_other_edits_stay() {
         for (before, after, edited, back) in [
             ("a\nb\nc\n", "a\nB\nc\n", "x\na\nB\nc\ny\n", Some("x\na\nb\nc\ny\n")),
             ("a\nc", "a\nb\nc", "a\nb\nd", Some("a\nd")),

@@ -5,7 +5,7 @@
 
 use super::domain::gone_is_good;
 use super::journal::Journal;
-use super::{Left, Observer, Step, StepError, kept};
+use super::{Left, Observer, Step, StepError, made_disks};
 use crate::hypervisor::Hypervisor;
 use crate::identity::{Identity, Mark, Proof};
 
@@ -25,11 +25,11 @@ pub(super) struct Done {
 /// The change whose steps are undone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Of<'a> {
-    /// Its random name; none: older versions gave none.
+    /// Its random name; `None` if older versions gave none.
     pub change: Option<&'a str>,
     /// Whether the machine has not booted since.
     pub same_boot: bool,
-    /// The names of running guests that may be ended; none: those started by this very run.
+    /// The names of running guests that may be ended; `None` for those started by this very run.
     pub ends: Option<&'a [String]>,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn undo_all(
         if let Some(journal) = &mut journal {
             let _ = journal.undone(done.number);
             let state = journal.state().filter(|_| is_gone);
-            kept::forget(state.as_deref(), &done.step, done.made.as_ref(), hypervisor);
+            made_disks::forget(state.as_deref(), &done.step, done.made.as_ref(), hypervisor);
         }
     }
     all.left.extend(steps.map(|rest| Left { step: rest.step, error: StepError::NotReached }));

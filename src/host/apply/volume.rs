@@ -4,7 +4,7 @@
 
 use super::StepError;
 use super::disk::{self, unfinished};
-use super::needed::UNBORN;
+use super::last_check::UNBORN;
 use super::proven::{not_ours, unseen, unused};
 use super::{Observer, journal::JournalError};
 use crate::hypervisor::storage::{NewVolume, is_file_pool};
@@ -21,7 +21,7 @@ pub(super) struct New<'a> {
     pub pool: &'a str,
     /// Its name and shape.
     pub volume: &'a NewVolume,
-    /// The volume that it is a copy of; `None`: it is empty.
+    /// The volume that it is a copy of; `None` if it is empty.
     pub from: Option<&'a VolumeRef>,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn delete_made(
     Ok(storage.delete_volume(pool, &new.name)?)
 }
 
-/// Where a volume of a pool is, or will be; none: in no file of this machine.
+/// Where a volume of a pool is, or will be; `None` if in no file of this machine.
 pub fn volume_place(
     pool: &str,
     volume: &str,
@@ -151,7 +151,7 @@ pub fn volume_place(
     Ok(pool.and_then(|pool| pool.path).map(|dir| dir.join(volume)))
 }
 
-/// The file of a volume; none: it is not a file of this machine.
+/// The file of a volume; `None` if it is not a file of this machine.
 pub fn volume_file(hypervisor: &dyn Hypervisor, path: &Path) -> io::Result<Option<FileId>> {
     match path.symlink_metadata() {
         _ if !hypervisor.machine().is_here() => Ok(None),

@@ -2,14 +2,14 @@
 //! exclusively now ([`is_held`]). The common guard of drives, partitions, and device paths given to
 //! guests. Opens devices for reading only; knows no domains.
 
-mod alone;
+mod exclusive_drive;
 #[cfg(test)]
 mod tests;
 
-pub use alone::{Alone, Known};
+pub use exclusive_drive::{ExclusiveDrive, Known};
 
 use crate::command::CommandError;
-use crate::discover::holders::{Uses, partitions};
+use crate::discover::device_users::{Uses, partitions};
 use crate::discover::node::{answering, is_held_now, kernel_name};
 use crate::discover::signatures;
 use crate::fsroot::{FsError, FsRoot};

@@ -1,6 +1,6 @@
 //! Running md arrays, as reported by the kernel.
 
-use super::holders::partitions;
+use super::device_users::partitions;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::topology::DriveUse;
 

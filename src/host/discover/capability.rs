@@ -8,8 +8,8 @@ const FIRST: u16 = 0x100;
 /// The size of a function's config space in bytes.
 const CONFIG: u16 = 4096;
 
-/// Returns the two double words after the header of the capability of this ID; none: unreadable, or
-/// the function has none.
+/// Returns the two double words after the header of the capability of this ID; `None` if
+/// unreadable, or the function has none.
 pub fn extended(dir: &Dir<'_>, wanted: u16) -> Option<[u32; 2]> {
     let config = dir.words("config")?;
     let mut at = FIRST;

@@ -82,7 +82,8 @@ fn kernel(root: &FsRoot, parts: &Parts) -> Result<Option<CoherentHost>, FsError>
     Ok((found != CoherentHost::default()).then_some(found))
 }
 
-/// Whether the kernel has the driver: it is loaded, or among the modules; none: neither is shown.
+/// Whether the kernel has the driver: it is loaded, or among the modules; `None` if neither is
+/// shown.
 fn nvgrace(root: &FsRoot, release: Option<&str>) -> Result<Option<bool>, FsError> {
     let is_loaded = root.exists(&format!("sys/bus/pci/drivers/{NVGRACE}"));
     if is_loaded {
@@ -106,7 +107,7 @@ fn nvgrace(root: &FsRoot, release: Option<&str>) -> Result<Option<bool>, FsError
 /// An entry of the SRAT that names a proximity domain.
 struct Affinity {
     domain: u32,
-    /// The PCI function that is a generic initiator of it; none: it is of CPUs or memory.
+    /// The PCI function that is a generic initiator of it; `None` if it is of CPUs or memory.
     function: Option<Bdf>,
 }
 
@@ -114,8 +115,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Reads an entry (ACPI 6.5, 5.2.16); none: it is of another type, disabled, or cut off. The bus is
-/// before device and function, as QEMU writes it and the kernel reads it.
+/// Reads an entry (ACPI 6.5, 5.2.16); `None` if it is of another type, disabled, or cut off. The
+/// bus is before device and function, as QEMU writes it and the kernel reads it.
 fn affinity(entry: &[u8]) -> Option<Affinity> {
     let plain = |domain, flags: usize| {
         let is_enabled = word(entry, flags)? & 1 == 1;
@@ -172,7 +173,8 @@ fn by_table(root: &FsRoot, gpus: &[&PciDevice], listed: &[&NumaNode]) -> Option<
 }
 
 /// Groups nodes that are nearer to each other than to any CPU, and gives them to the GPUs of their
-/// nearest CPUs in the order of both; none: distances are unknown, or there are not as many groups.
+/// nearest CPUs in the order of both; `None` if distances are unknown, or there are not as many
+/// groups.
 fn by_distance(nodes: &[NumaNode], gpus: &[&PciDevice], listed: &[&NumaNode]) -> Option<GpuOfNode> {
     let place = |id: NodeId| nodes.iter().position(|node| node.os_index == id);
     let distance = |a: &NumaNode, b: NodeId| a.distances.get(place(b)?).copied();

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_what_stands_on_one_side_only() {
+    fn names_devices_on_one_side_only() {
         let sets = |lists: &[&str]| lists.iter().map(|l| l.parse().unwrap()).collect::<Vec<_>>();
         let (a, b) = (sets(&["0,2", "1,3"]), sets(&["1,3", "0,2"]));
         assert!(differences("cores", &a, &b).is_empty());

@@ -1,6 +1,6 @@
 //! Whether files of this machine can be read and written past its page cache.
 
-use super::silent::Silent;
+use super::hung_mounts::Silent;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use std::fs::OpenOptions;
@@ -53,7 +53,7 @@ pub fn direct(path: &Path) -> Direct {
     judge(opened.map(drop), magic)
 }
 
-/// Why QEMU cannot open a file with O_DIRECT; none: it can, or nothing says that it cannot.
+/// Why QEMU cannot open a file with O_DIRECT; `None` if it can, or nothing says that it cannot.
 pub fn refuses_direct(path: &Path) -> Option<String> {
     match direct(path) {
         // In memory it is accepted since Linux 6.6.
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_qemu_cannot_open_is_told_apart_from_what_is_only_in_memory() {
+    fn unopenable_files_are_distinguished_from_files_in_memory() {
         assert!(refuses_direct(Path::new("/proc/version")).is_some());
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let file = dir.path().join("a.img");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_direct_writes_is_asked_and_not_guessed() {
+    fn support_of_direct_writes_is_probed_not_guessed() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let file = dir.path().join("a.img");
         let missing = direct(&dir.path().join("below/a.img"));

@@ -1,7 +1,7 @@
 //! Drives: whole block devices with their partitions, and the host's uses of them, from
-//! [`super::holders`].
+//! [`super::device_users`].
 
-use super::holders::{self, Uses};
+use super::device_users::{self, Uses};
 use super::pci::place;
 use super::signatures;
 use crate::fsroot::{Dir, FsError, FsRoot};
@@ -187,7 +187,7 @@ fn links(root: &FsRoot, directory: &str) -> Result<BTreeMap<String, Vec<String>>
         }
     }
     for (name, links) in &mut found {
-        let known = holders::links(root, name)?;
+        let known = device_users::links(root, name)?;
         let is_known = |link: &String| known.contains(&format!("{directory}/{link}"));
         if links.iter().any(is_known) {
             links.retain(is_known);

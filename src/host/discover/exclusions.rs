@@ -57,7 +57,7 @@ pub fn to_json(entries: &[Entry]) -> String {
     text + "\n"
 }
 
-/// Returns the current address of an entry's function; none: another GPU has taken its place.
+/// Returns the current address of an entry's function; `None` if another GPU has taken its place.
 pub fn place(entry: &Entry, cards: &BTreeMap<Bdf, Card>) -> Option<Bdf> {
     let Some(uuid) = &entry.uuid else { return Some(entry.bdf) };
     let has = |card: &Card| card.uuid.as_ref() == Some(uuid);

@@ -4,6 +4,7 @@
 //! comes from published tables (boards.rs, lists.rs); see [`Fabric::source`].
 
 pub mod answer;
+mod board_reports;
 mod boards;
 mod bridge;
 mod census;
@@ -13,9 +14,9 @@ mod lists;
 pub mod modules;
 pub mod nvml;
 mod shared;
-mod told;
 
 use crate::fsroot::{FsError, FsRoot};
+use board_reports::{AskNvml, BoardReports};
 use boards::{Board, Machine, Sets};
 use census::{Census, Layout};
 use gpuvm_core::bdf::Bdf;
@@ -23,7 +24,6 @@ use gpuvm_core::topology::{Fabric, FabricModel, NvLink, Partition, PartitionId, 
 use gpuvm_core::words::count;
 use lists::Run;
 use modules::Modules;
-use told::{AskNvml, Told};
 
 struct Found<'a> {
     census: Census<'a>,
@@ -44,7 +44,7 @@ pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsE
             return Ok((fabric, notes));
         }
     };
-    let mut told = Told::of(root, &found, AskNvml::Unknown, links)?;
+    let mut told = BoardReports::of(root, &found, AskNvml::Unknown, links)?;
     if matches!(found.board.sets, Sets::Switched { .. }) && found.board.switches == 0 {
         told.bridge = bridge::functions(root, parts);
     }
@@ -59,7 +59,7 @@ pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsE
 /// for the user.
 pub fn planned(parts: &Parts, links: &links::Read) -> (Fabric, Vec<String>) {
     let (mut fabric, mut notes) = match Found::of(parts) {
-        Ok(found) => judged(&found, &Told::nothing(&found)),
+        Ok(found) => judged(&found, &BoardReports::nothing(&found)),
         Err(source) => (Fabric { source, ..Fabric::default() }, Vec::new()),
     };
     notes.extend(links::lay_over(&mut fabric, links, false));
@@ -76,12 +76,12 @@ pub fn modules_now(
     if !matches!(found.board.sets, Sets::Switched { .. }) {
         return Ok(None);
     }
-    let told = Told::of(root, &found, AskNvml::All, links::begin(root, parts)?)?;
+    let told = BoardReports::of(root, &found, AskNvml::All, links::begin(root, parts)?)?;
     Ok(Some((told.modules, told.notes)))
 }
 
 /// Evaluates a board by the host's reports.
-fn judged(found: &Found<'_>, told: &Told) -> (Fabric, Vec<String>) {
+fn judged(found: &Found<'_>, told: &BoardReports) -> (Fabric, Vec<String>) {
     let Found { board, machine, layout, .. } = found;
     let mut fabric = Fabric {
         board: Some(machine.map_or(board.name, |machine| machine.name).to_owned()),

@@ -44,7 +44,7 @@ pub struct Daemon {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Files {
-    /// `max_files` of qemu.conf; none: not set, or 0.
+    /// `max_files` of qemu.conf; `None` if not set, or 0.
     pub set: Option<u64>,
     /// Running daemons.
     pub daemons: Vec<Daemon>,
@@ -74,7 +74,7 @@ pub enum ConfError {
     },
 }
 
-/// The limit of a process; none: it has ended, or this user may not see it.
+/// The limit of a process; `None` if it has ended, or this user may not see it.
 pub fn limit(root: &FsRoot, pid: u32) -> Option<Limit> {
     let text = root.read(&format!("proc/{pid}/limits")).ok()??;
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
@@ -108,7 +108,7 @@ pub fn read(root: &FsRoot) -> Result<Files, FsError> {
 }
 
 impl Files {
-    /// Returns the limit of a guest that starts now; with several daemons the lowest. None:
+    /// Returns the limit of a guest that starts now; with several daemons the lowest. `None` if
     /// unknown.
     pub fn of_next_guest(&self, qemu: Option<Version>) -> Option<u64> {
         let raises = qemu.is_some_and(|qemu| qemu >= RAISES);
@@ -117,7 +117,7 @@ impl Files {
     }
 }
 
-/// The line that sets the key, from 0, and its value; none: it is not set.
+/// The line that sets the key, from 0, and its value; `None` if it is not set.
 fn line_of(text: &str) -> Result<Option<(usize, u64)>, ConfError> {
     let mut found: Option<(usize, &str)> = None;
     for (at, line) in text.lines().enumerate() {
@@ -134,7 +134,7 @@ fn line_of(text: &str) -> Result<Option<(usize, u64)>, ConfError> {
 }
 
 /// Returns the configuration with a limit of at least this many files, one line changed or added;
-/// none: already set. A commented-out line stays, and the new one is added below it.
+/// `None` if already set. A commented-out line stays, and the new one is added below it.
 pub fn with_limit(text: &str, count: u64) -> Result<Option<String>, ConfError> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     if let Some((at, now)) = line_of(text)? {

@@ -41,7 +41,7 @@ const MOST_LOG: usize = 32 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remembered {
-    /// Where it was; none: another GPU was found there since.
+    /// Where it was; `None` if another GPU was found there since.
     pub bdf: Option<Bdf>,
     /// Its UUID; none if the driver could not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
 
 /// A reading in progress.
 pub struct Begun {
-    /// NVML's answer; none: the driver has no GPU.
+    /// NVML's answer; `None` if the driver has no GPU.
     question: Option<Question>,
 }
 
@@ -209,7 +209,7 @@ impl Known {
         self.xids.get(&gpu).map_or(&[], Vec::as_slice)
     }
 
-    /// The health of a GPU; none: not checked.
+    /// The health of a GPU; `None` if not checked.
     pub fn health(&self, gpu: &PciDevice) -> Option<Health> {
         let entry = place(&self.entries, gpu, &self.cards).map(|at| &self.entries[at]);
         let accepted = entry.map(|entry| entry.accepted.clone()).unwrap_or_default();
@@ -243,8 +243,8 @@ impl Known {
         Some(Health { source, findings, accepted })
     }
 
-    /// The entries with NVML's report of now; none: nothing to change, or the file is not ours to
-    /// write over.
+    /// The entries with NVML's report of now; `None` if nothing to change, or the file is not ours
+    /// to write over.
     pub fn renewed(&self, parts: &Parts) -> Option<Vec<Remembered>> {
         if !self.usable || self.now.is_empty() {
             return None;
@@ -317,13 +317,13 @@ pub fn to_keep(root: &FsRoot) -> Result<ToKeep, FsError> {
 /// The file to be written.
 #[derive(Debug)]
 pub struct ToKeep {
-    /// The file; none: it does not change, or must not.
+    /// The file; `None` if it does not change, or must not.
     pub text: Option<String>,
     /// Why the file is not used, if it is not.
     pub notes: Vec<String>,
 }
 
-/// Returns the file with an admin's overrides for a GPU, or without any; `None`: it does not
+/// Returns the file with an admin's overrides for a GPU, or without any; `None` if it does not
 /// change.
 pub fn accepting(root: &FsRoot, gpu: &PciDevice, accepts: bool) -> Result<Option<String>, FsError> {
     let (cards, before) = (cards(root)?, entries(root)?);

@@ -16,7 +16,7 @@ const WHOLE: &str = "sys/kernel/mm/hugepages";
 const AVAILABLE: [&str; 4] = ["MemFree", "Active(file)", "Inactive(file)", "SReclaimable"];
 
 /// The directory of the pools of a node, below the root; that of the host if the kernel has no
-/// nodes. None: there is no such node.
+/// nodes. `None` if there is no such node.
 pub fn directory(root: &FsRoot, node: NodeId) -> Option<String> {
     let own = format!("{NODES}/node{node}");
     match root.exists(&own) {

@@ -230,8 +230,8 @@ pub fn renewed(
     Ok(before.filter(is_kept).cloned().or(now))
 }
 
-/// Finds the address of a recorded device now; none: it is not on this host, does not report its
-/// identity, or several report it.
+/// Finds the address of a recorded device now; `None` if it is not on this host, does not report
+/// its identity, or several report it.
 pub fn find(root: &FsRoot, identity: &DeviceIdentity) -> Result<Option<Bdf>, FsError> {
     match Finder::new(root).places(identity)?[..] {
         [only] => Ok(Some(only)),
@@ -350,8 +350,8 @@ impl<'r> Finder<'r> {
     }
 }
 
-/// Whether a function has the recorded PCI serial number, which others may have, too; none: none is
-/// recorded, or it has none.
+/// Whether a function has the recorded PCI serial number, which others may have, too; `None` if
+/// none is recorded, or it has none.
 fn has_number(identity: &DeviceIdentity, of: &Dir<'_>) -> Option<bool> {
     identity.values(MarkKind::Dsn).next()?;
     let number = serial_number(of)?;
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_remembered_until_the_device_is_replaced() {
+    fn links_are_remembered_until_the_device_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let root = drives(dir.path(), &["S1A"]);
         let bdf = at("05:00.0");

@@ -43,7 +43,7 @@ pub fn kept_off(root: &FsRoot, online: &CpuSet, parts: &mut Parts) -> Result<(),
     Ok(())
 }
 
-/// Reads the pcpus of a slice; none: it is not there or has no pcpus of its own.
+/// Reads the pcpus of a slice; `None` if it is not there or has no pcpus of its own.
 fn slice(root: &FsRoot, name: &str) -> Result<Option<CpuSet>, FsError> {
     for groups in CGROUPS {
         let path = format!("{groups}/{name}/cpuset.cpus");
@@ -56,8 +56,8 @@ fn slice(root: &FsRoot, name: &str) -> Result<Option<CpuSet>, FsError> {
     Ok(None)
 }
 
-/// Reads systemd's `CPUAffinity=`: successive ones add up, and an empty one begins anew. None: it
-/// is not set, or that of the NUMA policy.
+/// Reads systemd's `CPUAffinity=`: successive ones add up, and an empty one begins anew. `None` if
+/// it is not set, or that of the NUMA policy.
 fn affinity(root: &FsRoot) -> Result<Option<CpuSet>, FsError> {
     let mut files: Vec<String> = SYSTEMD.map(|dir| format!("{dir}/system.conf")).into();
     // Of files with one name that of the last folder counts; all are read in the order of names.

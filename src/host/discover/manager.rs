@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_configures_a_host_is_told_by_its_files() {
+    fn the_network_manager_is_recognised_by_its_files() {
         let nics = ["eth0".to_owned()];
         for (files, told) in [
             (&[][..], Manager::Unknown),

@@ -5,6 +5,7 @@
 //! line. Nothing here judges whether the host suits a guest.
 
 mod acs;
+pub mod arp;
 pub mod arrays;
 pub mod binding;
 mod capability;
@@ -16,16 +17,16 @@ pub mod crosscheck;
 #[cfg(not(feature = "hwloc"))]
 #[path = "crosscheck/none.rs"]
 pub mod crosscheck;
+pub mod device_users;
 pub mod direct;
 pub mod drives;
-pub mod ear;
 pub mod exclusions;
 pub mod fabric;
 pub mod facts;
 pub mod files;
 pub mod health;
-pub mod holders;
 pub mod hugetlb;
+pub mod hung_mounts;
 pub mod identity;
 pub mod isolation;
 mod kept_off;
@@ -47,7 +48,6 @@ pub mod process;
 pub mod reach;
 pub mod released;
 pub mod signatures;
-pub mod silent;
 pub mod source;
 pub mod topo;
 pub mod trust;

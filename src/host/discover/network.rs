@@ -76,7 +76,7 @@ pub struct Neighbour {
     pub confirmed: bool,
 }
 
-/// Returns the neighbour with an address on a network device; none: it has not answered, or was
+/// Returns the neighbour with an address on a network device; `None` if it has not answered, or was
 /// not asked.
 pub fn neighbour(index: u32, ip: IpAddr) -> io::Result<Option<Neighbour>> {
     let family = match ip {
@@ -109,8 +109,8 @@ pub fn is_own_address(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || route_to(ip).ok().flatten().is_some_and(is_local)
 }
 
-/// Returns the way by which the kernel sends packets to an address, by all of its rules; none: the
-/// address is its own, or nothing leads there.
+/// Returns the way by which the kernel sends packets to an address, by all of its rules; `None` if
+/// the address is its own, or nothing leads there.
 pub fn way_to(ip: IpAddr) -> io::Result<Option<Way>> {
     let told = route_to(ip)?;
     let Some(told) = told.filter(|told| told.header.kind == RouteType::Unicast) else {
@@ -127,7 +127,7 @@ pub fn way_to(ip: IpAddr) -> io::Result<Option<Way>> {
     Ok(index.map(|index| Way { index, direct }))
 }
 
-/// The kernel's route to an address; none: nothing leads there.
+/// The kernel's route to an address; `None` if nothing leads there.
 fn route_to(ip: IpAddr) -> io::Result<Option<RouteMessage>> {
     let mut message = RouteMessage::default();
     let (family, prefix, address) = match ip {
@@ -161,8 +161,8 @@ fn route_to(ip: IpAddr) -> io::Result<Option<RouteMessage>> {
     }))
 }
 
-/// Returns how long ago an IPv4 neighbour with a MAC address answered, on any network device; none:
-/// no such entry.
+/// Returns how long ago an IPv4 neighbour with a MAC address answered, on any network device;
+/// `None` if no such entry.
 pub fn answered_ago(mac: &str, ip: Ipv4Addr) -> io::Result<Option<Duration>> {
     let told = neighbours(AddressFamily::Inet)?.into_iter();
     Ok(told.filter(|told| answered(told, ip.into()).as_deref() == Some(mac)).filter_map(ago).min())
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_does_with_an_entry_is_no_answer_of_the_neighbour() {
+    fn kernel_updates_of_an_entry_are_no_answer_of_the_neighbour() {
         for (state, confirmed, updated, wanted) in [
             (NeighbourState::Reachable, 500, 300, 500),
             // Created by an ARP request of the neighbour.
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_of_the_loop() {
+    fn the_kernel_reports_a_loop() {
         let host = network().unwrap();
         let lo = host.link("lo").unwrap();
         assert!(lo.loopback && lo.index == 1 && lo.mtu > 0 && lo.kind.is_none());

@@ -1,7 +1,7 @@
 //! Device nodes of block devices: the kernel's name behind a path, and which devices respond, so
 //! that nothing waits for a hung drive.
 
-use super::silent::Silent;
+use super::hung_mounts::Silent;
 use crate::command::{CommandError, output};
 use nix::fcntl::OFlag;
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Finds processes that have a block device or a file system open. Limited to processes visible to
 //! the caller: without root, only the caller's own.
 
-use super::silent::Silent;
+use super::hung_mounts::Silent;
 use crate::fsroot::{Dir, FsError, FsRoot};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::{major, minor};

@@ -47,7 +47,7 @@ pub fn read(root: &FsRoot, firewall: Result<Ruleset, String>) -> io::Result<Host
     })
 }
 
-/// A MAC address in its usual form; none: not an Ethernet address.
+/// A MAC address in its usual form; `None` if not an Ethernet address.
 fn mac(bytes: &[u8]) -> Option<String> {
     bytes.get(..6).map(text)
 }
@@ -256,7 +256,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn the_host_tells_of_its_loop() {
+    fn the_host_reports_a_loop() {
         let root = FsRoot::live().unwrap();
         let host = read(&root, Err("not asked".into())).unwrap();
         let lo = host.device("lo").unwrap();

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_speed() {
+    fn refuses_invalid_speeds() {
         for text in ["", "8.0", "x GT/s", "-1 GT/s", "8.55 GT/s", "99999999999 GT/s", "8. GT/s"] {
             assert_eq!(link_speed(text), None, "{text:?}");
         }

@@ -32,10 +32,10 @@ pub struct Released {
     pub level: String,
     /// Version of the superblocks: `1.2`.
     pub metadata: String,
-    /// Layout in mdadm's words, such as `left-symmetric`; none: the level has only one.
+    /// Layout in mdadm's words, such as `left-symmetric`; `None` if the level has only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,
-    /// Chunk size in bytes; none: the level has none.
+    /// Chunk size in bytes; `None` if the level has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_bytes: Option<u64>,
     /// Size in bytes.

@@ -4,7 +4,7 @@
 //! from udev's database. Content unknown to the library (a plain encrypted volume, a database's own
 //! format) is detected by bytes that are not blank.
 
-use super::holders::{Uses, udev};
+use super::device_users::{Uses, udev};
 use super::node::{answering, is_held_now, kernel_name};
 use super::released::plain;
 use crate::command::{CommandError, output};
@@ -312,7 +312,7 @@ fn sample(path: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Reads udev's record of a device's content; none: udev has not probed it.
+/// Reads udev's record of a device's content; `None` if udev has not probed it.
 fn udev_content(root: &FsRoot, name: &str) -> Result<Option<Content>, FsError> {
     let udev = udev(root, name)?;
     if udev.is_empty() {
@@ -332,7 +332,7 @@ fn udev_content(root: &FsRoot, name: &str) -> Result<Option<Content>, FsError> {
     Ok(Some(Content::Signatures(signatures)))
 }
 
-/// Whether udev calls a partition an EFI system partition; none: its type is not recorded.
+/// Whether udev calls a partition an EFI system partition; `None` if its type is not recorded.
 fn udev_efi(root: &FsRoot, name: &str) -> Result<Option<bool>, FsError> {
     let udev = udev(root, name)?;
     Ok(udev.get("ID_PART_ENTRY_TYPE").map(|kind| EFI_TYPES.contains(&&*kind.to_lowercase())))

@@ -104,7 +104,7 @@ fn contradictions_become_notes() {
 }
 
 #[test]
-fn what_stands_on_a_nic_is_found_to_the_top() {
+fn users_of_a_nic_are_found_to_the_top() {
     let pci = "sys/bus/pci/devices/0000:00:03.0";
     let virt = "sys/devices/virtual/net";
     let face = |files: &[(&str, &str)]| {
@@ -156,7 +156,7 @@ fn a_bad_route_names_its_line() {
 }
 
 #[test]
-fn what_identifies_a_host_is_read_on_request_only() {
+fn identifiers_of_a_host_are_read_on_request_only() {
     let (pci, block) = ("sys/bus/pci/devices/0000:00:03.0", "sys/devices/x/block/sda");
     let dir = host(&[
         PCPU,
@@ -292,7 +292,7 @@ fn a_bad_file_is_named_with_its_line() {
 }
 
 #[test]
-fn kinds_of_cores_are_told_by_counters_or_capacity() {
+fn kinds_of_cores_are_recognised_by_counters_or_capacity() {
     let cpu = "sys/devices/system/cpu";
     let kinds = |files: &[(&str, &str)]| -> Vec<(&'static str, String)> {
         let dir = host(&[&[("sys/devices/system/cpu/online", "0-3")], files].concat());

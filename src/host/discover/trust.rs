@@ -24,7 +24,7 @@ struct File {
     guests: Trust,
 }
 
-/// Returns the declaration for a host; none: there is none.
+/// Returns the declaration for a host; `None` if there is none.
 pub fn trust(root: &FsRoot) -> Result<Option<Trust>, FsError> {
     if root.is_live() {
         // The files of a record belong to whoever made it.
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else_is_believed() {
+    fn only_written_records_are_believed() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         assert_eq!(trust(&root).unwrap(), None);

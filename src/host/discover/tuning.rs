@@ -25,8 +25,8 @@ pub fn read(root: &FsRoot) -> Result<Tuning, FsError> {
     Ok(tuning)
 }
 
-/// Returns the value of a kernel setting; of several listed values the one in brackets; none: there
-/// is no such setting.
+/// Returns the value of a kernel setting; of several listed values the one in brackets; `None` if
+/// there is no such setting.
 pub fn value(root: &FsRoot, path: &str) -> Result<Option<String>, FsError> {
     let text = root.read(path)?;
     Ok(text.map(|text| chosen(&text).unwrap_or(text.trim()).to_owned()))
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_a_host_is_set_to() {
+    fn reads_the_settings_of_a_host() {
         let dir = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = dir.path().join("sys").join(path);

@@ -7,8 +7,8 @@ use gpuvm_core::bdf::Bdf;
 /// The kernel's list of vDPA devices that a guest can have.
 const CLASS: &str = "sys/class/vhost-vdpa";
 
-/// Returns the PCI function that serves a vDPA device, by the name of its character device; none:
-/// there is no such device, or software serves it.
+/// Returns the PCI function that serves a vDPA device, by the name of its character device; `None`
+/// if there is no such device, or software serves it.
 pub fn function_of(root: &FsRoot, name: &str) -> Result<Option<Bdf>, FsError> {
     let Some(list) = root.dir(CLASS)? else { return Ok(None) };
     let Some(target) = list.link(name)? else { return Ok(None) };

@@ -76,7 +76,8 @@ fn field(description: &str, name: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Reads a virtual function of NVIDIA's VFIO driver, and the names of its types; none: it is none.
+/// Reads a virtual function of NVIDIA's VFIO driver, and the names of its types; `None` if it is
+/// none.
 fn vfio(function: &Dir<'_>) -> Result<Option<(Vgpu, Types)>, FsError> {
     let Some(dir) = function.dir("nvidia")? else { return Ok(None) };
     let Some(current) = dir.number("current_vgpu_type")? else { return Ok(None) };

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_not_given() {
+    fn oversized_lists_are_not_passed() {
         assert!(activated(&[7; 64]).is_ok());
         assert_eq!(activated(&[7; 65]).unwrap_err(), "it counts 65 partitions, more than 64");
         let functions =

@@ -14,7 +14,7 @@ const COMM: usize = 15;
 /// Time limit of printing its version, in seconds.
 const VERSION_S: u64 = 5;
 
-/// The process of a host's Fabric Manager, by pid; none: no process of root has its name.
+/// The process of a host's Fabric Manager, by pid; `None` if no process of root has its name.
 pub fn process(root: &FsRoot) -> Result<Option<u32>, FsError> {
     for pid in root.names("proc")?.iter().filter_map(|name| name.parse::<u32>().ok()) {
         // A process may have ended since it was listed.

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_at_all_has_a_way_out() {
+    fn an_unreadable_list_has_a_way_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fabric.json");
         let way_out = || {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_was_made_is_refused() {
+    fn a_changed_object_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fabric.json");
         let refused = |reason: &str| {

@@ -32,12 +32,12 @@ pub struct Entry {
     pub what: Vec<String>,
     /// The definition before.
     pub before: String,
-    /// The definition afterwards, as read back from the hypervisor; none: not read.
+    /// The definition afterwards, as read back from the hypervisor; `None` if not read.
     pub after: Option<String>,
     /// Changes besides the definition, in order.
     pub steps: Vec<Step>,
-    /// When it was undone, in seconds since 1970, UTC: then definitions and steps are empty. None:
-    /// it was not.
+    /// When it was undone, in seconds since 1970, UTC: then definitions and steps are empty. `None`
+    /// if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undone_at_s: Option<u64>,
 }
@@ -47,7 +47,7 @@ pub struct Entry {
 pub struct NewImage {
     /// Its path; of a volume its name.
     pub path: PathBuf,
-    /// Its volume; none: a file.
+    /// Its volume; `None` for a file.
     pub volume: Option<VolumeRef>,
 }
 
@@ -76,7 +76,7 @@ pub enum Beyond<'a> {
 }
 
 impl Entry {
-    /// The object that it changed instead of the definition; `None`: the definition, as most
+    /// The object that it changed instead of the definition; `None` for the definition, as most
     /// changes do.
     pub fn beyond(&self) -> Option<Beyond<'_>> {
         self.steps.iter().find_map(|step| match step {
@@ -120,7 +120,7 @@ impl Entry {
         self.before.is_empty() && !self.domain.is_empty()
     }
 
-    /// A disk whose data it deleted, in words; none: it deleted none.
+    /// A disk whose data it deleted, in words; `None` if it deleted none.
     pub fn deleted(&self) -> Option<String> {
         self.steps.iter().find_map(|step| match step {
             Step::File(FileStep::DeleteDisk { path, .. }) => {

@@ -17,7 +17,7 @@ const UUID: usize = 36;
 /// How a guest was described in a file when `apply` made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedFile {
-    /// The name in the file, which `rename` leaves; none: a first version did not write it.
+    /// The name in the file, which `rename` leaves; `None` if a first version did not write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The name of the file's set of guests, if it has one.
@@ -62,13 +62,13 @@ pub struct GuestRecord {
     /// Disks that were made.
     #[serde(default)]
     pub made: Vec<Made>,
-    /// How it was described; none: no file did.
+    /// How it was described; `None` if no file did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<AppliedFile>,
-    /// The job of Slurm that it is for; none: it is for none.
+    /// The job of Slurm that it is for; `None` if it is for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<SlurmJob>,
-    /// Its creation options, by name; `None`: a first version did not write them.
+    /// Its creation options, by name; `None` if a first version did not write them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<BTreeMap<String, Vec<String>>>,
 }
@@ -105,7 +105,7 @@ impl GuestRecord {
         }
     }
 
-    /// Returns the step that writes it, replacing its old content; `None`: there is nothing to
+    /// Returns the step that writes it, replacing its old content; `None` if there is nothing to
     /// record.
     pub fn remember(&self, state: Option<&Path>, was: Option<String>) -> Option<Step> {
         let is_empty = self.reserved.is_empty()
@@ -118,8 +118,8 @@ impl GuestRecord {
     }
 }
 
-/// Returns the step that adds disks made for a domain to its record; none: there are none to add.
-/// Errors: its record cannot be read, and would be lost.
+/// Returns the step that adds disks made for a domain to its record; `None` if there are none to
+/// add. Errors: its record cannot be read, and would be lost.
 pub fn add_made(
     state: Option<&Path>,
     uuid: &str,
@@ -139,8 +139,8 @@ pub fn add_made(
     Ok(record.remember(state, was))
 }
 
-/// The step that takes a disk from the record of a domain, which keeps it no longer; none: it is
-/// not recorded. Errors: as [`add_made`].
+/// The step that takes a disk from the record of a domain, which keeps it no longer; `None` if it
+/// is not recorded. Errors: as [`add_made`].
 pub fn drop_made(
     state: Option<&Path>,
     uuid: &str,
@@ -159,8 +159,8 @@ pub fn drop_made(
     })
 }
 
-/// The step that records which huge pages of a domain are still reserved; none: it has no record,
-/// or this one. Errors: as [`add_made`].
+/// The step that records which huge pages of a domain are still reserved; `None` if it has no
+/// record, or this one. Errors: as [`add_made`].
 pub fn set_reserved(
     state: Option<&Path>,
     uuid: &str,
@@ -178,7 +178,7 @@ pub fn set_reserved(
 }
 
 /// The step that records which virtual functions are set up for the domain of this UUID and name at
-/// this URI; none: its record says so. Errors: as [`add_made`].
+/// this URI; `None` if its record says so. Errors: as [`add_made`].
 pub fn set_guarded(
     state: Option<&Path>,
     (uuid, name, uri): (&str, &str, &str),
@@ -196,8 +196,8 @@ pub fn set_guarded(
     Ok(left.or_else(|| was.map(|was| store::remove(path, was))))
 }
 
-/// The step that writes the new name of a domain into its record; none: it has no record. Errors:
-/// as [`add_made`].
+/// The step that writes the new name of a domain into its record; `None` if it has no record.
+/// Errors: as [`add_made`].
 pub fn rename(state: Option<&Path>, uuid: &str, to: &str) -> Result<Option<Step>, HistoryError> {
     let path = file(state, uuid);
     let Some(was) = store::read(&path)? else { return Ok(None) };
@@ -208,8 +208,8 @@ pub fn rename(state: Option<&Path>, uuid: &str, to: &str) -> Result<Option<Step>
     Ok(Some(store::write(path, &record, Some(was))))
 }
 
-/// The step that records that a domain is of another set of guests; none: no file made it, or it is
-/// of this set. Errors: as [`add_made`].
+/// The step that records that a domain is of another set of guests; `None` if no file made it, or
+/// it is of this set. Errors: as [`add_made`].
 pub fn set_set(state: Option<&Path>, uuid: &str, set: &str) -> Result<Option<Step>, HistoryError> {
     let path = file(state, uuid);
     let Some(was) = store::read(&path)? else { return Ok(None) };
@@ -227,32 +227,33 @@ pub fn made(state: Option<&Path>, uuid: &str) -> Vec<Made> {
     of(state, uuid).map(|record| record.made).unwrap_or_default()
 }
 
-/// How a domain was described in a file when `apply` made it; none: no file did, or its record
+/// How a domain was described in a file when `apply` made it; `None` if no file did, or its record
 /// cannot be read.
 pub fn applied(state: Option<&Path>, uuid: &str) -> Option<AppliedFile> {
     of(state, uuid)?.applied
 }
 
-/// The job of Slurm that a domain was made for; none: it is for none, or its record cannot be read.
+/// The job of Slurm that a domain was made for; `None` if it is for none, or its record cannot be
+/// read.
 pub fn job(state: Option<&Path>, uuid: &str) -> Option<SlurmJob> {
     of(state, uuid)?.job
 }
 
-/// A domain's creation options, by name; `None`: nothing was recorded, or its record cannot be
+/// A domain's creation options, by name; `None` if nothing was recorded, or its record cannot be
 /// read.
-pub fn told(state: Option<&Path>, uuid: &str) -> Option<BTreeMap<String, Vec<String>>> {
+pub fn creation_options(state: Option<&Path>, uuid: &str) -> Option<BTreeMap<String, Vec<String>>> {
     let record = of(state, uuid)?;
     record.told.or_else(|| record.applied.map(|file| file.options))
 }
 
-/// The record of a domain; none: there is none, or it cannot be read: nothing is guessed.
+/// The record of a domain; `None` if there is none, or it cannot be read: nothing is guessed.
 fn of(state: Option<&Path>, uuid: &str) -> Option<GuestRecord> {
     let path = file(state, uuid);
     let text = store::read(&path).ok()??;
     read(&path, &text, uuid).ok()?
 }
 
-/// Parses a record; none: it belongs to another domain.
+/// Parses a record; `None` if it belongs to another domain.
 pub(super) fn read(
     path: &Path,
     text: &str,
@@ -262,7 +263,7 @@ pub(super) fn read(
     Ok(Some(record).filter(|record| record.uuid == uuid))
 }
 
-/// The URI of the hypervisor in a domain's record, of any format; none: there is none, or it is
+/// The URI of the hypervisor in a domain's record, of any format; `None` if there is none, or it is
 /// damaged.
 pub(super) fn uri(state: Option<&Path>, uuid: &str) -> Option<String> {
     /// The part of a record with the URI.
@@ -279,7 +280,7 @@ fn file(state: Option<&Path>, uuid: &str) -> PathBuf {
     kept_in(state, DIRECTORY).join(format!("{uuid}.json"))
 }
 
-/// Returns the step that removes a domain's record; none: there is none.
+/// Returns the step that removes a domain's record; `None` if there is none.
 pub fn forget(state: Option<&Path>, uuid: &str) -> Result<Option<Step>, HistoryError> {
     let path = file(state, uuid);
     Ok(store::read(&path)?.map(|was| store::remove(path, was)))

@@ -27,7 +27,7 @@ pub struct NetworkEntry {
     pub at_s: u64,
     /// Its definition.
     pub before: String,
-    /// The definition after the change; none: it was deleted.
+    /// The definition after the change; `None` if it was deleted.
     pub after: Option<String>,
 }
 
@@ -48,8 +48,8 @@ impl LastChange {
 }
 
 /// Returns the steps that record a network as it is, replacing an earlier record of its name.
-/// `after`: its definition after the change; none: it is deleted. A network of another machine is
-/// recorded only by the gpuvm there: none. `kept`: from [`directory`].
+/// `after`: its definition after the change; `None` if it is deleted. A network of another machine
+/// is recorded only by the gpuvm there: none. `kept`: from [`directory`].
 pub fn remember(
     kept: &Path,
     state: &NetworkState,
@@ -106,8 +106,8 @@ pub fn directory(state: Option<&Path>) -> PathBuf {
     kept_in(state, DIRECTORY)
 }
 
-/// The last change of a network of this name, of the hypervisor at a URI; none: there is no record.
-/// Two networks may have had the name, one after the other.
+/// The last change of a network of this name, of the hypervisor at a URI; `None` if there is no
+/// record. Two networks may have had the name, one after the other.
 pub fn last_of(kept: &Path, uri: &str, name: &str) -> Result<Option<LastChange>, HistoryError> {
     let mut found: Option<LastChange> = None;
     for (path, text) in store::documents(kept)? {

@@ -35,7 +35,7 @@ impl Owner {
         kept_of(uuid, state).filter(is_other).map_or(Owner::This, |uri| Owner::Hypervisor { uri })
     }
 
-    /// The URI of another hypervisor of this machine; none: another owner.
+    /// The URI of another hypervisor of this machine; `None` for another owner.
     pub fn other_hypervisor(self) -> Option<String> {
         match self {
             Owner::Hypervisor { uri } => Some(uri),
@@ -44,8 +44,8 @@ impl Owner {
     }
 }
 
-/// Returns the URI of the hypervisor in a UUID's records; none: there are none, or they cannot be
-/// read.
+/// Returns the URI of the hypervisor in a UUID's records; `None` if there are none, or they cannot
+/// be read.
 fn kept_of(uuid: &str, state: Option<&Path>) -> Option<String> {
     let history = || Some(History::of(state, uuid).ok()?.entries.last()?.uri.clone());
     guest::uri(state, uuid).or_else(history)

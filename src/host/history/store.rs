@@ -19,7 +19,7 @@ struct Head {
     format: u32,
 }
 
-/// The text of a file; none: it does not exist.
+/// The text of a file; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<String>, HistoryError> {
     input::state(path).map_err(|source| {
         let path = path.to_owned();

@@ -266,7 +266,7 @@ fn of_two_networks_that_had_a_name_the_last_one_is_found() {
 }
 
 #[test]
-fn what_is_no_regular_file_or_no_text_is_refused_with_what_puts_it_away() {
+fn irregular_files_are_refused_with_a_command_to_move_them() {
     let dir = tempfile::tempdir().unwrap();
     let state = Some(dir.path());
     let reserved = dir.path().join(format!("reserved/{UUID}.json"));
@@ -355,7 +355,7 @@ fn a_damaged_document_is_named_and_a_newer_one_is_not_called_damaged() {
 }
 
 #[test]
-fn what_virtual_functions_may_do_is_written_replaced_and_removed() {
+fn permissions_of_virtual_functions_are_written_replaced_and_removed() {
     use gpuvm_core::domain::guest::Guarded;
     use gpuvm_core::request::Guard;
     let state = tempfile::tempdir().unwrap();

@@ -11,13 +11,13 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// The most bytes read of a help text; a root port's has 3 KiB.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Returns the fastest link configurable for a root port of this QEMU, in units of 0.1 GT/s; none:
-/// not configurable, or the program does not answer.
+/// Returns the fastest link configurable for a root port of this QEMU, in units of 0.1 GT/s; `None`
+/// if not configurable, or the program does not answer.
 pub fn port_speed_dgts(program: &Path) -> Option<u32> {
     fastest(&help(program, "pcie-root-port")?)
 }
 
-/// Whether the speed of switch downstream ports is configurable in this QEMU; none: the program
+/// Whether the speed of switch downstream ports is configurable in this QEMU; `None` if the program
 /// does not answer. Otherwise they are links of 2.5 GT/s with one lane, over which NVIDIA's driver
 /// refuses peer-to-peer transfers.
 pub fn switch_has_speed(program: &Path) -> Option<bool> {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_none_or_does_not_answer_tells_nothing() {
+    fn an_invalid_or_silent_emulator_reports_nothing() {
         assert_eq!(port_speed_dgts(Path::new("/nonexistent")), None);
         assert_eq!(port_speed_dgts(Path::new("/bin/false")), None);
         assert_eq!(port_speed_dgts(Path::new("/bin/true")), None);

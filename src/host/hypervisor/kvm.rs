@@ -17,9 +17,9 @@ const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 /// Permissions of /dev/kvm, and QEMU's user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Owner and group of the node, and its permissions; none: there is no KVM.
+    /// Owner and group of the node, and its permissions; `None` if there is no KVM.
     pub node: Option<(u32, u32, u32)>,
-    /// The user that QEMU runs as, its uid and its groups; none: unknown.
+    /// The user that QEMU runs as, its uid and its groups; `None` if unknown.
     pub user: Option<(String, u32, Vec<u32>)>,
 }
 
@@ -39,7 +39,7 @@ impl Node {
         Node { node, user }
     }
 
-    /// Whether that user can open the node for reading and writing; none: unknown.
+    /// Whether that user can open the node for reading and writing; `None` if unknown.
     fn opens(&self) -> Option<bool> {
         let (owner, group, mode) = self.node?;
         let (_, uid, groups) = self.user.as_ref()?;
@@ -56,7 +56,7 @@ impl Node {
     }
 }
 
-/// The user of a configuration of libvirt's QEMU driver; none: not set.
+/// The user of a configuration of libvirt's QEMU driver; `None` if not set.
 fn configured_user(text: &str) -> Option<&str> {
     let mut values = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
@@ -65,8 +65,8 @@ fn configured_user(text: &str) -> Option<&str> {
     values.next_back()
 }
 
-/// Says that the user of QEMU cannot open the node, and the command that lets it; none: it can, or
-/// that is unknown.
+/// Says that the user of QEMU cannot open the node, and the command that lets it; `None` if it can,
+/// or that is unknown.
 pub fn closed(kvm: &Node) -> Option<(String, String)> {
     let (Some((_, group, mode)), Some((user, ..)), Some(false)) =
         (kvm.node, &kvm.user, kvm.opens())
@@ -103,21 +103,21 @@ mod tests {
 
     /// The finding for a device node with this group and these permissions, for a user of group
     /// 107.
-    fn told(group: u32, mode: u32) -> String {
+    fn finding(group: u32, mode: u32) -> String {
         let user = Some(("qemu".to_owned(), 64055, vec![107]));
         why_slow(&Node { node: Some((0, group, mode)), user })
     }
 
     #[test]
-    fn a_node_that_qemu_cannot_open_is_told_with_what_to_do() {
+    fn a_node_that_qemu_cannot_open_is_reported_with_a_remedy() {
         let at_first = "the next one is quick";
-        assert!(told(107, 0o660).ends_with(at_first) && told(0, 0o666).ends_with(at_first));
-        let shut = told(0, 0o660);
+        assert!(finding(107, 0o660).ends_with(at_first) && finding(0, 0o666).ends_with(at_first));
+        let shut = finding(0, 0o660);
         assert!(shut.contains("user `qemu` of QEMU cannot open /dev/kvm (group root, mode 660)"));
         let joins = "`sudo sh -c 'usermod -aG root qemu && systemctl restart libvirtd'`";
         assert!(shut.contains(joins), "{shut}");
         // The group has no access either: joining it does not help.
-        assert!(told(107, 0o600).contains("chmod 660 /dev/kvm"), "{}", told(107, 0o600));
+        assert!(finding(107, 0o600).contains("chmod 660 /dev/kvm"), "{}", finding(107, 0o600));
         assert!(why_slow(&Node { node: None, user: None }).ends_with(at_first));
     }
 

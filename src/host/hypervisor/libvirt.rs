@@ -51,7 +51,7 @@ pub struct Libvirt {
     /// The connection; replaced if it was lost.
     connected: RefCell<Connect>,
     uri: String,
-    /// Why the connection is read-only; none: it is not.
+    /// Why the connection is read-only; `None` if it is not.
     read_only: Option<HypervisorError>,
     /// Domains as they were last listed, by name.
     seen: RefCell<BTreeMap<String, Domain>>,

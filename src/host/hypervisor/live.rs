@@ -59,7 +59,8 @@ pub struct Used {
 
 /// The guests that a hypervisor runs.
 pub trait Live {
-    /// The id of a running domain, which changes at each start; none: it does not run, or unknown.
+    /// The id of a running domain, which changes at each start; `None` if it does not run, or
+    /// unknown.
     fn run_id(&self, _name: &str) -> Result<Option<u32>, HypervisorError> {
         Ok(None)
     }

@@ -94,7 +94,7 @@ impl Identity {
 }
 
 /// A connection's report of its machine. Expensive queries are made only if needed.
-pub trait Told {
+pub trait MachineReport {
     /// The URI actually opened, with aliases resolved.
     fn uri(&self) -> String;
     /// The host name; none if unknown.
@@ -185,7 +185,7 @@ impl<'u> Uri<'u> {
         self.host.is_none() && by_socket && socket && self.parameter("command").is_none()
     }
 
-    /// Returns the part that names a program of this machine for libvirt to run; none: there is
+    /// Returns the part that names a program of this machine for libvirt to run; `None` if there is
     /// no such part.
     pub fn program(&self) -> Option<String> {
         let is_ext = |way: &&str| way.eq_ignore_ascii_case("ext");
@@ -245,8 +245,8 @@ pub enum UnsafeUri {
     Malformed,
 }
 
-/// Judges a connection in a file that others may have written; none: it is accepted. An alias is
-/// one of the caller's own configuration of libvirt (libvirt.org/uri.html), and has no other
+/// Judges a connection in a file that others may have written; `None` if it is accepted. An alias
+/// is one of the caller's own configuration of libvirt (libvirt.org/uri.html), and has no other
 /// characters.
 pub fn unsafe_uri(uri: &str) -> Option<UnsafeUri> {
     match Uri::parse(uri) {
@@ -287,7 +287,7 @@ pub const SYSTEM_NVRAM: &str = "/var/lib/libvirt/qemu/nvram";
 /// Where the system's libvirt keeps the state of guests' emulated TPMs, by their UUIDs.
 const SYSTEM_TPM: &str = "/var/lib/libvirt/swtpm";
 
-/// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); none: of
+/// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); `None` if of
 /// another hypervisor, or in an unknown home directory.
 pub fn log_of(uri: &str, name: &str) -> Option<PathBuf> {
     let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
@@ -307,7 +307,7 @@ pub fn log_of(uri: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// The directory in which libvirt keeps the settings of guests' firmware where a definition names
-/// no file (libvirt.org/formatdomain.html, `nvram`); none: of another hypervisor, or not known.
+/// no file (libvirt.org/formatdomain.html, `nvram`); `None` if of another hypervisor, or not known.
 pub fn nvram_dir_of(uri: &str) -> Option<PathBuf> {
     let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
     match uri.path.trim_end_matches('/') {
@@ -323,7 +323,7 @@ pub fn nvram_dir_of(uri: &str) -> Option<PathBuf> {
     }
 }
 
-/// Where the system's libvirt keeps the state of a domain's emulated TPM; `None`: of another
+/// Where the system's libvirt keeps the state of a domain's emulated TPM; `None` if of another
 /// hypervisor, or not known.
 pub fn tpm_state_of(uri: &str, uuid: &str) -> Option<PathBuf> {
     let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
@@ -337,7 +337,7 @@ pub fn is_test(uri: &str) -> bool {
 }
 
 /// Decides which machine a connection belongs to.
-pub fn decide(told: &dyn Told) -> Machine {
+pub fn decide(told: &dyn MachineReport) -> Machine {
     let text = told.uri();
     let uri = Uri::parse(&text);
     if text == super::none::URI || uri.as_ref().is_some_and(Uri::is_in_process) {
@@ -365,7 +365,7 @@ pub fn decide(told: &dyn Told) -> Machine {
 }
 
 /// Whether the other side has this machine's UUID, as libvirt would read it here.
-fn has_our_uuid(told: &dyn Told) -> bool {
+fn has_our_uuid(told: &dyn MachineReport) -> bool {
     let ours = own_uuids();
     !ours.is_empty() && told.uuid().is_some_and(|uuid| ours.contains(&plain(&uuid)))
 }

@@ -6,6 +6,7 @@ mod addresses;
 mod domains;
 pub mod emulator;
 mod error;
+pub mod file_users;
 #[cfg(feature = "libvirt")]
 mod kvm;
 #[cfg(feature = "libvirt")]
@@ -21,7 +22,6 @@ pub mod snapshot;
 pub mod storage;
 #[cfg(test)]
 mod stubs;
-pub mod uses;
 
 pub use addresses::{Addresses, Lease};
 pub use domains::{
@@ -60,11 +60,12 @@ pub trait Hypervisor: Domains + Snapshots + Live + Addresses {
     fn has_guests_here(&self) -> bool {
         self.machine().is_here() && !machine::is_test(self.uri())
     }
-    /// The directory of this machine that it keeps the logs of guests in; none: it keeps none here.
+    /// The directory of this machine that it keeps the logs of guests in; `None` if it keeps none
+    /// here.
     fn log_dir(&self) -> Option<PathBuf> {
         None
     }
-    /// The same, where the directory is missing; none: it is there, or it is not known where.
+    /// The same, where the directory is missing; `None` if it is there, or it is not known where.
     fn missing_log_dir(&self) -> Option<PathBuf> {
         None
     }
@@ -80,7 +81,8 @@ pub trait Hypervisor: Domains + Snapshots + Live + Addresses {
     fn accelerates_smmu(&self) -> bool {
         false
     }
-    /// The QEMU program of this machine that guests run in; none: they run elsewhere, or in none.
+    /// The QEMU program of this machine that guests run in; `None` if they run elsewhere, or in
+    /// none.
     fn emulator(&self) -> Option<PathBuf> {
         None
     }
@@ -88,8 +90,8 @@ pub trait Hypervisor: Domains + Snapshots + Live + Addresses {
     fn guest_support(&self) -> Option<GuestSupport> {
         None
     }
-    /// Why guests cannot have this machine type; none: they can, or a driver that does not report
-    /// it.
+    /// Why guests cannot have this machine type; `None` if they can, or a driver that does not
+    /// report it.
     fn refuses_machine(&self, _machine: &str, _virt: VirtType) -> Option<String> {
         None
     }

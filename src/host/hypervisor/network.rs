@@ -20,7 +20,7 @@ pub struct NetworkState {
     pub persistent: bool,
     /// Its definition: the one that it comes up by next.
     pub xml: String,
-    /// The definition that it is up by; none: it is not up.
+    /// The definition that it is up by; `None` if it is not up.
     pub live_xml: Option<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct NetworkLease {
     pub mac: String,
     /// The address.
     pub ip: IpAddr,
-    /// Host name reported by the guest; none: no name.
+    /// Host name reported by the guest; `None` without name.
     pub host_name: Option<String>,
     /// When it ends, in seconds since 1970.
     pub expires_s: u64,

@@ -9,7 +9,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The interval at which calls are checked.
 const STEP: Duration = Duration::from_secs(1);
 
-/// The function that reports it; `None`: it is not reported.
+/// The function that reports it; none if it is not reported.
 static TELL: OnceLock<fn(&str)> = OnceLock::new();
 /// The watch of this program, which begins with the first call.
 static WATCH: OnceLock<Watch> = OnceLock::new();
@@ -28,7 +28,7 @@ pub struct Watch {
 }
 
 /// Says from now on by this function which call libvirt does not answer.
-pub fn tell_by(tell: fn(&str)) {
+pub fn report_by(tell: fn(&str)) {
     // The first one stays.
     let _ = TELL.set(tell);
 }
@@ -86,7 +86,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn a_call_that_takes_long_is_told_once_and_others_are_not() {
+    fn a_slow_call_is_reported_once() {
         let (told, tells) = channel();
         let step = Duration::from_millis(5);
         let watch = Watch::new(Duration::from_millis(200), step, move |text: &str| {

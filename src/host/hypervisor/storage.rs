@@ -49,9 +49,9 @@ pub struct Volume {
     pub capacity_bytes: u64,
     /// Bytes that it occupies now.
     pub allocation_bytes: u64,
-    /// Its backing file; none: no backing file.
+    /// Its backing file; `None` if no backing file.
     pub backing: Option<PathBuf>,
-    /// When it was last written, in nanoseconds since 1970; none: libvirt does not report it.
+    /// When it was last written, in nanoseconds since 1970; `None` if libvirt does not report it.
     pub modified_ns: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ pub struct NewVolume {
     pub capacity_bytes: u64,
     /// Whether it is preallocated.
     pub preallocated: bool,
-    /// Its backing file, with the format of that; none: no backing file.
+    /// Its backing file, with the format of that; `None` if no backing file.
     pub backing: Option<(PathBuf, String)>,
     /// Permissions, such as 0o600.
     pub mode: u32,
@@ -106,11 +106,11 @@ pub trait Storage {
     /// Makes a pool of a directory, creating it if missing: defined, started, and autostarted; with
     /// this UUID, if given.
     fn make_pool(&self, name: &str, dir: &Path, uuid: Option<&str>) -> Result<(), HypervisorError>;
-    /// The UUID of a pool; none: there is no such pool, or it has none.
+    /// The UUID of a pool; `None` if there is no such pool, or it has none.
     fn pool_uuid(&self, _name: &str) -> Result<Option<String>, HypervisorError> {
         Ok(None)
     }
-    /// Returns the identity of a volume; none: there is no such volume.
+    /// Returns the identity of a volume; `None` if there is no such volume.
     fn volume_id(&self, pool: &str, name: &str) -> Result<Option<VolumeId>, HypervisorError>;
     /// Stops and undefines a pool. Its volumes stay; its directory is removed if empty.
     fn forget_pool(&self, name: &str) -> Result<(), HypervisorError>;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 /// Returns the instructions that jump to the 8-byte address in the table at this offset, preserving
-/// all arguments; none: not on this architecture. aarch64 has a register that calls may clobber
+/// all arguments; `None` if not on this architecture. aarch64 has a register that calls may clobber
 /// (AAPCS64 6.1.1: x16, IP0).
 fn jump(architecture: &str, offset: usize) -> Option<String> {
     let slot = format!("gpuvm_libvirt_slots + {offset}");
@@ -15,7 +15,7 @@ fn jump(architecture: &str, offset: usize) -> Option<String> {
     }
 }
 
-/// Returns the stubs of these functions, in the order of their slots; none: unsupported
+/// Returns the stubs of these functions, in the order of their slots; `None` for unsupported
 /// architecture.
 pub fn stubs(architecture: &str, names: &[&str]) -> Option<String> {
     let mut text = String::from(".text\n");

@@ -198,7 +198,7 @@ fn a_controller_that_becomes_another_keeps_nothing_of_the_first() {
 }
 
 #[test]
-fn what_cannot_be_cloned_is_refused_with_what_can() {
+fn an_impossible_clone_is_refused_with_an_alternative() {
     assert_eq!(
         refusal(&stage(1, true), &wanted()),
         ("clone-active", "`gpuvm stop a` first".into())
@@ -327,7 +327,7 @@ fn remove(stage: &Stage, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn both_guests_have_an_image_over_the_base_that_nobody_writes() {
+fn both_guests_have_an_image_over_a_read_only_base() {
     let stage = with_disk();
     let made = run(&stage, &over("b")).unwrap().change.about;
     assert_eq!(chain(&stage, "a"), ["a.os-2", "a.os"]);
@@ -384,7 +384,7 @@ fn a_base_that_another_has_put_there_stays() {
 }
 
 #[test]
-fn undo_takes_back_what_was_not_written_and_refuses_the_rest() {
+fn undo_reverts_unwritten_disks_and_refuses_the_rest() {
     let stage = with_disk();
     let before = stage.fake.definition("a");
     run(&stage, &over("b")).unwrap();
@@ -435,7 +435,7 @@ fn a_copy_that_was_written_is_not_undone_unasked() {
 }
 
 #[test]
-fn no_overlay_is_made_over_what_another_guest_writes() {
+fn no_overlay_is_made_over_a_disk_of_another_guest() {
     let stage = with_disk();
     run(&stage, &over("b")).unwrap();
     stage.fake.put_with_disk("other", &at(&stage, "a.os"));
@@ -445,7 +445,7 @@ fn no_overlay_is_made_over_what_another_guest_writes() {
 }
 
 #[test]
-fn no_command_is_offered_that_deletes_what_is_in_the_way_and_used() {
+fn no_command_is_offered_that_deletes_a_used_file() {
     let stage = with_disk();
     run(&stage, &over("b")).unwrap();
     remove(&stage, "a");
@@ -479,7 +479,7 @@ fn no_command_is_offered_that_deletes_what_is_in_the_way_and_used() {
 }
 
 #[test]
-fn an_overlay_is_refused_with_what_works() {
+fn an_overlay_is_refused_with_an_alternative() {
     let copy = "`gpuvm clone a b --no-seed --accept-shared-fabric` copies it whole";
     let stage = with_disk();
     assert_eq!(refusal(stage_off(&stage, true), &over("b")).0, "clone-active");

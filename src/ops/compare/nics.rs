@@ -3,7 +3,7 @@
 
 use super::PRIVATE_NET;
 use crate::create::CreateRequest;
-use crate::domain::wish::{NicModel, NicSettings, NicWish};
+use crate::domain::nic_request::{NicModel, NicSettings, NicWish};
 use crate::domain::{DomainXml, Element, hooks};
 use crate::guest::template_of;
 use crate::topology::Topology;
@@ -21,7 +21,8 @@ struct Nic {
 }
 
 /// The NICs on networks that a request gives a guest: those that were named, or else those of its
-/// template; none: the template was needed only while the guest was made, or has others as well.
+/// template; `None` if the template was needed only while the guest was made, or has others as
+/// well.
 pub(crate) fn wished_nics(wanted: &CreateRequest, topology: &Topology) -> Option<Vec<NicWish>> {
     let private = wanted.private_net.then(|| NicWish::on(PRIVATE_NET));
     let mut nics = wanted.guest.networks.clone();
@@ -77,7 +78,7 @@ pub(super) fn networks(
     }
 }
 
-/// The NICs that are there and those that are requested; none: they cannot be compared.
+/// The NICs that are there and those that are requested; `None` if they cannot be compared.
 fn both(
     wanted: &CreateRequest,
     xml: &DomainXml,

@@ -1,7 +1,7 @@
 //! A guest's creation options, with its present disks.
 
 use super::{is_on, own_data};
-use crate::create::Told;
+use crate::create::CreationOptions;
 use crate::domain::DomainXml;
 use crate::domain::guest::{Made, Role};
 use crate::error::Result;
@@ -14,11 +14,11 @@ const MIB_KIB: u64 = 1024;
 
 /// A guest's creation options, with its present disks: they grow by `disk resize`, and by others,
 /// and are removed by `disk remove`.
-pub(crate) fn told_now(
-    mut told: Told,
+pub(crate) fn options_now(
+    mut told: CreationOptions,
     xml: &DomainXml,
     hypervisor: &dyn Hypervisor,
-) -> Result<Told> {
+) -> Result<CreationOptions> {
     let made = xml.made().into_iter().find(|made| made.role == Role::Os);
     for (option, made) in [(Opt::OsSize, made), (Opt::DataSize, own_data(xml))] {
         let Some([was]) = told.get(option.field()).map(Vec::as_slice) else { continue };
@@ -37,7 +37,7 @@ pub(crate) fn told_now(
 }
 
 /// Removes the creation options of a disk that `disk remove` took.
-fn forget_disk(option: Opt, told: &mut Told) {
+fn forget_disk(option: Opt, told: &mut CreationOptions) {
     if option == Opt::DataSize {
         told.insert(option.field().to_owned(), vec!["none".to_owned()]);
     }
@@ -48,7 +48,7 @@ fn forget_disk(option: Opt, told: &mut Told) {
     told.retain(|option, _| of_it.iter().all(|gone| gone.field() != option));
 }
 
-/// The size of a disk that was made for a guest; none: the guest does not have it, or it is not
+/// The size of a disk that was made for a guest; `None` if the guest does not have it, or it is not
 /// known.
 fn capacity(xml: &DomainXml, made: &Made, hypervisor: &dyn Hypervisor) -> Result<Option<MemSize>> {
     let devices = xml.root().children("devices");

@@ -11,8 +11,8 @@ use crate::domain::disk_change::target_of;
 use crate::domain::guest::{DiskFormat, Made, Role, VolumeRef};
 use crate::domain::{DomainXml, Element};
 use crate::error::{Coded as _, Result};
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::storage::{NewVolume, Volume, is_file_pool};
-use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::image::{self, Format, HEAD, kept};
 use crate::input::open_regular;
@@ -129,8 +129,8 @@ pub(super) fn refused<T>(old: &Old<'_>, why: String) -> Result<T> {
     Err(CloneError::Disk { name, target, why }.hint(hint))
 }
 
-/// The file of a disk that the guest writes; none: it is only read, or there is no medium. Refused
-/// if it is no file, or is not this guest's alone.
+/// The file of a disk that the guest writes; `None` if it is only read, or there is no medium.
+/// Refused if it is no file, or is not this guest's alone.
 pub(crate) fn disk_file(disk: Element<'_>, target: &str, name: &str) -> Result<Option<String>> {
     let device = disk.attr("device").unwrap_or_else(|| "disk".into());
     let Some(source) = disk.child("source") else { return Ok(None) };

@@ -18,8 +18,8 @@ use crate::domain::setting::{DiskTuning, Put, Setting};
 use crate::domain::{DomainEdit, DomainXml};
 use crate::error::{Coded as _, Result};
 use crate::history::guest::add_made;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::storage::{NewVolume, Volume};
-use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::identity::Identity;
 use crate::paths::path_text;
@@ -39,7 +39,7 @@ pub(crate) struct Overlays {
     pub copies: Copies,
     /// The first guest as the clone is made of it: its disks are of the clone's format.
     pub source: DomainXml,
-    /// The change of the first guest; none: it has not written since its last clone.
+    /// The change of the first guest; `None` if it has not written since its last clone.
     pub first: Option<DomainChange>,
     /// The new images of the first guest.
     pub disks: Vec<Copied>,
@@ -230,7 +230,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The base below an image of the first guest that has no content of its own; `None`: it has,
+    /// The base below an image of the first guest that has no content of its own; `None` if it has,
     /// or the image below is not proven to be of gpuvm's making.
     fn unwritten(&self, volume: &Volume) -> Option<&Volume> {
         let below = volume.backing.as_ref()?;

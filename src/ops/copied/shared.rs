@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_both_guests_use_is_told() {
+    fn resources_used_by_both_guests_are_reported() {
         let with = |name: &str, log: &str| {
             DomainXml::parse(&format!(
                 "<domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>{name}</name>\

@@ -75,7 +75,7 @@ fn reasons(
 }
 
 /// The warning that the kernel does not serve the NICs of a guest that asks for it, so that libvirt
-/// refuses its start; none: it does, or nothing asks for it.
+/// refuses its start; `None` if it does, or nothing asks for it.
 pub(super) fn without_vhost(xml: &DomainXml, root: &FsRoot) -> Option<String> {
     let asks = |nic: Element<'_>| {
         nic.child("driver")
@@ -106,7 +106,7 @@ mod tests {
     use gpuvm_core::topology::software::{GuestSupport, UnusableKvm};
 
     #[test]
-    fn all_that_the_machine_lacks_is_said_at_once_with_what_helps() {
+    fn all_missing_parts_are_named_at_once_with_remedies() {
         let dir = tempfile::tempdir().unwrap();
         let file = |path: &str, text: &str| {
             let path = dir.path().join(path);

@@ -2,7 +2,7 @@
 //! that make them. Changes nothing.
 
 use super::machine::{lacks, networks_of, without_vhost};
-use super::{CreateError, CreateRequest, Told, macs, refuse_existing, told};
+use super::{CreateError, CreateRequest, CreationOptions, creation_options, macs, refuse_existing};
 use crate::apply::{DomainStep, Step};
 use crate::claim::claim;
 use crate::disks;
@@ -100,7 +100,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     if let Some(mut seed) = seed {
         seed.nics = macs(&xml);
         if wanted.seed.nccl != NcclWanted::No
-            && let Some(told) = tell_nccl(&mut seed, &xml, &planned.topology, world)
+            && let Some(told) = add_nccl_file(&mut seed, &xml, &planned.topology, world)
         {
             remember_nccl(&mut xml, told, &planned)?;
         }
@@ -115,7 +115,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         let guest = Guest { name: &name, uuid: uuid.as_deref(), devices };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
     }
-    let mut told = told(wanted);
+    let mut told = creation_options(wanted);
     // The newest image is known by its name from then on.
     told.extend(image.map(|image| ("image".to_owned(), vec![image])));
     let words = (wanted.applied.clone(), told, wanted.job.clone());
@@ -144,7 +144,7 @@ fn show(notices: &[Notice], world: &World) {
 struct Possible {
     planned: Planned,
     disks: Disks,
-    /// Its networks; none: of a recorded host.
+    /// Its networks; `None` if of a recorded host.
     networks: Option<Beside>,
 }
 
@@ -168,7 +168,7 @@ fn possible(
     Ok(Possible { planned, disks, networks })
 }
 
-/// The hypervisor; none: of a recorded host.
+/// The hypervisor; `None` if of a recorded host.
 pub(super) fn opened(world: &World, wanted: &CreateRequest) -> Result<Option<Rc<dyn Hypervisor>>> {
     if world.is_recorded() {
         return Ok(None);
@@ -245,8 +245,8 @@ fn placed(
     Ok((planned, obstacles))
 }
 
-/// The files of the machine that the guest is to run on; none: it is another one, or only a record
-/// of one.
+/// The files of the machine that the guest is to run on; `None` if it is another one, or only a
+/// record of one.
 fn machine_of_guests(world: &World, hypervisor: Option<&dyn Hypervisor>) -> Result<Option<FsRoot>> {
     let is_here = hypervisor.is_some_and(Hypervisor::has_guests_here);
     Ok(if is_here && world.settings.host.is_none() { Some(FsRoot::live()?) } else { None })
@@ -384,7 +384,7 @@ fn log_serial(xml: &mut DomainXml, hypervisor: Option<&dyn Hypervisor>) -> Resul
 
 /// Adds the NCCL topology file to a seed if the guest needs one. Below an expander bus no bus
 /// number depends on devices that libvirt adds; if one does, the file is left to `nccl --install`.
-fn tell_nccl(
+fn add_nccl_file(
     seed: &mut Seed,
     xml: &DomainXml,
     topology: &Topology,
@@ -436,7 +436,10 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
 fn kept(
     xml: &DomainXml,
     name: &str,
-    (extra, (applied, told, job)): (&Extra, (Option<AppliedFile>, Told, Option<SlurmJob>)),
+    (extra, (applied, told, job)): (
+        &Extra,
+        (Option<AppliedFile>, CreationOptions, Option<SlurmJob>),
+    ),
     (hypervisor, state): (&dyn Hypervisor, Option<&Path>),
 ) -> Option<Step> {
     let uuid = xml.uuid().filter(|_| hypervisor.has_guests_here())?;

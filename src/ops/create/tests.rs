@@ -4,7 +4,7 @@
 use super::*;
 use crate::apply::VolumeStep;
 use crate::domain::guest::{VirtType, mac};
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::error::Error;
 use crate::guest::NameRequest;
 use crate::hypervisor::HypervisorErrorKind;
@@ -123,7 +123,7 @@ fn kind(error: &Error) -> Option<HypervisorErrorKind> {
 }
 
 #[test]
-fn a_guest_that_nobody_can_log_in_to_is_made_only_where_it_is_so_wanted() {
+fn a_guest_without_login_is_made_only_on_request() {
     let (stage, disk) = stage();
     let mut none = wanted("a", &disk);
     none.seed.wanted = SeedWanted::Yes;
@@ -165,7 +165,7 @@ fn the_user_of_the_seed_is_in_the_domains_record() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_done() {
+fn impossible_requests_are_refused_before_any_change() {
     let (stage, disk) = stage();
     let good = wanted("a", &disk);
     stage.fake.put("there", "33333333-2222-4333-8444-555555555555", false);
@@ -292,7 +292,7 @@ fn without_an_answer_of_the_hypervisor_nothing_is_left() {
 }
 
 #[test]
-fn what_is_only_shown_asks_and_makes_nothing() {
+fn a_preview_asks_and_makes_nothing() {
     let (stage, disk) = stage();
     let shown = crate::session::Manner { dry_run: true, ..manner(Confirm::IfNeeded) };
     let mut session = Session::begin(&stage.world, shown).unwrap();

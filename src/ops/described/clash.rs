@@ -4,7 +4,7 @@
 use super::{DescribedGuest, GuestsError};
 use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use std::path::{Path, PathBuf};
 
 /// A disk that is there already, as a file names it.
@@ -85,7 +85,7 @@ fn said(disk: &Path, other: &Path, uses: &Uses) -> Option<&'static str> {
     }
 }
 
-/// The drive of a partition of this machine; none: it is none.
+/// The drive of a partition of this machine; `None` if it is none.
 fn drive_of(part: &Path) -> Option<PathBuf> {
     let real = part.canonicalize().ok().filter(|real| real.starts_with("/dev"))?;
     let block = Path::new("/sys/class/block").join(real.file_name()?);

@@ -43,7 +43,7 @@ pub(super) fn is_live(
 }
 
 /// The change of a running guest that gives it the functions at once, if that is all that is
-/// wanted; none: it takes a restart.
+/// wanted; `None` if it takes a restart.
 pub(super) fn at_once(world: &World, wanted: &SetRequest) -> Option<SetRequest> {
     let SetRequest { vcpus, max_vcpus, memory, gpus, gpu_set, functions, networks, .. } = wanted;
     let is_more = vcpus.is_some()

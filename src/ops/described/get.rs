@@ -1,16 +1,16 @@
 //! A guest that exists, in the words of a file that `apply` takes.
 
 use super::vcpus::comes_at_once;
-use crate::compare::{AT_FIRST, has_own_data, is_on, is_own_data, path_of, told_now};
-use crate::create::Told;
+use crate::compare::{AT_FIRST, has_own_data, is_on, is_own_data, options_now, path_of};
+use crate::create::CreationOptions;
 use crate::domain::disk_change::path_of as local_path_of;
 use crate::domain::guest::{Role, VirtType};
+use crate::domain::nic_request::{NicModel, NicSettings};
 use crate::domain::nics::usual_queues;
 use crate::domain::view::View;
-use crate::domain::wish::{NicModel, NicSettings};
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Result, classed};
-use crate::history::guest::told;
+use crate::history::guest::creation_options;
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::lookup::{find, refuse_unread};
 use crate::shell::word;
@@ -32,7 +32,7 @@ pub struct Described {
     pub fields: Vec<Field>,
     /// Whether its creation options are known.
     pub is_told: bool,
-    /// Why that may be recorded where this run does not read; none: it reads all records.
+    /// Why that may be recorded where this run does not read; `None` if it reads all records.
     pub unread: Option<String>,
     /// Whether its definition has a disk.
     pub has_disk: bool,
@@ -75,7 +75,7 @@ pub fn describe_all(world: &World) -> Result<Vec<Described>> {
     Ok(all)
 }
 
-/// Describes a domain; none: gpuvm did not make it.
+/// Describes a domain; `None` if gpuvm did not make it.
 fn of(
     world: &World,
     hypervisor: &dyn Hypervisor,
@@ -94,10 +94,10 @@ fn of(
     }
     networks(xml, view.vcpus, &mut fields);
     let other_disks = disks(xml, &mut fields);
-    let told = told(world.state(), &summary.uuid);
-    let told = told.map(|told| told_now(told, xml, hypervisor)).transpose()?;
+    let told = creation_options(world.state(), &summary.uuid);
+    let told = told.map(|told| options_now(told, xml, hypervisor)).transpose()?;
     if let Some(told) = &told {
-        told_fields(told, &mut fields);
+        option_fields(told, &mut fields);
         let is_share = sized.gpus.number() > 0 && !told.contains_key(Opt::DataSize.field());
         if is_share && !has_own_data(xml) {
             fields.push(text(Opt::DataSize, "none"));
@@ -124,7 +124,7 @@ fn of(
 }
 
 /// Adds its creation options.
-fn told_fields(told: &Told, fields: &mut Vec<Field>) {
+fn option_fields(told: &CreationOptions, fields: &mut Vec<Field>) {
     for option in [Opt::AcceptSharedFabric, Opt::AcceptBacking].into_iter().chain(AT_FIRST) {
         let values = told.get(option.field()).cloned().unwrap_or_default();
         if values.is_empty() {
@@ -216,7 +216,7 @@ mod tests {
     use crate::seed::DATA_DISK_SERIAL;
 
     #[test]
-    fn disks_without_a_path_are_told_apart() {
+    fn disks_without_a_path_are_distinguished() {
         let xml = "<domain type='kvm'><name>a</name><devices><disk type='file'><source \
                    file='/d/a.raw'/></disk><disk type='volume'><source pool='p' \
                    volume='v'/></disk><disk type='network'><source protocol='rbd' \

@@ -13,7 +13,7 @@ use gpuvm_core::guest::{GuestDifference, Opt};
 
 pub(super) const OPTION: Opt = Opt::Network;
 
-/// The change of a guest's NICs; none: it has those that it is to have.
+/// The change of a guest's NICs; `None` if it has those that it is to have.
 pub(super) fn changed(
     guest: &DescribedGuest,
     differences: &[GuestDifference],

@@ -28,7 +28,7 @@ pub(super) struct SizeTurn {
     pub request: SetRequest,
     /// Whether it only releases resources that others need, and gets the rest in a later turn.
     pub gives_up: bool,
-    /// Indexes of the GPUs that it has then; none: they stay.
+    /// Indexes of the GPUs that it has then; `None` if they stay.
     pub gpus: Option<Vec<usize>>,
     /// Data on drives that it gets, a phrase each.
     pub losses: Vec<String>,
@@ -112,7 +112,7 @@ fn of_joint((turns, found): (Vec<SizeTurn>, Joint), missing: &[(usize, Request)]
     Together { turns, places: order.into_iter().map(place).collect(), is_best }
 }
 
-/// The definitions of the guests that change; none: no guest does.
+/// The definitions of the guests that change; none if no guest does.
 fn read(world: &World, changing: &[(usize, SetRequest)]) -> Result<Subjects> {
     let sources = changing.iter().map(|(_, set)| Source::Domain(set.name.clone())).collect();
     subjects::read(world, &Tune { sources, ..Tune::default() })

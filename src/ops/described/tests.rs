@@ -13,7 +13,7 @@ use gpuvm_core::topology::file::from_json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[test]
-fn a_domain_that_is_another_by_now_is_not_deleted() {
+fn a_domain_replaced_since_is_not_deleted() {
     let stage = Stage::who_says(Answer::Yes);
     stage.fake.put("a", UUID, false);
     let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();
@@ -95,7 +95,7 @@ fn gpus(stage: &Stage, name: &str) -> Vec<usize> {
 }
 
 #[test]
-fn who_gets_fewer_gpus_comes_first_and_a_new_guest_gets_what_is_left() {
+fn guests_that_shrink_come_first_and_a_new_guest_gets_the_rest() {
     let stage = dgx2();
     put(&stage, ("a", UUID), 8, false);
     put(&stage, ("b", OTHER), 8, false);
@@ -161,7 +161,7 @@ fn an_exchange_that_is_killed_at_any_call_is_finished_by_the_next_run() {
 }
 
 #[test]
-fn guests_that_run_exchange_nothing_and_the_refusal_says_what_does() {
+fn running_guests_exchange_nothing_and_the_refusal_has_an_alternative() {
     let (stage, wanted, had) = exchange(true);
     let error = run(&stage, &wanted).unwrap_err();
     let refusal = error.refusal().unwrap();
@@ -224,7 +224,7 @@ fn get_has_the_words_by_which_gpus_were_requested_last() {
 }
 
 #[test]
-fn what_guests_share_is_taken_by_a_field_and_printed() {
+fn shared_fabric_is_accepted_by_a_field_and_printed() {
     let stage = dgx2();
     let mut wanted = file(vec![asked("a", GpuWish::Count(2))]);
     wanted.guests[0].create.accept_shared_fabric = false;
@@ -297,7 +297,7 @@ fn a_guest_whose_record_is_not_understood_is_named_as_such_by_every_verb() {
 }
 
 #[test]
-fn what_somebody_took_out_is_what_get_prints_and_apply_gives_back() {
+fn a_removed_device_is_missing_in_get_and_restored_by_apply() {
     let stage = dgx2();
     put(&stage, ("a", UUID), 2, false);
     let text = stage.fake.definition("a");

@@ -66,7 +66,7 @@ pub(super) fn comes_at_once(
 }
 
 /// The change of a running guest that gives it more vCPUs at once, if that is all that is wanted;
-/// none: it takes a restart, also to take some, which its kernel may refuse.
+/// `None` if it takes a restart, also to take some, which its kernel may refuse.
 pub(super) fn at_once(world: &World, wanted: &SetRequest) -> Option<SetRequest> {
     let SetRequest { max_vcpus, memory, gpus, gpu_set, functions, networks, huge_pages, .. } =
         wanted;

@@ -61,7 +61,7 @@ impl DriveRole {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListedDrive {
-    /// The kernel's name; none: the function has no host driver that provides a drive.
+    /// The kernel's name; `None` if the function has no host driver that provides a drive.
     pub name: Option<String>,
     /// Its names in /dev/disk/by-id, the preferred one first.
     pub ids: Vec<String>,
@@ -140,8 +140,8 @@ pub fn list(state: &State) -> Vec<ListedDrive> {
     rows
 }
 
-/// Returns the domains that hold a function, why it cannot be passed through (none: it can), and a
-/// note on its content if it has no drive.
+/// Returns the domains that hold a function, why it cannot be passed through (`None` if it can),
+/// and a note on its content if it has no drive.
 fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>, Vec<String>) {
     let reasons = state.holders(bdf);
     let blocked = device_states(&state.topology, &state.held, &[bdf]).pop();

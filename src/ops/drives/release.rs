@@ -11,8 +11,8 @@ use crate::apply::array::{
 use crate::change::Change;
 use crate::command::output;
 use crate::discover::arrays::{array, layout};
+use crate::discover::device_users::{Mount, Uses};
 use crate::discover::drives::{best_id, stable_ids};
-use crate::discover::holders::{Mount, Uses};
 use crate::discover::node::kernel_name;
 use crate::discover::released::{self, FORMAT, Member, MountedAt, Released, VERSION};
 use crate::error::{Coded as _, Result};

@@ -9,7 +9,7 @@ use crate::apply::array::{ArrayStep, Assembly, Mounting, can_make, content};
 use crate::apply::{HostStep, Step};
 use crate::change::Change;
 use crate::discover::arrays::array;
-use crate::discover::holders::Uses;
+use crate::discover::device_users::Uses;
 use crate::discover::node::kernel_name;
 use crate::discover::released::{self, Released, plain};
 use crate::error::{Class, Coded as _, Result, classed, usage};
@@ -49,7 +49,7 @@ impl RestoreArray {
     }
 }
 
-/// Restores an array, and verifies it; none: nothing was done.
+/// Restores an array, and verifies it; `None` if nothing was done.
 pub fn restore_array(session: &mut Session<'_>, wanted: &RestoreArray) -> Result<Option<Released>> {
     let done = session.run(|world| change(world, wanted))?;
     if !done.made {

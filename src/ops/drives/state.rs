@@ -9,7 +9,7 @@ use crate::discover::source::load;
 use crate::drives::error::DriveError;
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::fsroot::FsRoot;
-use crate::hypervisor::uses::Uses as Disks;
+use crate::hypervisor::file_users::Uses as Disks;
 use crate::placement::{Held, Occupancy};
 use crate::topology::{Drive, DriveUse, PartitionTableEntry, Topology};
 use crate::world::World;

@@ -74,7 +74,7 @@ fn a_gpu_is_excluded_once_and_included_once() {
 }
 
 #[test]
-fn what_is_no_gpu_or_not_ours_to_give_back_is_refused() {
+fn foreign_devices_are_refused() {
     let stage = Stage::who_says(Answer::Nobody);
     driver(&stage, "Yes");
     assert_eq!(code(out(&stage, "99:00.0", None)), "not-found");
@@ -86,7 +86,7 @@ fn what_is_no_gpu_or_not_ours_to_give_back_is_refused() {
 }
 
 #[test]
-fn what_would_change_is_only_told() {
+fn a_dry_run_only_reports_changes() {
     let stage = Stage::who_says(Answer::Nobody);
     let shown = Manner { dry_run: true, ..manner(Confirm::Given) };
     let wanted = ExclusionChange::Exclude { device: GPU.parse().unwrap(), reason: None };

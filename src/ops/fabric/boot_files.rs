@@ -3,7 +3,7 @@
 //! did not make is left alone: its own claim does not make it ours.
 
 use crate::apply::boot::unit_word;
-use crate::apply::ours::is_recorded;
+use crate::apply::made_files::is_recorded;
 use crate::apply::text::TextStep;
 use crate::apply::{FileStep, Step};
 use crate::error::{Coded, Error, Result};

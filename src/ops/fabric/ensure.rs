@@ -32,7 +32,8 @@ const DISPLAY: u32 = 0x03;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnsuredPartitions {
-    /// Numbers of the partitions that are active for it, or were deactivated; none: it needs none.
+    /// Numbers of the partitions that are active for it, or were deactivated; none if it needs
+    /// none.
     pub partitions: Vec<u32>,
 }
 
@@ -58,23 +59,23 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
         Err(why @ (NeedRefusal::None { .. } | NeedRefusal::UnknownGpus { .. })) => {
             // Without its library nothing is activated, whatever the guest.
             if let Err(refusal @ ManagerRefusal::Library { .. }) = Manager::of_host(&root)?.list() {
-                return Err(FabricError::from(refusal).told());
+                return Err(FabricError::from(refusal).with_hint());
             }
-            return Err(FabricError::NoPartition { domain: xml.name(), why }.told());
+            return Err(FabricError::NoPartition { domain: xml.name(), why }.with_hint());
         }
-        Err(refusal) => return Err(FabricError::from(refusal).told()),
+        Err(refusal) => return Err(FabricError::from(refusal).with_hint()),
     };
     refuse_versions(None)?;
     // Only the partition of all GPUs is known without their module ids, and then Fabric Manager
     // provides them.
     let listed = if need.modules().len() < need.gpus.len() {
-        Manager::of_host(&root)?.list().map_err(|refusal| FabricError::from(refusal).told())?
+        Manager::of_host(&root)?.list().map_err(|refusal| FabricError::from(refusal).with_hint())?
     } else {
         Vec::new()
     };
     let partition = need.partition;
     let Some(placed) = need.placed(&listed) else {
-        return Err(FabricError::UnknownGpus { partition, domain: xml.name() }.told());
+        return Err(FabricError::UnknownGpus { partition, domain: xml.name() }.with_hint());
     };
     let gpus = placed.into_iter().map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
     let step = PartitionStep::new(partition, gpus, uuid);
@@ -101,7 +102,7 @@ fn uuid_of(xml: &DomainXml) -> Result<String> {
 pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
     let uuid = uuid_of(&DomainXml::parse(xml)?)?;
     let list = RestoreFile::read(RestoreFile::here());
-    let list = list.map_err(|error| FabricError::from(error).told())?;
+    let list = list.map_err(|error| FabricError::from(error).with_hint())?;
     let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(&uuid);
     let entries: Vec<&RestoreEntry> = list.partitions.iter().filter(is_its).collect();
     let mut done = EnsuredPartitions { partitions: Vec::new() };
@@ -114,9 +115,9 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
         let step = deactivation(&topology, entry);
         if let Err(refused) = refuse_candidates(&step, &NoHypervisor) {
             if let Err(refusal @ ManagerRefusal::Library { .. }) = Manager::of_host(&root)?.list() {
-                return Err(FabricError::from(refusal).told());
+                return Err(FabricError::from(refusal).with_hint());
             }
-            return Err(refused.told());
+            return Err(refused.with_hint());
         }
         switched(&root, |switch| switch.deactivate(&step, &mut Watched(None), &mut |_| Ok(())))?;
         done.partitions.push(entry.id);
@@ -155,5 +156,5 @@ fn switched(
     };
     let file = RestoreFile::here();
     let done = work(&Switch { manager: &manager, file, wait: LOCK, guests: &guests });
-    done.map_err(|error| FabricError::from(error).told())
+    done.map_err(|error| FabricError::from(error).with_hint())
 }

@@ -12,7 +12,7 @@ use crate::apply::partition::{PartitionError, PartitionGpu, PartitionStep, Switc
 use crate::discover::{discover, process};
 use crate::error::{Error, Result};
 use crate::fsroot::FsRoot;
-use crate::holders;
+use crate::function_users;
 use crate::partition::{placed, refuse_versions};
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
@@ -62,7 +62,7 @@ pub enum StartMode {
 pub struct Unrestored {
     /// The guest.
     pub domain: Domain,
-    /// Its partition; none: unknown.
+    /// Its partition; `None` if unknown.
     pub partition: Option<u32>,
     /// Why it is not active.
     pub why: String,
@@ -74,7 +74,7 @@ pub struct Unrestored {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Restored {
-    /// The mode in which Fabric Manager started; none: NVSwitches of this host are not shared.
+    /// The mode in which Fabric Manager started; `None` if NVSwitches of this host are not shared.
     pub mode: Option<StartMode>,
     /// Numbers of the partitions that are reported to it, or activated.
     pub partitions: Vec<u32>,
@@ -130,9 +130,9 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     }
     refuse_versions(None)?;
     let manager = Manager::of_host(&root)?;
-    let mode = started(&manager, wanted.boot).map_err(told)?;
+    let mode = started(&manager, wanted.boot).map_err(not_answered)?;
     let list = RestoreFile::read(RestoreFile::here());
-    let list = list.map_err(|error| FabricError::from(error).told())?;
+    let list = list.map_err(|error| FabricError::from(error).with_hint())?;
     let running = if wanted.boot {
         by_processes(&root, &topology, &list)?
     } else {
@@ -196,8 +196,8 @@ fn activated(
 }
 
 /// Makes the error that Fabric Manager did not answer, with a hint.
-fn told(refusal: ManagerRefusal) -> Error {
-    FabricError::from(refusal).told()
+fn not_answered(refusal: ManagerRefusal) -> Error {
+    FabricError::from(refusal).with_hint()
 }
 
 /// Finds the mode in which it started. At boot waits for it.
@@ -262,7 +262,7 @@ pub(super) fn by_processes(
     list: &RestoreList,
 ) -> Result<Vec<Running>> {
     let board: Vec<Bdf> = topology.ruled().collect();
-    let opened = holders::guest_processes(root, &board)?;
+    let opened = function_users::guest_processes(root, &board)?;
     let claims = process::claims(root)?;
     let proven = process::proven(&claims);
     let mut all = Vec::new();
@@ -335,12 +335,12 @@ fn set(
     known: &[KnownPartition],
 ) -> Result<()> {
     let file = RestoreFile::lock(RestoreFile::here(), LOCK);
-    let mut file = file.map_err(|error| FabricError::from(error).told())?;
-    manager.set_activated(ids).map_err(told)?;
-    let listed = manager.list().map_err(told)?;
+    let mut file = file.map_err(|error| FabricError::from(error).with_hint())?;
+    manager.set_activated(ids).map_err(not_answered)?;
+    let listed = manager.list().map_err(not_answered)?;
     let is_active = |id: &u32| listed.iter().any(|one| one.id == *id && one.active);
     if let Some(&partition) = ids.iter().find(|id| !is_active(id)) {
-        return Err(FabricError::NotTold { partition }.told());
+        return Err(FabricError::NotTold { partition }.with_hint());
     }
     let modules_of = |id: u32| {
         let listed = listed.iter().find(|one| one.id == id).map(Listed::modules);
@@ -355,7 +355,7 @@ fn set(
         let domain = domain.or(was).unwrap_or_default();
         list = list.with(RestoreEntry { id, modules, domain });
     }
-    file.write(list).map_err(|error| FabricError::from(error).told())
+    file.write(list).map_err(|error| FabricError::from(error).with_hint())
 }
 
 /// Returns guests whose partition is unknown because their GPUs' module ids are.

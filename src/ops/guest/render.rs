@@ -5,7 +5,7 @@ use crate::domain::guest::{
     Abilities, Bound, Disk, Guarded, Guest, Made, Record, Reserved, SPARE_PORTS, VirtType,
     mdev_uuid,
 };
-use crate::domain::wish::{NicWish, QUEUES_HINT};
+use crate::domain::nic_request::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
 use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
@@ -56,7 +56,7 @@ const AARCH64: &str = include_str!("../../../templates/gpu-guest-aarch64.xml");
 /// The parts that a change adds to a guest beyond the request.
 #[derive(Debug, Clone, Default)]
 pub struct Extra {
-    /// Its UUID, unless its template has one; none: not yet chosen.
+    /// Its UUID, unless its template has one; `None` if not yet chosen.
     pub uuid: Option<String>,
     /// Its disks, the boot disk first.
     pub disks: Vec<Disk>,
@@ -78,7 +78,7 @@ pub struct Extra {
     pub vf_pools: Vec<String>,
     /// The user that the guest's seed makes.
     pub user: Option<String>,
-    /// The stack that is assumed of a recorded host; none: it is known.
+    /// The stack that is assumed of a recorded host; `None` if it is known.
     pub assumed: Option<Stack>,
 }
 
@@ -239,8 +239,8 @@ pub(super) fn refuse_queues(wishes: &[NicWish], vcpus: u32) -> Result<()> {
     }
 }
 
-/// Why a guest of this host needs a template of the caller's: its architecture has none here; none:
-/// it has one.
+/// Why a guest of this host needs a template of the caller's: its architecture has none here;
+/// `None` if it has one.
 pub fn needs_template(topology: &Topology) -> Option<String> {
     let host = topology.machine().architecture.as_deref();
     let xml = template(None, host).ok()?;

@@ -13,10 +13,10 @@ use crate::error::{Class, Coded as _, Result, classed};
 use crate::history::guest::add_made;
 use crate::host_files::too_few_files;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{How, Use, User, Uses};
+use crate::hypervisor::file_users::{How, Use, User, Uses};
 use crate::reporter::Question;
 use crate::shell::word;
-use crate::storage::{Disks, NewDisk, Notice, Owner, abilities, another};
+use crate::storage::{Disks, NewDisk, Notice, Owner, abilities, disk_for_existing};
 use crate::world::World;
 use gpuvm_core::check;
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub struct ChangedDisk {
     pub name: String,
     /// libvirt's name for the disk.
     pub target: String,
-    /// File, block device or volume; none: no medium.
+    /// File, block device or volume; `None` without medium.
     pub source: Option<String>,
     /// Whether the running guest is changed, too.
     pub live: bool,
@@ -76,7 +76,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
     let devices = subject.xml.held(false)?.devices;
     let owner = Owner { name: &subject.name, target: &target, devices: &devices };
     let Disks { steps, disks, made, notices, losses, .. } =
-        another(&wanted.disk, &wanted.accept_backing, owner, abilities, world)?;
+        disk_for_existing(&wanted.disk, &wanted.accept_backing, owner, abilities, world)?;
     let [disk] = &disks[..] else { unreachable!("one disk was requested") };
     refuse_present(&subject, disk, hypervisor)?;
     refuse_records(disk, hypervisor)?;
@@ -133,7 +133,7 @@ pub fn add(world: &World, wanted: &AddDisk) -> Result<Change<ChangedDisk>> {
     Ok(Change { parts: vec![Part::Domain(change)], losses, warnings, question, again, ..all })
 }
 
-/// Returns a definition with the disk; none: no root port is free.
+/// Returns a definition with the disk; `None` if no root port is free.
 fn more(
     xml: &DomainXml,
     disk: &Disk,
@@ -167,7 +167,7 @@ fn refuse_present(subject: &Subject, disk: &Disk, hypervisor: &dyn Hypervisor) -
 
 /// Whether a use is one as a disk, which the caller describes, or not reported.
 fn is_of_disk(how: &How) -> bool {
-    matches!(how, How::Disk | How::Over | How::Mirror | How::Untold(..))
+    matches!(how, How::Disk | How::Over | How::Mirror | How::Uncertain(..))
 }
 
 /// Refuses the records of gpuvm itself, which a guest would overwrite.

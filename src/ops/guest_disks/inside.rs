@@ -2,7 +2,7 @@
 //! one file system on the disk or on its only partition. Otherwise a person gets the commands. The
 //! guest's names of disks differ from libvirt's, so the disk is the one that has got the new size.
 
-use crate::agent::{Agent, Untold, has_agent};
+use crate::agent::{Agent, NoAnswer, has_agent};
 use crate::domain::DomainXml;
 use crate::hypervisor::Hypervisor;
 use crate::shell::word;
@@ -112,8 +112,10 @@ fn greet<'h>(
 fn lsblk(agent: &Agent<'_>) -> Result<Value, String> {
     match agent.run("lsblk", &LSBLK) {
         Ok((0, text)) => Ok(serde_json::from_str(&text).unwrap_or(Value::Null)),
-        Ok(_) | Err(Untold::Nonsense) => Err("lsblk in the guest failed".to_owned()),
-        Err(Untold::Forbidden) => Err("the guest agent is not allowed to run programs".to_owned()),
+        Ok(_) | Err(NoAnswer::Nonsense) => Err("lsblk in the guest failed".to_owned()),
+        Err(NoAnswer::Forbidden) => {
+            Err("the guest agent is not allowed to run programs".to_owned())
+        }
         Err(_) => Err("the guest agent does not answer".to_owned()),
     }
 }
@@ -189,7 +191,7 @@ fn said(fstype: &str) -> &str {
     if fstype.is_empty() { "no file system" } else { fstype }
 }
 
-/// Returns the command that grows a mounted file system; none: there is none.
+/// Returns the command that grows a mounted file system; `None` if there is none.
 fn file_system(fstype: &str, device: &str, mountpoint: &str) -> Option<Vec<String>> {
     let of = |program: &str, what: String| Some(vec![program.to_owned(), what]);
     match fstype {
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_simple_is_left_to_a_person() {
+    fn ambiguous_cases_are_left_to_a_person() {
         let left = |disk: Value| matches!(plan(disk), Plan::Leave(_));
         let part = |number: u32, fstype: &str| {
             json!({ "name": format!("vda{number}"), "type": "part", "fstype": fstype,

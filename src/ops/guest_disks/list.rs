@@ -6,7 +6,7 @@ use crate::domain::Element;
 use crate::domain::disk_change::{path_of, source_of, target_of};
 use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::error::{Doing as _, Result};
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{DiskSize, Hypervisor, XmlOf};
 use crate::lookup::find;
 use crate::made::{Fate, Proof};
@@ -72,15 +72,16 @@ pub struct ListedDisk {
     pub target: String,
     /// Its kind.
     pub kind: DiskSort,
-    /// File, block device, volume or name on the network, at last its protocol; none: no medium.
+    /// File, block device, volume or name on the network, at last its protocol; `None` without
+    /// medium.
     pub source: Option<String>,
-    /// Its volume; none: not in an active pool.
+    /// Its volume; `None` if not in an active pool.
     pub volume: Option<VolumeRef>,
-    /// Format: `raw`, `qcow2`; none: not in the definition.
+    /// Format: `raw`, `qcow2`; `None` if not in the definition.
     pub format: Option<String>,
-    /// Size seen by the guest, in bytes; none: unknown.
+    /// Size seen by the guest, in bytes; `None` if unknown.
     pub bytes: Option<u64>,
-    /// Bytes that it occupies on the host; none: unknown.
+    /// Bytes that it occupies on the host; `None` if unknown.
     pub allocated_bytes: Option<u64>,
     /// Its bus: `virtio`, `scsi`, `sata`.
     pub bus: String,

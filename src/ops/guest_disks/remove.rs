@@ -14,7 +14,7 @@ use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::guest::still;
 use crate::history::guest::drop_made;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{Use, Uses};
+use crate::hypervisor::file_users::{Use, Uses};
 use crate::made::{Fate, Proof, keep_data, other_names, removal};
 use crate::reporter::Question;
 use crate::shell::word;
@@ -185,8 +185,8 @@ fn detach(subject: &Subject, target: &str, disk: Element<'_>) -> Result<Step> {
     Ok(Step::Live(LiveStep::DetachDisk { name, path, wait_s: LET_GO_S, xml }))
 }
 
-/// Returns the step that deletes its data, if that is proven to be the domain's own; none: it is
-/// gone already.
+/// Returns the step that deletes its data, if that is proven to be the domain's own; `None` if it
+/// is gone already.
 fn delete(
     subject: &Subject,
     target: &str,

@@ -9,9 +9,9 @@ use crate::change::{Change, DomainChange, Part};
 use crate::domain::Element;
 use crate::domain::disk_change::path_of;
 use crate::error::{Class, Coded as _, Result, classed};
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::machine::command_there;
 use crate::hypervisor::storage::is_file_pool;
-use crate::hypervisor::uses::Uses;
 use crate::hypervisor::{DiskSize, Hypervisor};
 use crate::identity::FileId;
 use crate::made::said;
@@ -49,7 +49,7 @@ pub struct ResizedDisk {
     pub bytes: u64,
     /// Whether it was grown through the running guest.
     pub live: bool,
-    /// The steps made in the guest, and those that remain there; none: the disk was not grown.
+    /// The steps made in the guest, and those that remain there; `None` if the disk was not grown.
     pub guest: Option<InGuest>,
 }
 
@@ -65,7 +65,7 @@ struct Grown<'a> {
     bytes: u64,
 }
 
-/// Grows a disk, and has the guest grow the file system on it; none: it was only shown.
+/// Grows a disk, and has the guest grow the file system on it; `None` if it was only shown.
 pub fn run(
     session: &mut Session<'_>,
     world: &World,

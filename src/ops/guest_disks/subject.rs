@@ -19,7 +19,7 @@ pub(super) struct Subject {
     pub state: DomainState,
     /// Its definition.
     pub xml: DomainXml,
-    /// Its live XML; none: it is off.
+    /// Its live XML; `None` if it is off.
     pub live: Option<DomainXml>,
 }
 

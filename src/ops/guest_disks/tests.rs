@@ -7,7 +7,7 @@ use super::resize::{self, ResizeDisk, ResizedDisk};
 use crate::apply::Preallocate;
 use crate::domain::guest::VolumeRef;
 use crate::error::Result;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{Domains as _, XmlOf};
 use crate::reporter::Answer;
 use crate::session::{Confirm, Session};
@@ -121,7 +121,7 @@ fn a_driver_without_storage_is_refused_before_anything_begins() {
 }
 
 #[test]
-fn a_disk_is_listed_with_what_it_is_and_who_else_has_it() {
+fn a_disk_is_listed_with_its_kind_and_other_users() {
     let stage = stage(true);
     let disk = stage.dir.path().join("a.raw").display().to_string();
     stage.fake.put_xml(&guest("b", OTHER, &disk), false);
@@ -274,7 +274,7 @@ fn a_disk_below_an_image_of_another_was_made_for_its_guest_all_the_same() {
 }
 
 #[test]
-fn what_the_guest_has_as_something_else_is_no_disk_of_it() {
+fn other_devices_of_a_guest_are_no_disks_of_it() {
     let stage = stage(false);
     let path = stage.dir.path().join("a_VARS.fd");
     std::fs::write(&path, vec![1; 4096]).unwrap();
@@ -287,7 +287,7 @@ fn what_the_guest_has_as_something_else_is_no_disk_of_it() {
 }
 
 #[test]
-fn data_is_deleted_only_where_it_is_the_guests_own_and_nobody_writes_it() {
+fn data_is_deleted_only_if_it_is_the_guests_own_and_unused() {
     let stage = stage(true);
     run_add(&stage, &wanted(blank(), true)).unwrap();
     assert_eq!(code(run_remove(&stage, false, true)), "guest-disk-runs");
@@ -308,7 +308,7 @@ fn data_is_deleted_only_where_it_is_the_guests_own_and_nobody_writes_it() {
 }
 
 #[test]
-fn what_somebody_put_in_a_disks_place_is_not_deleted() {
+fn a_file_in_a_disks_place_is_not_deleted() {
     let stage = stage(false);
     let bytes = 1 << 16;
     let dir = Some(stage.dir.path().to_owned());
@@ -333,7 +333,7 @@ fn what_somebody_put_in_a_disks_place_is_not_deleted() {
 }
 
 #[test]
-fn what_is_taken_or_there_already_is_refused() {
+fn taken_or_existing_targets_are_refused() {
     let stage = stage(false);
     let path = |name: &str| stage.dir.path().join(name);
     let of = |path: PathBuf| run_add(&stage, &wanted(NewDisk::Path(path), false));
@@ -394,7 +394,7 @@ fn a_disk_grows_by_its_guest_its_pool_or_as_a_file_and_never_shrinks() {
 }
 
 #[test]
-fn a_volume_that_somebody_puts_in_the_disks_place_does_not_grow() {
+fn a_foreign_volume_in_the_disks_place_does_not_grow() {
     let mut refused = 0;
     for number in 0..5 {
         let stage = stage(false);

@@ -24,8 +24,8 @@ pub struct NewHostBridge {
     pub request: Request,
     /// How long to wait for confirmation, in seconds.
     pub within_s: u64,
-    /// The host's address that the caller's login uses; none: it does not use the network, or is
-    /// not known.
+    /// The host's address that the caller's login uses; `None` if it does not use the network, or
+    /// is not known.
     pub login: Option<Ipv4Addr>,
     /// Whether the plan is only shown.
     pub only_shown: bool,
@@ -113,7 +113,8 @@ fn unit_link(link: &crate::network::host::Link) -> Link {
     Link { name: link.name.clone(), mac: link.mac.clone() }
 }
 
-/// The warning that the caller's login uses the NICs, which lose its address; none: it does not.
+/// The warning that the caller's login uses the NICs, which lose its address; `None` if it does
+/// not.
 pub(super) fn cut_off(
     login: Option<Ipv4Addr>,
     bridge: &HostBridge,

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub struct HostBridgeRow {
     /// Its name.
     pub name: String,
-    /// Whether it is up; none: it does not exist.
+    /// Whether it is up; `None` if it does not exist.
     pub up: Option<bool>,
     /// Its ports.
     pub ports: Vec<BridgePort>,
@@ -30,7 +30,7 @@ pub struct HostBridgeRow {
     pub file: Option<PathBuf>,
     /// Whether that file persists; otherwise it is lost at the next boot.
     pub kept: bool,
-    /// Seconds left to confirm it; none: it does not wait.
+    /// Seconds left to confirm it; `None` if it does not wait.
     pub confirm_within_s: Option<u64>,
 }
 

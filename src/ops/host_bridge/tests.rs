@@ -111,7 +111,7 @@ fn a_login_that_comes_in_by_the_nic_is_named() {
 }
 
 #[test]
-fn who_loses_a_bridge_is_named_and_its_change_is_forgotten() {
+fn users_of_a_removed_bridge_are_named_and_its_change_forgotten() {
     let (_dir, mut history) = empty();
     let mut entry = history.next(CREATED, "", "", 7, String::new());
     entry.steps = steps_of(&bridge(), "text", 20);
@@ -150,7 +150,7 @@ fn who_loses_a_bridge_is_named_and_its_change_is_forgotten() {
 }
 
 #[test]
-fn what_is_not_ours_stays() {
+fn foreign_files_stay() {
     let (_dir, history) = empty();
     let code = |files| {
         let error = delete(files, &history).unwrap_err();
@@ -168,7 +168,7 @@ fn what_is_not_ours_stays() {
 }
 
 #[test]
-fn ports_name_what_they_stand_on() {
+fn ports_name_their_device() {
     let mut host = bridged();
     host.links.push(link("bond0", Some("bond"), Some("br0")));
     host.links.push(link("nic1", None, Some("bond0")));

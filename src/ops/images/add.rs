@@ -47,7 +47,7 @@ pub struct Added {
     pub url: Option<String>,
 }
 
-/// Adds an image; none: its steps were only shown.
+/// Adds an image; `None` if its steps were only shown.
 pub fn add(session: &mut Session<'_>, wanted: &AddImage) -> Result<Option<Added>> {
     match meant(&wanted.file, wanted.name.as_ref(), &wanted.known)? {
         Meant::Local => add_source(session, wanted, Source::open(wanted)?),

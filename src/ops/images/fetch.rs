@@ -33,11 +33,11 @@ pub struct KnownImage {
     /// Lists of checksums beside it, the first that has it counts; empty: the usual ones.
     pub sums: Vec<String>,
     /// The file with the signature of the list, `{list}` in it for the list's name; `inline`: it is
-    /// in the list; none: the vendor signs none.
+    /// in the list; `None` if the vendor signs none.
     pub signature: Option<String>,
     /// Keyrings of the vendor on this machine; those that are missing are left out.
     pub keyrings: Vec<PathBuf>,
-    /// Certificates of the server's authority; none: those of the system.
+    /// Certificates of the server's authority; `None` for those of the system.
     pub ca: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ pub struct KnownImage {
 pub struct Published {
     /// The URL of the list.
     pub list: String,
-    /// The fingerprint of the key that signed it; none: no signature was checked.
+    /// The fingerprint of the key that signed it; `None` if no signature was checked.
     pub signed_by: Option<String>,
 }
 
@@ -74,7 +74,7 @@ impl KnownImage {
         Origin { url, ca: self.ca.as_deref() }
     }
 
-    /// A text of its server; none: there is no such file.
+    /// A text of its server; `None` if there is no such file.
     fn text(&self, url: &str) -> Result<Option<Vec<u8>>> {
         match self.origin(url).text(MOST_TEXT) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -111,7 +111,7 @@ impl KnownImage {
         })
     }
 
-    /// Its checksum by the vendor's list; none: no list beside it has it.
+    /// Its checksum by the vendor's list; `None` if no list beside it has it.
     fn stated(&self, url: &str, world: &World) -> Result<Option<(Sum, Published)>> {
         let (dir, file) = url.rsplit_once('/').unwrap_or(("", url));
         let usual: Vec<String> = LISTS.iter().map(|&list| list.to_owned()).collect();
@@ -136,7 +136,7 @@ impl KnownImage {
         Ok(None)
     }
 
-    /// A list as far as it is signed, and the key that signed it; none: it was not checked.
+    /// A list as far as it is signed, and the key that signed it; `None` if it was not checked.
     fn signed(&self, list: Vec<u8>, url: &str, world: &World) -> Result<(Vec<u8>, Option<String>)> {
         let Some(signature) = &self.signature else { return Ok((list, None)) };
         let keyrings = there(&self.keyrings);

@@ -2,7 +2,7 @@
 
 use super::{Image, images};
 use crate::error::Result;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::world::World;
 use serde::Serialize;
 

@@ -8,7 +8,7 @@ use crate::discover::openers::in_use;
 use crate::domain::guest::VolumeRef;
 use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::{Use, Uses};
+use crate::hypervisor::file_users::{Use, Uses};
 use crate::identity::FileId;
 use crate::image::ImageName;
 use crate::pools::file_pool;

@@ -28,9 +28,9 @@ const MOST_SUMS: u64 = 10 << 20;
 pub struct AddImage {
     /// The file, its URL, or the name of a known image.
     pub file: PathBuf,
-    /// The name of the image; none: derived from the file's.
+    /// The name of the image; `None` if derived from the file's.
     pub name: Option<ImageName>,
-    /// The expected checksum; none: the one in a list beside the file.
+    /// The expected checksum; `None` for the one in a list beside the file.
     pub expected: Option<Sum>,
     /// The pool.
     pub pool: String,
@@ -82,7 +82,7 @@ pub struct Source {
     expected: Option<Sum>,
     /// The source of the expected checksum.
     pub word: Word,
-    /// Where it was fetched from; none: it is a file of the caller.
+    /// Where it was fetched from; `None` if it is a file of the caller.
     pub url: Option<String>,
 }
 

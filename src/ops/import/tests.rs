@@ -118,7 +118,7 @@ fn code<T: std::fmt::Debug>(refused: Result<T>) -> &'static str {
 }
 
 #[test]
-fn what_a_host_does_not_have_is_named_before_anything_is_made() {
+fn missing_devices_of_a_host_are_named_before_any_change() {
     let stage = host(HOSTS[1]);
     let refused = |gpus: u32, edit: &dyn Fn(String) -> String| {
         let (_dir, bundle) = bundle_of(gpus, edit);

@@ -31,7 +31,7 @@ pub(super) struct Live<'a> {
 }
 
 impl Live<'_> {
-    /// The guests with the fewest pins whose move makes room; none: no such moves do.
+    /// The guests with the fewest pins whose move makes room; `None` if no such moves do.
     pub fn find(&self, most: Option<u32>) -> Option<RoomPlan> {
         let mut some = self.guests();
         some.truncate(MOST);
@@ -69,7 +69,7 @@ impl Live<'_> {
         held.map_or(&[], |held| &held.vcpu_pins)
     }
 
-    /// The moves of these guests; none: they do not make room.
+    /// The moves of these guests; `None` if they do not make room.
     fn with(&self, set: &[&Subject]) -> Option<RoomPlan> {
         let mut now = self.held.clone();
         for held in now.domains.iter_mut().filter(|held| is_of(held, set)) {

@@ -90,8 +90,8 @@ impl Ground {
         Search { world, topology, held, request, wanted }.find(&some, limits)
     }
 
-    /// The moves of some of the guests without limits, and the command that makes them; none: they
-    /// do not help.
+    /// The moves of some of the guests without limits, and the command that makes them; `None` if
+    /// they do not help.
     fn without_limits(
         &self,
         world: &World,
@@ -328,7 +328,7 @@ impl Search<'_> {
         }
     }
 
-    /// A guest as the search needs it; none: it cannot be planned.
+    /// A guest as the search needs it; `None` if it cannot be planned.
     fn mover(&self, subjects: &Subjects, at: usize) -> Option<Mover> {
         let subject = &subjects.all[at];
         let number = u32::try_from(gpus_of(&subject.xml, self.topology).len()).ok()?;

@@ -63,7 +63,7 @@ pub(super) fn refuse_fixed(hypervisor: &dyn Hypervisor, row: &DomainSummary) -> 
 }
 
 /// Settings that a guest runs with and its definition does not have: they would be lost by a stop,
-/// and the plan is made for the definition; `None`: it is off, or there are none.
+/// and the plan is made for the definition; `None` if it is off, or there are none.
 fn runs_otherwise(
     hypervisor: &dyn Hypervisor,
     row: &DomainSummary,
@@ -144,8 +144,8 @@ pub(super) fn of_kind(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
     devices.iter().copied().filter(|bdf| kind(bdf) == Some(DeviceKind::Gpu)).collect()
 }
 
-/// The settings of a move to these GPUs; `None`: the guest has none, and its pins and bound memory
-/// are planned again.
+/// The settings of a move to these GPUs; `None` if the guest has none, and its pins and bound
+/// memory are planned again.
 pub(super) fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
     match gpus {
         Some(gpus) => Items { resize: Resize::gpus(Some(gpus)), ..Items::default() },

@@ -162,7 +162,7 @@ fn only_guests_that_may_be_moved_are() {
 }
 
 #[test]
-fn who_shares_nvlinks_is_said_before_anything_is_done() {
+fn guests_that_share_nvlinks_are_named_before_any_change() {
     let stage = halves(Answer::Yes, true);
     let wanted = RoomRequest { accept_shared_fabric: false, ..eight() };
     let error = run(&stage, &wanted, true).unwrap_err();
@@ -173,7 +173,7 @@ fn who_shares_nvlinks_is_said_before_anything_is_done() {
 }
 
 #[test]
-fn what_is_declined_or_would_not_be_heard_changes_nothing() {
+fn declined_and_unaskable_questions_change_nothing() {
     for answer in [Answer::No, Answer::Nobody] {
         let stage = halves(answer, true);
         assert!(run(&stage, &eight(), false).is_err());
@@ -343,7 +343,7 @@ fn meanwhile(stage: &Stage, wanted: &RoomRequest, then: impl Fn(&Stage)) -> Stri
 }
 
 #[test]
-fn what_was_not_so_at_the_question_is_not_done() {
+fn changes_since_the_question_are_not_made() {
     let off = || halves(Answer::Yes, false);
     let start = |stage: &Stage| {
         let text = stage.fake.definition("a");

@@ -77,7 +77,7 @@ fn a_value_is_judged_and_remembered() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said() {
+fn missing_measurements_are_reported() {
     let stage = guest("connected");
     let dir = programs("55.1", "0");
     program(dir.path(), "stream", "echo no numbers today");

@@ -2,7 +2,7 @@
 //! that readers see the old or the new file. A file is replaced or removed only if it is the one
 //! that was read: a script in the guest compares its checksum at that moment.
 
-use crate::agent::{Agent, Untold, has_agent};
+use crate::agent::{Agent, NoAnswer, has_agent};
 use crate::domain::DomainXml;
 use crate::error::{Coded, Error, Result};
 use crate::guest::restart_hint;
@@ -151,10 +151,12 @@ impl<'a> Inside<'a> {
     }
 
     /// The error of something the agent did not do.
-    fn failed(&self, untold: &Untold, what: String, may: &'static str) -> Error {
+    fn failed(&self, untold: &NoAnswer, what: String, may: &'static str) -> Error {
         match untold {
-            Untold::Forbidden => InstallError::Forbidden { name: self.name.to_owned(), what: may }
-                .hint(by_hand(self.name)),
+            NoAnswer::Forbidden => {
+                InstallError::Forbidden { name: self.name.to_owned(), what: may }
+                    .hint(by_hand(self.name))
+            }
             _ => self.error(what),
         }
     }
@@ -164,21 +166,21 @@ impl<'a> Inside<'a> {
         InstallError::Failed { name: self.name.to_owned(), what }.hint(by_hand(self.name))
     }
 
-    /// Reads a file; none: it does not exist.
+    /// Reads a file; `None` if it does not exist.
     pub fn read(&self, path: &str) -> Result<Option<String>> {
         match self.agent.read(path) {
             Ok(text) => Ok(Some(text)),
-            Err(Untold::Absent) => Ok(None),
+            Err(NoAnswer::Absent) => Ok(None),
             Err(untold) => Err(self.failed(&untold, format!("read {path}"), "open files")),
         }
     }
 
-    /// Collects the facts that only a program in the guest can report; none: its agent may not run
-    /// any.
+    /// Collects the facts that only a program in the guest can report; `None` if its agent may not
+    /// run any.
     pub fn look(&self) -> Result<Option<Looked>> {
         let words = ["-c", LOOK, "sh", FILE, TMPFILES, CONF, FOUND_AT];
         let (code, told) = match self.agent.run("/bin/sh", &[&words[..], &OVER_CONF].concat()) {
-            Err(Untold::Forbidden) => return Ok(None),
+            Err(NoAnswer::Forbidden) => return Ok(None),
             done => done.map_err(|untold| self.failed(&untold, "run sh".into(), ""))?,
         };
         if code != 0 {
@@ -199,7 +201,7 @@ impl<'a> Inside<'a> {
 
     /// Like `look`, for a change, which requires that programs can be run.
     pub fn look_to_change(&self) -> Result<Looked> {
-        let forbidden = || self.failed(&Untold::Forbidden, String::new(), "run programs");
+        let forbidden = || self.failed(&NoAnswer::Forbidden, String::new(), "run programs");
         self.look()?.ok_or_else(forbidden)
     }
 

@@ -39,7 +39,7 @@ pub struct Placed {
     pub path: &'static str,
     /// Its state before the change.
     pub state: State,
-    /// Where a file that was not gpuvm's is kept; none: there was none.
+    /// Where a file that was not gpuvm's is kept; `None` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<String>,
     /// The file that is edited if this path is a link.
@@ -147,7 +147,7 @@ pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Install
 /// A file with its wanted content.
 struct Wanted {
     placed: Placed,
-    /// Its content before; none: it did not exist.
+    /// Its content before; `None` if it did not exist.
     was: Option<String>,
     text: String,
     /// Whether the old file must be renamed to its backup name.
@@ -296,8 +296,8 @@ fn wanted(
     Ok(Wanted { placed: Placed { path, state, kept, leads_to }, was, text, is_new_name })
 }
 
-/// The file that creates the link although it must not exist; none: there is no such file, or it is
-/// not gpuvm's.
+/// The file that creates the link although it must not exist; `None` if there is no such file, or
+/// it is not gpuvm's.
 fn unwanted(guest: &Inside<'_>) -> Result<Option<Wanted>> {
     let there = guest.read(TMPFILES)?.filter(|there| is_untouched(there));
     Ok(there.map(|text| {

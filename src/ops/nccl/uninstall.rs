@@ -84,7 +84,7 @@ struct Going {
     /// Its path.
     at: String,
     text: String,
-    /// Its content afterwards; none: it is removed.
+    /// Its content afterwards; `None` if it is removed.
     after: Option<String>,
 }
 

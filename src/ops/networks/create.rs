@@ -1,7 +1,7 @@
 //! `network create`: the network that results from a request, given this host and the other
 //! networks, and the losses of guests and the host.
 
-use super::guests::{Guests, told};
+use super::guests::{Guests, effects_on_guests};
 use super::{Answered, NetworkError, answered, host, read};
 use crate::apply::nic::NicStep;
 use crate::apply::{HostStep, NetworkStep, Step};
@@ -26,23 +26,23 @@ use crate::world::World;
 pub struct NewNetwork {
     /// Its name.
     pub name: String,
-    /// Its kind; none: implied by its name.
+    /// Its kind; `None` if implied by its name.
     pub kind: Option<Kind>,
-    /// The mode of macvtap; none: the default of the kind.
+    /// The mode of macvtap; `None` for the default of the kind.
     pub mode: Option<Mode>,
     /// The host's NIC.
     pub nic: Option<Card>,
     /// The host's bridge, or the name of the one that libvirt creates.
     pub bridge: Option<String>,
-    /// Its address range; none: a free one.
+    /// Its address range; `None` for a free one.
     pub range: Option<Range>,
-    /// The range of DHCP; `None`: the default.
+    /// The range of DHCP; `None` for the default.
     pub dhcp: Option<Dhcp>,
     /// Fixed addresses of guests.
     pub statics: Vec<FixedAddress>,
-    /// Largest packet, in bytes; none: libvirt's default.
+    /// Largest packet, in bytes; `None` for libvirt's default.
     pub mtu: Option<u32>,
-    /// Number of virtual functions of the card; none: as it is.
+    /// Number of virtual functions of the card; `None` if as it is.
     pub vfs: Option<u32>,
     /// The program that creates them at boot.
     pub program: Option<String>,
@@ -61,7 +61,7 @@ pub struct NetworkPlan {
     pub network: Network,
     /// Notes, which become the warnings of the change.
     pub notes: Vec<String>,
-    /// Its current definition; none: it does not exist.
+    /// Its current definition; `None` if it does not exist.
     pub before: Option<String>,
     /// The current network, parsed.
     pub now: Option<Network>,
@@ -104,7 +104,7 @@ pub fn create(world: &World, wanted: &NewNetwork) -> Result<Change<NetworkPlan>>
     let changes = steps_of(wanted, &network.xml(), state.as_ref(), before);
     let stops = changes.iter().any(|step| matches!(step, NetworkStep::Stop { .. }));
     if let (Some(before), true) = (before, stops) {
-        lost.extend(told(before, &guests.on(before), true));
+        lost.extend(effects_on_guests(before, &guests.on(before), true));
     }
     let kept = directory(world.state());
     steps.extend(remember_before(&kept, &changes, state.as_ref(), hypervisor)?);

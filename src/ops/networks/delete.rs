@@ -1,7 +1,7 @@
 //! `network delete`: deletes a network after naming the guests on it.
 
 use super::find;
-use super::guests::{Guests, told};
+use super::guests::{Guests, effects_on_guests};
 use crate::apply::{FileStep, NetworkStep, Step};
 use crate::change::Change;
 use crate::error::Result;
@@ -31,7 +31,7 @@ pub fn take_away(session: &mut Session<'_>, name: &str) -> Result<Left> {
 pub fn delete(world: &World, name: &str) -> Result<Change<Left>> {
     let hypervisor = &*world.hypervisor()?;
     let (state, network) = find(hypervisor, name)?;
-    let guests = told(&network, &Guests::read(hypervisor)?.on(&network), false);
+    let guests = effects_on_guests(&network, &Guests::read(hypervisor)?.on(&network), false);
     let mut steps = if state.persistent {
         remember(&directory(world.state()), &state, hypervisor, None)?
     } else {

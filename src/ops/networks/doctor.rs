@@ -40,7 +40,7 @@ pub struct Diagnoses {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosed {
-    /// libvirt's network; none: the domain names a bridge or a device itself.
+    /// libvirt's network; `None` if the domain names a bridge or a device itself.
     pub network: Option<String>,
     /// Its kind, in words.
     pub kind: Option<String>,
@@ -87,7 +87,7 @@ struct Seen<'a> {
     running: bool,
     /// Whether it has the channel of an agent.
     has_channel: bool,
-    /// Its agent's report; none: it does not answer.
+    /// Its agent's report; `None` if it does not answer.
     agent: Option<Inner<'a>>,
     /// Addresses of its NICs.
     known: &'a [GuestAddress],
@@ -96,7 +96,7 @@ struct Seen<'a> {
 /// The guest's own view of its NICs.
 struct Inner<'a> {
     agent: &'a Agent<'a>,
-    /// Names and MAC addresses of its NICs, in its order; none: it does not report them.
+    /// Names and MAC addresses of its NICs, in its order; `None` if it does not report them.
     nics: Option<Vec<(String, String)>>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Inner<'a> {
         Inner { agent, nics }
     }
 
-    /// Its report on one NIC; none: it has none.
+    /// Its report on one NIC; `None` if it has none.
     fn view(&self, mac: &str) -> Option<Inside> {
         let name = self.nics.as_ref()?.iter().find(|(_, found)| found == mac).map(|(name, _)| name);
         // The guest's answer is printed and used in a path, so it must be a plain name.

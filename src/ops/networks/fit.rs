@@ -2,7 +2,7 @@
 //! the guest starts.
 
 use super::{NetworkError, read};
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::error::{Coded as _, Result};
 use crate::hypervisor::Hypervisor;
 use crate::network::{Kind, known};
@@ -40,7 +40,7 @@ pub fn refuse_unfit(wishes: &[NicWish], hypervisor: &dyn Hypervisor) -> Result<(
     Ok(())
 }
 
-/// The settings that a kind of network does not take, and the remedy; `None`: it accepts all.
+/// The settings that a kind of network does not take, and the remedy; `None` if it accepts all.
 fn unfit(
     wish: &NicWish,
     kind: Kind,
@@ -72,7 +72,7 @@ fn unfit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::wish::NicSettings;
+    use crate::domain::nic_request::NicSettings;
     use crate::network::Mode;
 
     #[test]

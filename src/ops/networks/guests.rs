@@ -61,7 +61,7 @@ impl Guests {
 }
 
 /// The effect on the guests on a network that goes down, one line each; `back`: it comes up again.
-pub fn told(network: &Network, guests: &[GuestNic], back: bool) -> Vec<String> {
+pub fn effects_on_guests(network: &Network, guests: &[GuestNic], back: bool) -> Vec<String> {
     let lines = guests.iter().filter_map(|GuestNic { domain, running, mac }| {
         Some(match (running, network.kind.has_own_bridge()) {
             (true, true) if back => {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_a_link_is_named() {
+    fn guests_that_lose_a_link_are_named() {
         let network = |kind| {
             let bridge = Some("virbr1".into());
             Network { bridge, ..Network::bare("lab", kind) }
@@ -109,15 +109,21 @@ mod tests {
         let (nat, guests) = (network(Kind::Nat), guests());
         let cut = |domain: &str| format!("cut the link mac-{domain} of running guest `{domain}`");
         let off = "leave guest `c`, which is off, unable to start".to_owned();
-        assert_eq!(told(&nat, &guests.on(&nat), false), [cut("a"), cut("b"), off.clone()]);
+        assert_eq!(
+            effects_on_guests(&nat, &guests.on(&nat), false),
+            [cut("a"), cut("b"), off.clone()]
+        );
         let until = |domain: &str| cut(domain) + ", until it is started again";
-        assert_eq!(told(&nat, &guests.on(&nat), true), [until("a"), until("b")]);
+        assert_eq!(effects_on_guests(&nat, &guests.on(&nat), true), [until("a"), until("b")]);
         // An interface on a bridge or NIC of the host keeps its link without libvirt's network.
         for kind in [Kind::Bridge, Kind::Macvtap(Mode::Bridge)] {
             let network = network(kind);
             let without = "leave running guest `a` without it at its next start".to_owned();
-            assert_eq!(told(&network, &guests.on(&network), false), [without, off.clone()]);
-            assert!(told(&network, &guests.on(&network), true).is_empty());
+            assert_eq!(
+                effects_on_guests(&network, &guests.on(&network), false),
+                [without, off.clone()]
+            );
+            assert!(effects_on_guests(&network, &guests.on(&network), true).is_empty());
         }
         assert_eq!(guests.mac_on("c", "lab").as_deref(), Some("mac-c"));
         assert_eq!(guests.mac_on("b", "lab"), None);

@@ -7,7 +7,7 @@ use super::undo::{take_back, undo};
 use super::{doctor, facts, on_demand, refuse_unfit};
 use crate::apply::HostLock;
 use crate::change::Hold;
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::error::{Error, Result};
 use crate::hypervisor::HypervisorErrorKind;
 use crate::network::{Kind, Network, Problem};
@@ -152,7 +152,7 @@ fn a_guest_that_comes_in_between_keeps_its_link() {
 }
 
 #[test]
-fn a_network_that_is_changed_in_between_is_not_deleted_and_is_what_a_replacement_takes_back() {
+fn a_network_changed_in_between_is_not_deleted_and_restored_by_a_replacement() {
     let edited = LAB.replace("labbr", "otherbr");
     let edit = |fake: &Fake| fake.put_network(&edited, true);
     let asked = stage(Answer::Yes);
@@ -230,7 +230,7 @@ fn a_deletion_is_undone_once() {
 }
 
 #[test]
-fn what_was_edited_since_is_not_undone_without_force() {
+fn later_edits_are_not_undone_without_force() {
     let stage = stage(Answer::Yes);
     made(&stage, "10.89.0.0/24").unwrap();
     put_guest(&stage.fake, true);
@@ -260,7 +260,7 @@ fn networks_that_are_known_by_name_are_made_on_demand() {
 }
 
 #[test]
-fn what_is_told_names_guests_and_what_is_broken() {
+fn reports_name_guests_and_broken_connections() {
     let stage = stage(Answer::Nobody);
     put_guest(&stage.fake, true);
     let rows = facts::all(&stage.world).unwrap();
@@ -275,7 +275,7 @@ fn what_is_told_names_guests_and_what_is_broken() {
 }
 
 #[test]
-fn what_is_named_wrong_is_told_though_another_holds_the_lock() {
+fn a_wrong_name_is_reported_while_the_lock_is_held() {
     let stage = stage(Answer::Nobody);
     let _held = HostLock::take_in(stage.dir.path(), Duration::ZERO, |_| ControlFlow::Continue(()));
     let session = || Session::begin(&stage.world, manner(Confirm::Given)).unwrap();

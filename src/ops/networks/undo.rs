@@ -1,7 +1,7 @@
 //! `network undo`: reverts the last change or the deletion of a network, if it has not been edited
 //! since.
 
-use super::guests::{Guests, told};
+use super::guests::{Guests, effects_on_guests};
 use super::{Answered, NetworkError, answered, read};
 use crate::apply::{NetworkStep, Step};
 use crate::change::{Change, Hold};
@@ -21,7 +21,7 @@ use crate::world::World;
 pub struct NetworkUndo {
     /// The history entry that is restored.
     pub entry: NetworkEntry,
-    /// The definition now; none: the network does not exist.
+    /// The definition now; `None` if the network does not exist.
     pub now: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub fn undo(world: &World, name: &str, force: bool) -> Result<Change<NetworkUndo
     let is_up = |state: &&NetworkState| state.active;
     let lost = match (network, state.as_ref().filter(is_up)) {
         (Some(network), Some(_)) => {
-            told(&network, &Guests::read(hypervisor)?.on(&network), entry.active)
+            effects_on_guests(&network, &Guests::read(hypervisor)?.on(&network), entry.active)
         }
         _ => Vec::new(),
     };

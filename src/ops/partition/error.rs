@@ -115,7 +115,7 @@ impl From<RestoreFileError> for FabricError {
 
 impl FabricError {
     /// This error with a hint.
-    pub fn told(self) -> Error {
+    pub fn with_hint(self) -> Error {
         let helps = self.helps();
         self.hint(helps)
     }

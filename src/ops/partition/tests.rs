@@ -232,7 +232,7 @@ fn a_start_activates_the_partition_of_exactly_its_gpus() {
 }
 
 #[test]
-fn a_plan_avoids_what_a_start_would_refuse_or_says_why() {
+fn a_plan_avoids_refusals_at_start_or_says_why() {
     let place = Place::new(None);
     let world = &place.stage.world;
     let planned = |gpus: u32| {
@@ -404,7 +404,7 @@ fn check_and_tune_say_of_a_guest_that_is_off_what_its_start_would_refuse() {
 }
 
 #[test]
-fn a_guest_starts_with_the_host_only_where_somebody_activates_its_partition() {
+fn autostart_is_allowed_only_if_the_partition_gets_activated() {
     let place = Place::new(None);
     let topology = place.stage.world.topology().unwrap();
     let judged = |modules: &[u32], topology: &Topology, has_hook: bool| {
@@ -424,7 +424,7 @@ fn a_guest_starts_with_the_host_only_where_somebody_activates_its_partition() {
 }
 
 #[test]
-fn a_start_is_refused_with_what_helps() {
+fn a_refused_start_has_a_remedy() {
     let place = Place::new(None);
     let (code, text, hint) = place.refused(&[1, 2]);
     assert_eq!(code, "partition-none");
@@ -468,7 +468,7 @@ fn a_start_beside_another_driver_is_refused_and_an_unknown_one_not_compared() {
 }
 
 #[test]
-fn what_was_active_for_a_guest_is_deactivated_and_its_gpus_reset() {
+fn a_guests_partitions_are_deactivated_and_its_gpus_reset() {
     let place = Place::new(None);
     let xml = place.domain("a", OWN, &[1, 3]);
     assert!(once_stopped(&place.stage.world, &xml, true).unwrap().is_empty(), "nothing is active");
@@ -512,7 +512,7 @@ fn the_partition_of_a_gpu_that_has_left_the_bus_is_deactivated_whole() {
 }
 
 #[test]
-fn what_is_remembered_of_a_guest_without_functions_is_deactivated() {
+fn remembered_partitions_of_a_guest_without_functions_are_deactivated() {
     let place = Place::new(None);
     let (xml, with) = (place.domain("a", OWN, &[]), place.domain("a", OWN, &[2, 4]));
     assert!(once_stopped(&place.stage.world, &xml, true).unwrap().is_empty());
@@ -570,7 +570,7 @@ fn a_guest_that_is_moved_has_its_partition_again_where_that_fails() {
 }
 
 #[test]
-fn other_gpus_of_a_guest_that_is_off_end_what_is_active_for_it() {
+fn new_gpus_of_a_stopped_guest_deactivate_its_partition() {
     let place = Place::new(None);
     let with = |modules: &[u32]| place.domain("a", OWN, modules);
     let world = &place.stage.world;

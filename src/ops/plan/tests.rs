@@ -54,8 +54,8 @@ struct Case {
     host: usize,
     request: Request,
     virt: VirtType,
-    /// None: the host is a recorded one; otherwise whether its hypervisor can map queues of a disk
-    /// to I/O threads.
+    /// `None` if the host is a recorded one; otherwise whether its hypervisor can map queues of a
+    /// disk to I/O threads.
     maps_queues: Option<bool>,
     /// Whether its template has a disk of its own.
     own_template: bool,

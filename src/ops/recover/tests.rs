@@ -53,7 +53,7 @@ fn journal(stage: &Stage) -> PathBuf {
 }
 
 /// Changes a field in the first line of a journal.
-fn tell(path: &Path, field: &str, value: serde_json::Value) {
+fn set_field(path: &Path, field: &str, value: serde_json::Value) {
     let text = fs::read_to_string(path).unwrap();
     let (first, rest) = text.split_once('\n').unwrap();
     let mut first: serde_json::Value = serde_json::from_str(first).unwrap();
@@ -69,7 +69,7 @@ fn code(outcome: &Outcome) -> &'static str {
 }
 
 #[test]
-fn what_was_killed_is_undone_once() {
+fn a_killed_change_is_undone_once() {
     for at in 0..2 {
         let stage = killed(Answer::Nobody, at);
         let outcome = plain(&stage);
@@ -83,7 +83,7 @@ fn what_was_killed_is_undone_once() {
 }
 
 #[test]
-fn what_would_be_done_is_only_told() {
+fn a_dry_run_only_reports_the_recovery() {
     let stage = killed(Answer::Yes, 2);
     let shown = Manner { dry_run: true, ..manner(Confirm::Ask) };
     for wanted in [Recover::default(), Recover { discard: true, ..Recover::default() }] {
@@ -173,7 +173,7 @@ fn a_journal_of_a_newer_version_is_left_to_that_version() {
 #[test]
 fn of_a_change_of_another_boot_nothing_is_ended_that_was_started_since() {
     let stage = killed(Answer::No, 2);
-    tell(&journal(&stage), "boot", "another".into());
+    set_field(&journal(&stage), "boot", "another".into());
     // Off, as after a boot: the guest that it started no longer runs.
     stage.fake.put("a", UUID, false);
     let outcome = plain(&stage);
@@ -182,7 +182,7 @@ fn of_a_change_of_another_boot_nothing_is_ended_that_was_started_since() {
     assert!(!outcome.settled[0].recovery.steps.iter().any(starts), "{outcome:?}");
     // Started since by others: it is ended only if named.
     let stage = killed(Answer::No, 2);
-    tell(&journal(&stage), "boot", "another".into());
+    set_field(&journal(&stage), "boot", "another".into());
     assert_eq!((code(&plain(&stage)), stage.fake.runs("a")), ("declined", Some(true)));
 }
 
@@ -190,7 +190,7 @@ fn of_a_change_of_another_boot_nothing_is_ended_that_was_started_since() {
 fn a_change_of_another_machine_is_left_to_that_one() {
     let stage = killed(Answer::Yes, 1);
     let other = serde_json::json!({ "host": "other", "uuid": "0".repeat(32) });
-    tell(&journal(&stage), "machine", other);
+    set_field(&journal(&stage), "machine", other);
     let outcome = plain(&stage);
     assert_eq!((code(&outcome), stage.journals()), ("other-machine", 1));
     assert_eq!((stage.fake.runs("a"), stage.fake.calls.get()), (Some(false), 0));

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 #[test]
-fn what_was_agreed_to_is_done() {
+fn the_confirmed_change_is_made() {
     for confirm in [Confirm::Given, Confirm::Ask, Confirm::IfNeeded] {
         let stage = Stage::who_says(Answer::Yes);
         assert!(stage.create(confirm).unwrap().made);
@@ -32,7 +32,7 @@ fn without_a_yes_nothing_is_done() {
 }
 
 #[test]
-fn nobody_waits_for_a_person() {
+fn no_lock_is_held_during_a_question() {
     for confirm in [Confirm::Ask, Confirm::IfNeeded] {
         let stage = Stage::who_says(Answer::Yes);
         let dir = stage.dir.path().to_owned();
@@ -49,7 +49,7 @@ fn nobody_waits_for_a_person() {
 }
 
 #[test]
-fn what_changes_while_the_question_stands_is_refused() {
+fn changes_during_the_question_are_refused() {
     for confirm in [Confirm::Ask, Confirm::IfNeeded] {
         let stage = Stage::who_says(Answer::Yes);
         let plan = |world: &World| {
@@ -70,7 +70,7 @@ fn what_changes_while_the_question_stands_is_refused() {
 }
 
 #[test]
-fn what_nobody_was_asked_about_is_planned_anew_with_the_lock() {
+fn unconfirmed_changes_are_planned_again_under_the_lock() {
     for asks_later in [false, true] {
         let stage = Stage::who_says(Answer::Yes);
         let plans = std::cell::Cell::new(0);
@@ -93,7 +93,7 @@ fn what_nobody_was_asked_about_is_planned_anew_with_the_lock() {
 }
 
 #[test]
-fn what_need_not_be_done_any_more_is_left_out() {
+fn steps_no_longer_needed_are_left_out() {
     let stage = Stage::who_says(Answer::Yes);
     let plan = |world: &World| {
         let mut change = stage.plan(world)?;
@@ -194,7 +194,7 @@ fn a_signal_undoes_what_was_done() {
 }
 
 #[test]
-fn what_comes_after_the_steps_is_without_the_lock_and_may_still_undo_them() {
+fn work_after_the_steps_is_without_the_lock_and_may_undo_them() {
     let stage = Stage::who_says(Answer::Yes);
     let raise = || nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).unwrap();
     let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();

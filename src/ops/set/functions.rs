@@ -100,7 +100,7 @@ pub(super) fn words(functions: &OtherFunctions) -> Vec<String> {
 }
 
 /// The root ports that functions of a running guest may get: those that are free in it, or become
-/// free; none: it is off, or is not changed.
+/// free; `None` if it is off, or is not changed.
 pub(super) fn ports(
     subject: &Subject,
     subjects: &Subjects,

@@ -3,7 +3,7 @@
 use super::{SetError, SetRequest};
 use crate::bdf::Bdf;
 use crate::error::{Coded as _, Result};
-use crate::history::guest::told;
+use crate::history::guest::creation_options;
 use crate::placement::{Occupancy, Placement, shared_nvlink};
 use crate::request::GpuWish;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, Trust};
@@ -112,7 +112,7 @@ fn shares_itself(subject: &Subject, subjects: &Subjects) -> Result<bool> {
 
 /// Whether its record says that it was accepted when it was made.
 fn was_accepted(world: &World, uuid: &str) -> bool {
-    let told = told(world.state(), &uuid.trim().to_ascii_lowercase());
+    let told = creation_options(world.state(), &uuid.trim().to_ascii_lowercase());
     told.is_some_and(|told| {
         told.get(Opt::AcceptSharedFabric.field()).is_some_and(|values| values == &["true"])
     })

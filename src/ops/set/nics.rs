@@ -3,8 +3,8 @@
 use super::{SetError, SetRequest};
 use crate::apply::{ApplyError, LET_GO_S, LiveStep, Step, StepError};
 use crate::domain::live::{Bandwidth, Plugged, live_changes};
+use crate::domain::nic_request::NicWish;
 use crate::domain::nics::matched;
-use crate::domain::wish::NicWish;
 use crate::domain::{DomainXml, Element, hooks};
 use crate::domain_history::starts_saved;
 use crate::error::{Coded as _, Error, Refusal, Result};
@@ -19,7 +19,7 @@ use crate::world::World;
 use gpuvm_core::tune::items::NewNics;
 use gpuvm_core::tune::{Item, Tuned};
 
-/// The requested settings that do not change while a guest runs; `None`: all of them can.
+/// The requested settings that do not change while a guest runs; `None` for all of them can.
 pub(super) fn not_live(wanted: &SetRequest) -> Option<&'static str> {
     let sizes = [
         ("GPUs", wanted.gpus.is_some() || wanted.gpu_set.is_some()),

@@ -81,7 +81,7 @@ fn a_size_is_asked_for_kept_and_undone() {
 }
 
 #[test]
-fn a_preview_tells_of_a_history_that_cannot_be_read_and_of_edits_that_would_be_lost() {
+fn a_preview_reports_an_unreadable_history_and_lost_edits() {
     let stage = stage(Answer::Yes, PINS, false);
     assert!(run(&stage, &size(8, 8)).unwrap().made);
     let edited = stage.fake.definition("a").replace("</name>", "</name><title>mine</title>");
@@ -108,7 +108,7 @@ fn a_preview_tells_of_a_history_that_cannot_be_read_and_of_edits_that_would_be_l
 }
 
 #[test]
-fn what_is_declined_changes_nothing() {
+fn a_declined_question_changes_nothing() {
     let stage = stage(Answer::No, PINS, false);
     let error = run(&stage, &size(8, 8)).unwrap_err();
     assert_eq!(error.refusal().map(|refusal| refusal.code), Some("declined"), "{error}");
@@ -117,7 +117,7 @@ fn what_is_declined_changes_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_nearest_that_does() {
+fn oversized_requests_are_refused_with_the_nearest_fit() {
     let stage = stage(Answer::Yes, PINS, false);
     let no = |wanted: &SetRequest| match run(&stage, wanted).unwrap_err() {
         Error::Around { source, .. } => match *source {
@@ -225,7 +225,7 @@ fn gpus_come_and_go_while_the_guest_is_off() {
 
 /// A neighbour with NVSwitches was accepted for itself: not for a guest that holds none.
 #[test]
-fn what_was_accepted_for_a_neighbour_does_not_count() {
+fn acceptances_for_a_neighbour_do_not_count() {
     let stage = with_gpus(1, false);
     let other = ("b", "22222222-2222-3333-4444-555555555555");
     // On the other board, out of the way.
@@ -269,7 +269,7 @@ fn gpus_of_a_running_guest_and_a_number_without_a_set_are_refused() {
 }
 
 #[test]
-fn a_guest_that_keeps_a_nic_is_told_of_with_both_ways() {
+fn a_guest_that_keeps_a_nic_is_reported_with_both_ways() {
     let wanted = SetRequest {
         vcpus: None,
         memory: None,

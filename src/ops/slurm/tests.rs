@@ -88,7 +88,7 @@ fn compare(stage: &Stage, jobs: &[NodeJob]) -> Result<Reconciled> {
 }
 
 #[test]
-fn an_epilog_deletes_what_is_proven_to_be_of_its_job() {
+fn an_epilog_deletes_only_proven_guests_of_its_job() {
     let stage = dgx2();
     // By name alone; a record, but a definition by others; a copy; another job's.
     stage.fake.put("slurm-7", UUID, true);
@@ -182,7 +182,7 @@ fn a_node_that_slurm_does_not_answer_for_keeps_no_other_guest() {
 }
 
 #[test]
-fn every_refusal_says_what_helps() {
+fn every_refusal_has_a_remedy() {
     let text = String::new;
     let all = [
         job_refused(SlurmJobError::Unknown { variable: "SLURM_JOB_ID", what: "a number" }),

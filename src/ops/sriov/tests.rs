@@ -52,7 +52,7 @@ fn code(error: &Error) -> Option<&'static str> {
 }
 
 #[test]
-fn what_is_so_already_is_neither_asked_nor_done() {
+fn matching_settings_are_neither_asked_nor_changed() {
     let stage = stage(Answer::Nobody);
     put_guest(&stage.fake, true);
     assert!(!set(&stage, 4, |_| {}).unwrap().made);

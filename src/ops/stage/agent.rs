@@ -60,7 +60,7 @@ impl FakeAgent {
         std::os::unix::fs::symlink(self.path(to), self.path(path)).unwrap();
     }
 
-    /// The target of a link in the guest; none: it is no link.
+    /// The target of a link in the guest; `None` if it is no link.
     pub fn link_to(&self, path: &str) -> Option<String> {
         let to = std::fs::read_link(self.path(path)).ok()?;
         Some(format!("/{}", to.strip_prefix(self.root.path()).unwrap().display()))

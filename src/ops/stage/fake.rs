@@ -53,11 +53,11 @@ pub struct Fake {
     pub agent: RefCell<BTreeMap<&'static str, &'static str>>,
     /// The addresses that its guests have once they run.
     pub addresses: RefCell<Vec<GuestAddress>>,
-    /// Where packets to addresses arrive; none: at the guest.
+    /// Where packets to addresses arrive; `None` if at the guest.
     pub reach: RefCell<Option<Reach>>,
-    /// The guest behind every agent; none: they answer from [`Fake::agent`].
+    /// The guest behind every agent; `None` if they answer from [`Fake::agent`].
     pub guest: RefCell<Option<FakeAgent>>,
-    /// The agent that runs programs of this machine; none: it is one of the others.
+    /// The agent that runs programs of this machine; `None` if it is one of the others.
     pub local: RefCell<Option<LocalAgent>>,
     /// Versions of libvirt and QEMU.
     pub versions: Cell<Versions>,
@@ -111,7 +111,7 @@ impl Fake {
         }
     }
 
-    /// Whether a domain runs; none: it does not exist.
+    /// Whether a domain runs; `None` if it does not exist.
     pub fn runs(&self, name: &str) -> Option<bool> {
         self.domains.borrow().get(name).map(|(_, runs)| *runs)
     }

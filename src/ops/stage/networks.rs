@@ -16,7 +16,7 @@ impl Fake {
         self.networks.borrow_mut().insert(name, state);
     }
 
-    /// The current state of a network; none: it does not exist.
+    /// The current state of a network; `None` if it does not exist.
     pub(crate) fn network_now(&self, name: &str) -> Option<NetworkState> {
         self.networks.borrow().get(name).cloned()
     }

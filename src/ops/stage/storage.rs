@@ -55,7 +55,7 @@ impl Fake {
         self.pools.borrow()[pool].path().join(name)
     }
 
-    /// The names of a pool's volumes; none: there is no such pool.
+    /// The names of a pool's volumes; none if there is no such pool.
     pub(crate) fn names(&self, pool: &str) -> Vec<String> {
         if !self.pools.borrow().contains_key(pool) {
             return Vec::new();

@@ -4,7 +4,7 @@ use super::*;
 use crate::apply::{LiveStep, StepError};
 use crate::delete::{Delete, delete};
 use crate::error::Refusal;
-use crate::hypervisor::uses::Uses;
+use crate::hypervisor::file_users::Uses;
 use crate::restart::restart;
 use crate::session::Confirm;
 use crate::stage::fake::{Fake, xml};
@@ -60,7 +60,7 @@ fn it_is_ended_only_where_the_caller_says_so() {
 }
 
 #[test]
-fn who_stands_still_is_not_asked_to_shut_down() {
+fn paused_guests_are_not_asked_to_shut_down() {
     let stage = Stage::who_says(Answer::Nobody);
     stage.fake.put("a", UUID, true);
     for (state, first) in [
@@ -92,7 +92,7 @@ fn who_stands_still_is_not_asked_to_shut_down() {
 }
 
 #[test]
-fn a_deletion_says_what_is_lost() {
+fn a_deletion_lists_losses() {
     let stage = stage();
     let wanted = Delete { name: "a".into(), keep_data: false };
     let told = delete(&stage.world, &wanted).unwrap().warnings.join("\n");
@@ -102,7 +102,7 @@ fn a_deletion_says_what_is_lost() {
 }
 
 #[test]
-fn a_stop_ends_it_and_asks_nobody_to_shut_down() {
+fn a_stop_ends_it_without_a_shutdown_request() {
     let stage = stage();
     let done = run(&stage, |world| stop(world, "a", DOWN)).unwrap();
     assert!(
@@ -172,7 +172,7 @@ fn no_step_takes_what_it_holds() {
 }
 
 #[test]
-fn what_it_runs_with_is_taken() {
+fn its_run_time_state_is_taken() {
     let stage = stage();
     // Its definition has another disk since.
     let live = stage.fake.definition("a");

@@ -41,7 +41,7 @@ enum Wanted {
     Share,
 }
 
-/// The requested size; none: no data disk, with the notice if that is to be reported.
+/// The requested size; `None` if no data disk, with the notice if that is to be reported.
 fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
     let wanted = match place.wanted.data {
         DataRequest::None => return Ok(None),
@@ -50,7 +50,7 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
             return Ok(None);
         }
         DataRequest::Bytes(bytes) => Wanted::Bytes(bytes),
-        DataRequest::Share | DataRequest::ShareTold => Wanted::Share,
+        DataRequest::Share | DataRequest::ShareWithNotice => Wanted::Share,
     };
     if wanted == Wanted::Share && place.gpus().0 == 0 {
         return match &place.wanted.data_dir {
@@ -64,7 +64,7 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
     match (place.is_here(), wanted) {
         (true, wanted) => Ok(Some(wanted)),
         (false, Wanted::Share) => {
-            tell(place, disks);
+            note_no_data_disk(place, disks);
             Ok(None)
         }
         (false, Wanted::Bytes(_)) => {
@@ -75,8 +75,8 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
 }
 
 /// Reports that there is no data file system, if that is to be reported.
-fn tell(place: &Place<'_>, disks: &mut Disks) {
-    if matches!(place.wanted.data, DataRequest::ShareTold) {
+fn note_no_data_disk(place: &Place<'_>, disks: &mut Disks) {
+    if matches!(place.wanted.data, DataRequest::ShareWithNotice) {
         disks.notices.push(Notice::NoDataDisk);
     }
 }
@@ -145,7 +145,7 @@ fn directory(
     }
     if !is_mount_point(array) {
         if wanted == Wanted::Share {
-            tell(place, disks);
+            note_no_data_disk(place, disks);
             return Ok(None);
         }
         let array = array.display();
@@ -259,7 +259,7 @@ mod tests {
                 planned(array, 1, &of(DataRequest::Bytes(7)), false).unwrap_err().to_string();
             assert!(error.contains("is not a mounted file system"), "{error}");
             for (gpus, data, told) in [
-                (1, DataRequest::ShareTold, true),
+                (1, DataRequest::ShareWithNotice, true),
                 (1, DataRequest::Share, false),
                 (1, DataRequest::NoneTold, true),
                 (0, DataRequest::NoneTold, true),

@@ -5,8 +5,8 @@
 use super::{Disks, StorageError};
 use crate::backing::{Trusted, chain, format_made, untrusted};
 use crate::blockdev::used_by;
+use crate::discover::hung_mounts::Silent;
 use crate::discover::signatures;
-use crate::discover::silent::Silent;
 use crate::disks::of_host;
 use crate::domain::guest::{BackingImage, Disk, DiskFormat, DiskKind};
 use crate::error::{Class, Coded as _, Error, Refusal, Result, classed};
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_tells_the_format_and_must_not_belie_the_name() {
+    fn the_format_comes_from_the_content_and_must_match_the_name() {
         let dir = tempfile::tempdir().unwrap();
         let raw = || b"anything".repeat(128);
         std::fs::write(dir.path().join("base.raw"), raw()).unwrap();

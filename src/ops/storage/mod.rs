@@ -5,8 +5,8 @@
 //! itself. The data disk is a plain file, because it is as large as the disks of the host and is at
 //! the place that `nvidia-vm` used.
 
-mod another;
 mod data;
+mod disk_for_existing;
 mod error;
 mod existing;
 mod os;
@@ -16,7 +16,7 @@ pub mod room;
 mod seed;
 mod tuning;
 
-pub use another::{Owner, another};
+pub use disk_for_existing::{Owner, disk_for_existing};
 pub use error::StorageError;
 pub use os::refuse_without_image;
 pub use request::{

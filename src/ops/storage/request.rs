@@ -32,7 +32,7 @@ pub struct StorageRequest {
     pub disk_dir: Option<PathBuf>,
     /// The data disk.
     pub data: DataRequest,
-    /// The directory of the data disk; none: the one on the host's data array.
+    /// The directory of the data disk; `None` for the one on the host's data array.
     pub data_dir: Option<PathBuf>,
     /// How much of it is allocated at once.
     pub preallocate: Preallocate,
@@ -74,7 +74,7 @@ pub enum NewDisk {
     Blank {
         /// Its size.
         bytes: u64,
-        /// The directory that it is made in; none: a pool.
+        /// The directory that it is made in; `None` for a pool.
         dir: Option<PathBuf>,
         /// The pool.
         pool: String,
@@ -124,7 +124,7 @@ pub enum DataRequest {
     /// The share of the guest's GPUs in the data file system, where there is one.
     Share,
     /// The same; that there is none is reported, as `nvidia-vm` does.
-    ShareTold,
+    ShareWithNotice,
     /// A size in bytes.
     Bytes(u64),
     /// No data disk.
@@ -136,7 +136,7 @@ pub enum DataRequest {
 /// A request for a guest's settings at its first start.
 #[derive(Debug, Clone, Default)]
 pub struct SeedRequest {
-    /// Files of SSH public keys that may log in; none: those of the caller.
+    /// Files of SSH public keys that may log in; none for those of the caller.
     pub ssh_key: Vec<PathBuf>,
     /// The caller's home directory.
     pub home: Option<PathBuf>,
@@ -144,7 +144,7 @@ pub struct SeedRequest {
     pub user: Option<String>,
     /// The hash of that user's password, already validated.
     pub password_hash: Option<Hidden>,
-    /// The file that the hash was read from; none: standard input.
+    /// The file that the hash was read from; `None` for standard input.
     pub password_file: Option<PathBuf>,
     /// A file of cloud-init's user-data.
     pub user_data: Option<PathBuf>,

@@ -6,8 +6,8 @@ use crate::apply::{FileStep, Step, VolumeStep, absent, space, volume_place};
 use crate::domain::guest::VolumeRef;
 use crate::error::{Coded as _, Error, Result};
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::storage::Volume;
-use crate::hypervisor::uses::Uses;
 use crate::made::said;
 use crate::memsize::MemSize;
 use crate::shell::word;
@@ -74,7 +74,7 @@ fn taken(pool: &str, there: &Volume, hypervisor: &dyn Hypervisor) -> Result<Erro
     Ok(StorageError::VolumeExists { pool, name, user }.hint(hint))
 }
 
-/// Where the steps make a pool; none: they do not.
+/// Where the steps make a pool; `None` if they do not.
 fn made_at<'s>(steps: &'s [Step], pool: &str) -> Option<&'s Path> {
     steps.iter().find_map(|step| match step {
         Step::Volume(VolumeStep::MakePool { name, path }) if name == pool => Some(path.as_path()),

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_of_a_fit_size_is_refused() {
+    fn oversized_and_binary_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| {
             let path = dir.path().join(name);

@@ -51,7 +51,7 @@ pub struct TunedDomain {
     pub left_alone: Vec<LeftAlone>,
     /// The findings of `check` in it afterwards.
     pub findings: Vec<Finding>,
-    /// Why it cannot be tuned; none: it can.
+    /// Why it cannot be tuned; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// The tuned definition, of a file.

@@ -12,8 +12,8 @@ use crate::domain::Element;
 use crate::domain::guest::{DiskFormat, Made, Role, VolumeRef};
 use crate::error::{Result, usage};
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::file_users::{self, Uses};
 use crate::hypervisor::storage::{NewVolume, Pool, Volume};
-use crate::hypervisor::uses::{self, Uses};
 use crate::image::{HEAD, kept};
 use crate::memsize::MemSize;
 use crate::shell::word;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// A request to convert disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Convert {
-    /// The disk, by its name in the guest; none: every writable disk.
+    /// The disk, by its name in the guest; `None` for every writable disk.
     pub disk: Option<String>,
     /// The format.
     pub format: DiskFormat,
@@ -99,7 +99,7 @@ impl<'h> Ground<'h> {
         Ok(Ground {
             hypervisor,
             pools,
-            volumes: uses::volumes(storage)?,
+            volumes: file_users::volumes(storage)?,
             uses: Uses::read(hypervisor)?,
             taken: BTreeSet::new(),
             wanted: BTreeMap::new(),

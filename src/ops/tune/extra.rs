@@ -27,7 +27,7 @@ pub struct Extra {
     pub first: Vec<Step>,
     /// Steps on the running guest, after that.
     pub last: Vec<Step>,
-    /// The parts of the definition that wait for the next start; none: no running guest was
+    /// The parts of the definition that wait for the next start; `None` if no running guest was
     /// examined.
     pub waits: Option<Vec<String>>,
     /// The remains of the previous state, in words.

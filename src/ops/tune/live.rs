@@ -46,7 +46,7 @@ mod tests {
     use crate::domain::live::{GuestThread, Move};
 
     #[test]
-    fn what_moves_is_a_step_and_what_waits_is_named_once() {
+    fn moved_functions_are_steps_and_waiting_ones_are_named_once() {
         let waits_for = |path: &str| Difference { path: path.into(), planned: None, defined: None };
         let changes = LiveChanges {
             moves: vec![Move {

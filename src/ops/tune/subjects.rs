@@ -5,7 +5,7 @@ use super::Tune;
 use super::convert::{self, Conversion, Convert, Ground};
 use super::subject::Subject;
 use crate::domain::guest::{Abilities, DiskIo};
-use crate::domain::wish::NicWish;
+use crate::domain::nic_request::NicWish;
 use crate::domain::{DomainXml, Element};
 use crate::error::{
     Class, Coded, Doing as _, Error, Refusal, Result, classed, dump_and_define, usage,
@@ -54,7 +54,7 @@ pub struct Subjects {
     /// The best I/O settings of their disks.
     disks: BTreeMap<String, DiskIo>,
     abilities: Abilities,
-    /// Where it keeps logs of guests; none: they are not tuned on it, or it keeps none here.
+    /// Where it keeps logs of guests; `None` if they are not tuned on it, or it keeps none here.
     log_dir: Option<PathBuf>,
     versions: Versions,
     /// The converted disks of each, or the reason they are not converted.

@@ -69,7 +69,7 @@ fn assert_untouched(stage: &Stage) {
 }
 
 #[test]
-fn what_is_agreed_to_is_done_once_kept_and_undone() {
+fn a_confirmed_change_is_made_once_recorded_and_undone() {
     let stage = stage(false);
     assert!(run(&stage, &pins(&["a"]), |_| {}).unwrap().made);
     assert!(is_pinned(&stage.fake.definition("a")));
@@ -116,7 +116,7 @@ fn one_that_is_started_meanwhile_is_changed_for_its_next_start() {
 }
 
 #[test]
-fn what_runs_is_not_changed_where_it_did_not_run_when_it_was_asked() {
+fn a_guest_started_since_the_question_is_not_changed() {
     let stage = stage(false);
     let wanted = Tune { live: true, ..pins(&["a"]) };
     let start = |fake: &Fake| fake.put_xml(&floating("a", UUID), true);

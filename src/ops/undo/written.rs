@@ -9,8 +9,8 @@ use crate::domain::guest::{Made, Role, VolumeRef};
 use crate::error::{Coded as _, Result};
 use crate::history::Entry;
 use crate::hypervisor::Hypervisor;
+use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::machine::tpm_state_of;
-use crate::hypervisor::uses::Uses;
 use crate::world::World;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ impl Of<'_> {
         Err(UndoError::CopyUnseen { change, volume: name, pool }.hint(delete_hint(self.name)))
     }
 
-    /// The step that compares a disk; `None`: it is gone, or seen to be unwritten.
+    /// The step that compares a disk; `None` if it is gone, or seen to be unwritten.
     fn disk(&self, made: &Made, uses: &Uses) -> Result<Option<Step>> {
         let known = made.volume.as_ref().and_then(|volume| uses.volume(volume));
         let path = known.map_or_else(|| PathBuf::from(&made.path), |known| known.path.clone());

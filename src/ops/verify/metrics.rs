@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_counted_where_fabric_manager_tells_them() {
+    fn partitions_are_counted_if_fabric_manager_lists_them() {
         let partitions = |listed| Partitions {
             listed,
             running: vec![],

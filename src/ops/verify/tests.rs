@@ -99,7 +99,7 @@ fn a_name_that_no_domain_has_is_an_error_with_its_code() {
 }
 
 #[test]
-fn what_runs_otherwise_than_defined_is_found_until_it_is_stopped() {
+fn pending_changes_are_found_until_the_guest_stops() {
     let stage = stage();
     stage.fake.put_xml(&with_agent(4), true);
     stage.fake.live.borrow_mut().insert("a".into(), with_agent(2));

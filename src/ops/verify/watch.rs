@@ -68,7 +68,7 @@ fn changes(before: &[Verified], now: &[Verified]) -> Vec<Changed> {
     all.filter(|change| !change.appeared.is_empty() || !change.gone.is_empty()).collect()
 }
 
-/// The findings of a domain; none: it does not exist.
+/// The findings of a domain; none if it does not exist.
 fn findings_of<'a>(all: &'a [Verified], domain: &str) -> &'a [Finding] {
     all.iter().find(|one| one.domain == domain).map_or(&[][..], |one| &one.findings)
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_of_a_domain_that_cannot_be_read_now_is_not_gone() {
+    fn findings_of_an_unreadable_domain_remain() {
         let before = [answer("a", &["x"])];
         let mut now = [answer("a", &[])];
         now[0].findings = vec![not_compared("a", "why".into())];

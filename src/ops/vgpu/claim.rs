@@ -51,7 +51,7 @@ pub fn steps(domain: &str, vgpus: &[GuestVgpu], topology: &Topology) -> Result<V
     Ok(steps)
 }
 
-/// The step that sets the type of a virtual function; none: it has it.
+/// The step that sets the type of a virtual function; `None` if it has it.
 fn set_type(
     domain: &str,
     vgpu: &GuestVgpu,
@@ -75,7 +75,7 @@ fn set_type(
     }
 }
 
-/// The step that makes a mediated device; none: it exists.
+/// The step that makes a mediated device; `None` if it exists.
 fn make_mdev(domain: &str, vgpu: &GuestVgpu, topology: &Topology) -> Result<Option<VgpuStep>> {
     let Some(uuid) = &vgpu.uuid else { return Ok(None) };
     let (domain, function, wanted) = (domain.to_owned(), vgpu.function, vgpu.type_id.clone());
@@ -113,7 +113,7 @@ pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     Ok(vgpus.iter().filter_map(|vgpu| cleared(vgpu, &topology, world)).map(Step::from).collect())
 }
 
-/// The step that clears a vGPU; none: it is not there, or not as recorded.
+/// The step that clears a vGPU; `None` if it is not there, or not as recorded.
 fn cleared(vgpu: &GuestVgpu, topology: &Topology, world: &World) -> Option<VgpuStep> {
     let function: &PciDevice = topology.device(vgpu.function)?;
     match (&function.vgpu, vgpu.number(), &vgpu.uuid) {

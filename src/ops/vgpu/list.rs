@@ -14,7 +14,7 @@ use serde::Serialize;
 pub struct VgpuCard {
     /// Address.
     pub bdf: Bdf,
-    /// Index among the host's GPUs; none: it is set aside.
+    /// Index among the host's GPUs; `None` if it is set aside.
     pub index: Option<usize>,
     /// Model, or the ids.
     pub model: String,
@@ -24,19 +24,19 @@ pub struct VgpuCard {
     pub driver: Option<String>,
     /// By which interface.
     pub interface: VgpuInterface,
-    /// Maximum number of virtual functions; none: no SR-IOV.
+    /// Maximum number of virtual functions; `None` without SR-IOV.
     pub total_vfs: Option<u32>,
     /// Virtual functions that it has.
     pub enabled_vfs: Option<u32>,
     /// Its virtual functions.
     pub vfs: Vec<VgpuFunction>,
-    /// MIG mode; none: it has none, or NVML did not report it.
+    /// MIG mode; `None` if it has none, or NVML did not report it.
     pub mig: Option<Mig>,
     /// Types that it offers.
     pub types: Vec<VgpuOffer>,
     /// vGPUs that exist, or that domains have by their definition.
     pub vgpus: Vec<ExistingVgpu>,
-    /// Why no guest gets a vGPU of it; none: nothing speaks against it.
+    /// Why no guest gets a vGPU of it; `None` if nothing speaks against it.
     pub closed: Option<String>,
     /// Where licences of its vGPUs come from: the guest has to get one.
     pub licence: &'static str,
@@ -50,7 +50,7 @@ pub struct VgpuFunction {
     pub bdf: Bdf,
     /// What it is.
     pub kind: Option<VfKind>,
-    /// Number of the type that is set; none: none is.
+    /// Number of the type that is set; `None` if none is.
     pub type_id: Option<u32>,
     /// Driver that has it.
     pub driver: Option<String>,

@@ -9,7 +9,7 @@ use crate::cards::functions_of;
 use crate::change::Change;
 use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
-use crate::holders::{self, Use};
+use crate::function_users::{self, Use};
 use crate::hypervisor::none::NoHypervisor;
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology, VgpuInterface};
 use crate::world::World;
@@ -58,7 +58,7 @@ pub struct CardFunctions {
     pub pf: Bdf,
     /// Whether it has them.
     pub on: bool,
-    /// The program that enables them at boot; none: only now.
+    /// The program that enables them at boot; `None` if only now.
     pub at_boot: Option<String>,
 }
 
@@ -177,7 +177,7 @@ fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &Worl
     if lines.is_empty()
         && let Some(root) = root
     {
-        let uses = holders::read(root, topology, &functions)?.uses;
+        let uses = function_users::read(root, topology, &functions)?.uses;
         let line = |Use { bdf, by, .. }: &Use| format!("\n  {bdf} is used by {by}");
         lines = uses.iter().map(line).collect();
     }

@@ -49,7 +49,7 @@ impl Ticker {
         Ticker { ends, thread, reporter: Arc::clone(reporter) }
     }
 
-    /// Reports the memory of a starting guest; none: its files cannot be read.
+    /// Reports the memory of a starting guest; `None` if its files cannot be read.
     pub fn of_start(reporter: &Arc<dyn Reporter>, uuid: String) -> Option<Ticker> {
         let root = FsRoot::live().ok()?;
         let (teller, mut is_told) = (Arc::clone(reporter), false);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_told_until_it_is_over() {
+    fn progress_is_reported_until_the_end() {
         let (tell, told) = channel();
         let reporter: Arc<dyn Reporter> = Arc::new(Notes(Mutex::new(tell)));
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Prints the streams of the shoot-out in which a planner with full quality lets in more GPUs than
 //! ours, with the cause of each, and a table of the causes (tests/bench/README.md). Arguments: the
-//! hosts; none: all.
+//! hosts; none for all.
 #![allow(clippy::print_stdout)]
 
 use gpuvm_bench::causes::{Behind, behind};

@@ -91,12 +91,12 @@ impl Board {
     }
 }
 
-/// The devices of a kind that the planner gives to a guest with these GPUs; none: it refuses.
+/// The devices of a kind that the planner gives to a guest with these GPUs; `None` if it refuses.
 pub fn ours(host: &Host, gpus: &[Bdf], kind: DeviceKind, number: usize) -> Option<Vec<Bdf>> {
     taken(host, GpuWish::Exact(gpus.to_vec()), kind, number).map(|(_, devices)| devices)
 }
 
-/// The GPUs and the devices of a kind that the planner gives; none: it refuses.
+/// The GPUs and the devices of a kind that the planner gives; `None` if it refuses.
 fn taken(
     host: &Host,
     gpus: GpuWish,
@@ -123,7 +123,8 @@ fn taken(
     Some((of(DeviceKind::Gpu), devices))
 }
 
-/// So many GPUs that the planner chooses, and the devices of a kind with them; none: it refuses.
+/// So many GPUs that the planner chooses, and the devices of a kind with them; `None` if it
+/// refuses.
 pub fn ours_of(
     host: &Host,
     gpus: usize,
@@ -239,7 +240,7 @@ pub fn judge_sets(host: &Host, most: usize) -> (usize, Vec<String>) {
                 let cost = |set: &[Bdf]| Board::new(topology, set, &all).optimum(number);
                 let now = Board::new(topology, &set, &chosen);
                 let now = now.cost(&(0..chosen.len()).collect::<Vec<_>>());
-                // What another set lacks, cores or an IOMMU group of its own, only `plan` tells.
+                // Only `plan` knows the faults of another set: cores, or an IOMMU group of its own.
                 let can = |set: &Vec<Bdf>| ours(host, set, kind, number).is_some();
                 let like = earlier(topology, &set);
                 let others = subsets(&gpus, size).into_iter();

@@ -15,7 +15,7 @@ pub const MIX: [f64; 5] = [40.0, 25.0, 20.0, 10.0, 5.0];
 /// A state's number: up to symmetry, as the planner numbers them (src/core/placement/future.rs).
 pub type State = usize;
 
-/// The state after a guest of each class is placed; none: it is refused.
+/// The state after a guest of each class is placed; `None` if it is refused.
 pub type Policy = Vec<[Option<State>; 5]>;
 
 /// A way to place a guest: the size of the free aligned block that it breaks, and the state after.

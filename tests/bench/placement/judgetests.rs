@@ -115,7 +115,7 @@ fn devices_count_as_pairs_without_a_host_bridge_between() {
 }
 
 #[test]
-fn what_is_used_twice_is_a_fault() {
+fn double_use_is_a_fault() {
     let host = named("dgx-2").topology;
     let judge = Judge::new(&host);
     let (a, b) = (place(&host, &[0], "0-3"), place(&host, &[1], "3-6"));

@@ -21,7 +21,7 @@ pub const WHOLE: usize = 5;
 /// Place of the share of local memory.
 pub const MEMORY: usize = 6;
 
-/// The metrics of a guest's placement; none: the metric does not apply to it.
+/// The metrics of a guest's placement; `None` if the metric does not apply to it.
 pub type Quality = [Option<f64>; METRICS.len()];
 
 /// Differences below this are rounding.

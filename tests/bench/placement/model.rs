@@ -46,6 +46,6 @@ pub trait Policy {
     fn name(&self) -> String;
     /// Inputs that it does not have, in a few words each: `PCIe switches`, `NVLink partitions`.
     fn lacks(&self) -> &'static [&'static str];
-    /// Finds a placement on a host with these guests; none: it refuses.
+    /// Finds a placement on a host with these guests; `None` if it refuses.
     fn place(&self, host: &Topology, guests: &[Place], ask: &Ask) -> Option<Place>;
 }

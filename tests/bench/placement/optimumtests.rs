@@ -59,7 +59,7 @@ pub fn occupancy(topology: &Topology, random: &mut Random) -> Vec<Place> {
     guests
 }
 
-/// The set that our planner takes for a guest of default size; none: it refuses.
+/// The set that our planner takes for a guest of default size; `None` if it refuses.
 fn ours(host: &Topology, guests: &[Place], want: Want) -> Option<Vec<Bdf>> {
     let domains = guests.iter().enumerate().map(|(at, guest)| held(host, at, guest)).collect();
     let occupancy = Occupancy { domains, ..Occupancy::default() };

@@ -38,7 +38,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A metric on average, weighted with the guests' GPUs; none: it applied to no guest.
+    /// A metric on average, weighted with the guests' GPUs; `None` if it applied to no guest.
     pub fn mean(&self, metric: usize) -> Option<f64> {
         let (sum, weight) = self.sums[metric];
         (weight > 0.0).then_some(sum / weight)

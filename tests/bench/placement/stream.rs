@@ -104,7 +104,7 @@ pub struct Sizes {
     nvmes: u32,
 }
 
-/// The node whose cores are nearest to a device; none: the host does not say.
+/// The node whose cores are nearest to a device; `None` if the host does not say.
 pub fn home(topology: &Topology, bdf: Bdf) -> Option<NodeId> {
     let has_cores = |node: NodeId| topology.cores_of(node).next().is_some();
     let only: Vec<NodeId> =

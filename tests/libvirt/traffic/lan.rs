@@ -251,7 +251,7 @@ impl Lan {
         writeln!(console, "{line} >/dev/null 2>&1 &").unwrap();
     }
 
-    /// The address of a NIC; none: it has none yet.
+    /// The address of a NIC; `None` if it has none yet.
     pub fn address(&mut self, nic: &'static str) -> Option<String> {
         if let Some(known) = self.addresses.get(nic) {
             return Some(known.clone());

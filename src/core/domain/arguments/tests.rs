@@ -53,7 +53,7 @@ fn every_spelling_of_a_function_is_read_as_qemu_reads_it() {
 }
 
 #[test]
-fn what_is_no_function_of_the_host_is_not_read_as_one() {
+fn other_devices_are_not_read_as_functions_of_the_host() {
     for value in [
         "virtio-net-pci,host=01:00.0",
         "vfio-pci",
@@ -76,7 +76,7 @@ fn what_is_no_function_of_the_host_is_not_read_as_one() {
 }
 
 #[test]
-fn what_cannot_be_determined_is_reported() {
+fn undeterminable_arguments_are_reported() {
     for value in [
         "vfio-pci,host=garbage",
         "vfio-pci,host=01:00.A",
@@ -301,7 +301,7 @@ fn with(arguments: &[&str]) -> DomainXml {
 }
 
 #[test]
-fn what_may_name_files_unseen_is_told() {
+fn arguments_that_may_name_files_are_reported() {
     let found = |arguments: &[&str]| hidden(with(arguments).root());
     assert_eq!(found(&["-readconfig", "/d/vm.cfg"]), ["-readconfig /d/vm.cfg"]);
     assert_eq!(found(&["-blockdev", "{driver:file}"]), ["-blockdev {driver:file}"]);
@@ -310,7 +310,7 @@ fn what_may_name_files_unseen_is_told() {
 }
 
 #[test]
-fn functions_are_told_whatever_names_them() {
+fn functions_are_found_under_any_name() {
     let of = |arguments: &[&str]| {
         let xml = with(arguments);
         let found = Arguments::read(xml.root());

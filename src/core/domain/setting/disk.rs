@@ -24,7 +24,7 @@ pub struct DiskTuning {
     pub queues: Put<u32>,
     /// The I/O threads that serve it; none at all: QEMU's main loop.
     pub iothreads: Put<Vec<IoThread>>,
-    /// Its name as a disk on virtio, which it becomes; none: it stays where it is.
+    /// Its name as a disk on virtio, which it becomes; `None` if it stays where it is.
     pub on_virtio: Option<String>,
 }
 

@@ -7,9 +7,9 @@ use crate::domain::DomainXml;
 use crate::domain::edit::DomainEdit;
 use crate::domain::guest::CpuModel;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Record, Reserved, VirtType};
+use crate::domain::nic_request::NicSettings;
 use crate::domain::pci::{Controller, PciAddress};
 use crate::domain::placed::{DevicePlace, DiskSeat, IoThread, NicSeat};
-use crate::domain::wish::NicSettings;
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
 use crate::request::{PageSize, Request};
@@ -190,7 +190,7 @@ fn edits() -> impl Strategy<Value = Vec<DomainEdit>> {
 }
 
 #[test]
-fn what_is_not_changed_stays_byte_for_byte() {
+fn unchanged_elements_stay_byte_for_byte() {
     for text in AWKWARD {
         let mut xml = DomainXml::parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
         xml.apply_all(&[]).unwrap();

@@ -2,8 +2,8 @@
 
 use super::examples::at;
 use crate::domain::edit::DomainEdit;
+use crate::domain::nic_request::NicSettings;
 use crate::domain::placed::{HostdevSeat, NicSeat, VfNic};
-use crate::domain::wish::NicSettings;
 
 /// The edits, each with its diff.
 pub fn examples() -> Vec<(DomainEdit, &'static str)> {

@@ -3,8 +3,8 @@
 use super::guests::{TEMPLATES, guest, host, hosts, render, requests};
 use crate::domain::edit::DomainEdit;
 use crate::domain::guest::{Guest, VirtType, mac};
+use crate::domain::nic_request::{NicModel, NicWish};
 use crate::domain::setting::Setting;
-use crate::domain::wish::{NicModel, NicWish};
 use crate::domain::{DomainXml, Element, edits};
 use crate::placement::{GuestTopology, Occupancy, Placement, plan};
 use crate::request::{DeviceWish, HugePages, PageSize, Request};
@@ -182,7 +182,7 @@ fn check_pci(what: &str, xml: &DomainXml) {
 }
 
 #[test]
-fn a_template_keeps_what_is_its_own() {
+fn a_template_keeps_its_own_settings() {
     each(|what, _, place, _, xml| {
         if what.ends_with("tiny") {
             let os = xml.root().child("os").unwrap();

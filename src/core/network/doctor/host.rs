@@ -17,7 +17,7 @@ pub enum PortState {
     Blocking,
 }
 
-/// A card's settings of one of its virtual functions; none: not reported by its driver.
+/// A card's settings of one of its virtual functions; none if not reported by its driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vf {
     /// Its MAC address, lower case.
@@ -75,15 +75,15 @@ pub struct Neighbour {
     pub mac: String,
 }
 
-/// Kernel settings; none: unknown.
+/// Kernel settings; none if unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Whether packets are passed on between any devices.
     pub ip_forward: Option<bool>,
     /// Whether they are passed on from a device, by its name.
     pub forwarding: BTreeMap<String, bool>,
-    /// Whether bridged packets go through the firewall of IPv4; none: the kernel module for it is
-    /// not loaded.
+    /// Whether bridged packets go through the firewall of IPv4; `None` if the kernel module for it
+    /// is not loaded.
     pub bridge_calls_iptables: Option<bool>,
 }
 
@@ -102,7 +102,7 @@ pub struct HostSide {
     pub kernel: Kernel,
     /// Its packet filter, or why it cannot be read.
     pub firewall: Result<Ruleset, String>,
-    /// Networks whose DHCP server runs; none: unknown, since processes are not visible.
+    /// Networks whose DHCP server runs; `None` if unknown, since processes are not visible.
     pub served: Option<BTreeSet<String>>,
 }
 

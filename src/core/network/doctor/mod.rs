@@ -29,18 +29,18 @@ use report::Hops;
 /// A NIC as the guest agent reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inside {
-    /// Its name there; none: the guest has no NIC of this MAC address.
+    /// Its name there; `None` if the guest has no NIC of this MAC address.
     pub name: Option<String>,
-    /// MTU in bytes; none: not reported.
+    /// MTU in bytes; `None` if not reported.
     pub mtu: Option<u32>,
-    /// Whether it is up; none: not reported.
+    /// Whether it is up; `None` if not reported.
     pub up: Option<bool>,
 }
 
 /// The libvirt network that a NIC is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum On {
-    /// None: the domain names a bridge or a network device itself.
+    /// None if the domain names a bridge or a network device itself.
     None,
     /// A network of this name that does not exist.
     Gone(String),
@@ -72,7 +72,7 @@ impl On {
 /// The physical function behind a NIC that is a virtual function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Behind {
-    /// Its network device; none: it has none, or the NIC is no virtual function.
+    /// Its network device; `None` if it has none, or the NIC is no virtual function.
     pub pf: Option<String>,
     /// The virtual function's number on it.
     pub vf: Option<u32>,
@@ -95,11 +95,11 @@ pub struct Case<'a> {
     pub known: &'a [GuestAddress],
     /// Whether the guest has the channel of an agent.
     pub has_channel: bool,
-    /// The guest agent's report; none: the agent does not answer.
+    /// The guest agent's report; `None` if the agent does not answer.
     pub inside: Option<Inside>,
     /// The physical function behind it.
     pub behind: Behind,
-    /// The host; none: it is another machine.
+    /// The host; `None` if it is another machine.
     pub host: Option<&'a HostSide>,
 }
 

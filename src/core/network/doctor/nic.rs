@@ -32,11 +32,11 @@ pub struct Nic {
     pub network: Option<String>,
     /// Its connection.
     pub attached: Attached,
-    /// Its device on the host; none: the guest is off, or it has none.
+    /// Its device on the host; `None` if the guest is off, or it has none.
     pub device: Option<String>,
     /// Whether its link is taken down.
     pub link_down: bool,
-    /// MTU that it offers to the guest, in bytes; none: the guest chooses.
+    /// MTU that it offers to the guest, in bytes; `None` if the guest chooses.
     pub mtu: Option<u32>,
     /// Its VLAN, if it has exactly one.
     pub vlan: Option<u32>,

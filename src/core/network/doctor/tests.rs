@@ -184,7 +184,7 @@ fn each_break_is_named_at_its_hop() {
 }
 
 #[test]
-fn what_needs_more_than_one_change() {
+fn shortages_that_need_two_changes() {
     let mut place = nat();
     let network = place.network().clone();
     place.on = On::Known(Box::new(network), false);
@@ -215,7 +215,7 @@ fn what_needs_more_than_one_change() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_said() {
+fn unanswered_questions_are_reported() {
     let unchecked = |place: &Place| -> Vec<String> {
         let hops = place.look().hops.into_iter();
         hops.filter(|hop| hop.verdict == Verdict::NotChecked).map(|hop| hop.name).collect()

@@ -33,7 +33,7 @@ pub struct Packet<'a> {
     pub hook: Hook,
     /// The network device that receives it.
     pub from: &'a str,
-    /// The network device that sends it; none: it is for the host.
+    /// The network device that sends it; `None` if it is for the host.
     pub to: Option<&'a str>,
     /// Its source address.
     pub source: Ipv4Addr,
@@ -108,7 +108,7 @@ pub struct Rule {
 /// A chain of rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Its hook; none: only other chains jump to it.
+    /// Its hook; `None` if only other chains jump to it.
     pub hook: Option<Hook>,
     /// Whether its policy is to drop.
     pub drops: bool,

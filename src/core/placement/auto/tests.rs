@@ -76,7 +76,7 @@ fn the_largest_pages_that_are_there_and_mounted_are_taken() {
 }
 
 #[test]
-fn what_is_advised_is_what_is_missing() {
+fn the_advice_is_the_missing_amount() {
     for gib in [0, 7] {
         let before = host(0, gib << 9, true);
         let found = placed(&before, &asked(40));

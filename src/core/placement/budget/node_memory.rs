@@ -91,7 +91,7 @@ struct OfGpus {
 
 impl PoolShare {
     /// All of a pool for all GPUs, or the free part for the free GPUs, if each gets less then:
-    /// others have more than their share, or no GPU. None: GPUs share the node.
+    /// others have more than their share, or no GPU. `None` if GPUs share the node.
     fn new(per_gpu: PerGpu, free: OfGpus, all: OfGpus) -> Option<PoolShare> {
         let product = |size: MemSize, gpus: u32| u128::from(size.kib()) * u128::from(gpus);
         let is_scarce =

@@ -5,7 +5,8 @@
 /// So many are one GPU carried less, against the empty board.
 pub(in super::super) const UNIT: u32 = 4096;
 
-/// Costs of the states of a board of so many GPUs, by the state's number; none: no table is there.
+/// Costs of the states of a board of so many GPUs, by the state's number; `None` if no table is
+/// there.
 pub(in super::super) fn costs(gpus: usize) -> Option<&'static [u16]> {
     match gpus {
         2 => Some(&OF_2),

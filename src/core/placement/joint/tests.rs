@@ -127,7 +127,7 @@ fn again(topology: &Topology, found: &Joint, wanted: &[Wanted<'_>]) {
 }
 
 #[test]
-fn a_guest_leaves_what_a_later_one_needs() {
+fn a_guest_leaves_resources_that_later_ones_need() {
     // A GPU beside the only NIC, and a pair on the other node, which one after the other keeps
     // whole for later guests.
     let gpus = vec![Some(0), Some(1), Some(1)];
@@ -165,7 +165,7 @@ fn memory_without_gpus_is_packed() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused_with_the_guest() {
+fn contradictions_are_refused_with_the_guest() {
     let topology = dgx2();
     let requests = [Request::for_gpus(8), Request::for_gpus(8), Request::for_gpus(1)];
     let wanted = named(&requests);

@@ -41,7 +41,7 @@ pub enum BesideReason {
         devices: Vec<BesideGpu>,
         /// Their kind.
         kind: ExtraKind,
-        /// How many are available; none: they were named.
+        /// How many are available; `None` if they were named.
         of: Option<usize>,
     },
     /// On the node of a GPU, but below no PCIe switch with one.

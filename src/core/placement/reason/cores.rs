@@ -187,14 +187,14 @@ pub enum CoreReason {
     Isolated {
         /// Pcpus.
         pcpus: CpuSet,
-        /// The setting; none: the kernel isolates them.
+        /// The setting; `None` if the kernel isolates them.
         by: Option<KeptOffBy>,
     },
     /// Pcpus of vCPUs that are not set aside, though others of their node are.
     NotIsolated {
         /// Pcpus.
         pcpus: CpuSet,
-        /// The setting; none: the kernel isolates others.
+        /// The setting; `None` if the kernel isolates others.
         by: Option<KeptOffBy>,
     },
     /// Emulator and I/O threads on pcpus that are set aside for vCPUs.
@@ -203,7 +203,7 @@ pub enum CoreReason {
         pcpus: CpuSet,
         /// Their node.
         node: NodeId,
-        /// The setting; none: the kernel isolates them.
+        /// The setting; `None` if the kernel isolates them.
         by: Option<KeptOffBy>,
     },
     /// The same where guests are confined to these.

@@ -309,7 +309,7 @@ pub enum GpuReason {
     Together {
         /// GPUs.
         gpus: GpuList,
-        /// The unit; none: it is one GPU.
+        /// The unit; `None` if it is one GPU.
         unit: Option<Unit>,
     },
     /// A partition, or a GPU beside the board.
@@ -318,7 +318,7 @@ pub enum GpuReason {
         gpus: GpuList,
         /// Its number.
         id: Option<PartitionId>,
-        /// GPUs of the largest set that stays free; none: no GPU does.
+        /// GPUs of the largest set that stays free; `None` if no GPU does.
         left: Option<usize>,
     },
     /// A larger free partition is broken.

@@ -108,7 +108,7 @@ impl fmt::Display for IsolationReason {
                 )
             }
             IsolationReason::Trust(said) => f.write_str(Trust::advice(*said)),
-            IsolationReason::TrustUnread(why) => f.write_str(&Trust::told(None, Some(why))),
+            IsolationReason::TrustUnread(why) => f.write_str(&Trust::advice_of_host(None, Some(why))),
             IsolationReason::NoPartition(why) => write!(f, "{why}; {}", why.hint()),
             IsolationReason::WholeHost => f.write_str(
                 "the guest owns every GPU of the host: no other guest is on its NVLinks",

@@ -105,7 +105,7 @@ pub enum MemoryReason {
         memory: MemSize,
         /// GPUs of the guest.
         gpus: usize,
-        /// Memory of each node reserved for the host; none: the default.
+        /// Memory of each node reserved for the host; `None` for the default.
         kept: Option<MemSize>,
         /// Nodes without GPUs whose memory would come with their cores.
         without: NodeSet,

@@ -29,7 +29,7 @@ pub enum TreeReason {
         devices: Vec<Bdf>,
         /// How many root ports they have: a card's functions have one.
         ports: usize,
-        /// The bus's guest cell; none: cells are bound to no node.
+        /// The bus's guest cell; `None` if cells are bound to no node.
         cell: Option<u32>,
     },
     /// Devices on another node than the vCPUs of the only cell.
@@ -64,7 +64,8 @@ pub enum TreeReason {
         unknown: Vec<Bdf>,
         /// Its size, in GiB.
         gib: u64,
-        /// The window that UEFI makes by itself, in GiB; none: the host's address bits are unknown.
+        /// The window that UEFI makes by itself, in GiB; `None` if the host's address bits are
+        /// unknown.
         automatic_gib: Option<u64>,
         /// Whether the size is set for UEFI.
         is_told: bool,

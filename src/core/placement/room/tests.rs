@@ -23,7 +23,7 @@ fn small(gpus: u32) -> Request {
     Request { vcpus: Some(2), memory_kib, ..Request::for_gpus(gpus) }
 }
 
-/// Puts a guest there, on exactly these GPUs by index; none: anywhere.
+/// Puts a guest there, on exactly these GPUs by index; none for anywhere.
 fn put(topology: &Topology, held: &mut Occupancy, name: &str, on: &[usize], runs: bool) {
     let all: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
     let gpus = on.iter().map(|&at| all[at]).collect();

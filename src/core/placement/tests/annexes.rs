@@ -83,7 +83,7 @@ fn eight_guests_of_one_gpu_have_the_same_share_each() {
 }
 
 #[test]
-fn what_others_have_of_a_node_without_gpus_is_left_out_and_said() {
+fn occupied_parts_of_a_node_without_gpus_are_left_out_and_named() {
     let host = dgx_a100();
     // A guest without GPUs is placed on a node without GPUs.
     let request = Request { vcpus: Some(16), ..Request::for_gpus(0) };

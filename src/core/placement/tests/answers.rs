@@ -130,7 +130,8 @@ fn placed(host: &Topology, held: &Occupancy, place: &Placement) -> String {
     let cliques = place.guest_pcie.cliques.iter().map(row);
     let (groups, cliques) = (groups.collect::<Vec<_>>(), cliques.collect::<Vec<_>>());
     writeln!(text, "  {} | {} | {}", groups.join(", "), row(links), cliques.join(", ")).unwrap();
-    let window = window(place, host).map(|window| window.map(|w| (w.bytes >> 20, w.told_mib())));
+    let window =
+        window(place, host).map(|window| window.map(|w| (w.bytes >> 20, w.explicit_mib())));
     let shared = place.shared_fabric().is_some();
     writeln!(text, "  window {} shared {shared}", numbers(&format!("{window:?}"))).unwrap();
     let told = window_reason(place, host);

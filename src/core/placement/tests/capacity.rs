@@ -190,8 +190,8 @@ fn occupied(host: &Topology, wishes: &[(u32, u32, bool)]) -> Vec<Held> {
 }
 
 /// The least number of GPUs of running guests that must be restarted so that a guest of this size
-/// fits and every running guest has a place again, found by trying every set of guests; none: no
-/// set works.
+/// fits and every running guest has a place again, found by trying every set of guests; `None` if
+/// no set works.
 fn exhaustive(host: &Topology, domains: &[Held], gpus: u32) -> Option<usize> {
     let number = |held: &Held| host.gpus().filter(|gpu| held.devices.contains(&gpu.bdf)).count();
     let mut least = None;
@@ -238,7 +238,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn what_is_counted_fits_and_what_is_advised_frees(
+    fn counted_guests_fit_and_advice_frees_room(
         at in 0..4usize,
         wishes in proptest::collection::vec(
             (prop_oneof![Just(1u32), Just(2), Just(4), Just(8)], 0..16u32, any::<bool>()), 0..8),

@@ -82,7 +82,7 @@ fn odd_numbers_own_whole_cores_and_the_emulator_another() {
 }
 
 #[test]
-fn cores_of_four_threads_are_taken_whole_and_seen_as_what_they_are() {
+fn cores_of_four_threads_are_taken_whole_and_shown_so() {
     let host = HostSpec { threads: 4, ..HostSpec::even(1, 8, 64, 0) }.build();
     let on = |request: &Request| plan_on(&host, &[], request).unwrap();
     let core = |plan: &Placement| {
@@ -124,7 +124,7 @@ fn cores_of_four_threads_are_taken_whole_and_seen_as_what_they_are() {
 }
 
 #[test]
-fn guests_without_gpus_are_counted_by_what_they_need() {
+fn guests_without_gpus_are_counted_by_their_needs() {
     let host = HostSpec::even(1, 8, 64, 0).build();
     let counted = |held: &Occupancy| {
         let capacity = capacity(&host, held, &vcpus(2), &[0]);
@@ -146,7 +146,7 @@ fn thread_order_puts_first_threads_first() {
 }
 
 #[test]
-fn what_is_kept_for_the_host_is_no_gpus_share() {
+fn cores_reserved_for_the_host_are_no_share_of_a_gpu() {
     let reserve = Reserve { cores: 8, memory_kib: Some(MemSize::from_gib(256)) };
     let plan = plan_on(&dgx2(), &[], &Request { reserve, ..run(1, 0) }).unwrap();
     assert_eq!((pins(&plan), plan.emulator_pin.to_string()), (vec![8, 56], "9,57".into()));
@@ -242,7 +242,7 @@ fn guests_without_gpus_take_what_costs_gpus_least() {
 }
 
 #[test]
-fn the_budget_counts_what_a_set_costs() {
+fn the_budget_counts_the_cost_of_a_set() {
     let host = HostSpec::even(2, 8, 64, 4).build();
     let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     let fit = |request: &Request, domains: &[Held], set: &[Bdf]| {
@@ -419,7 +419,7 @@ fn eight_cores(change: impl FnOnce(&mut Parts)) -> Topology {
 }
 
 #[test]
-fn what_does_not_fit_on_isolated_cores_is_on_others_and_no_isolated_one_is_idle() {
+fn guests_beyond_the_isolated_cores_use_others_and_no_isolated_one_is_idle() {
     let host = eight_cores(|parts| parts.isolated = "4-7,12-15".parse().unwrap());
     let many = plan_on(&host, &[], &vcpus(12)).unwrap();
     let used: CpuSet = many.vcpu_pins.iter().flat_map(|pin| pin.iter()).collect();

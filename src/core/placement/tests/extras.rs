@@ -133,7 +133,7 @@ fn gpus_without_a_nic_on_their_node_are_named() {
 }
 
 #[test]
-fn what_each_gpu_lacks_is_said_of_a_set_and_more_are_offered() {
+fn missing_parts_of_each_gpu_are_named_for_a_set_and_more_are_offered() {
     let h100 = host("dgx-h100");
     let mut near = Request::for_gpus(4);
     near.allow.split = true;
@@ -294,7 +294,7 @@ fn every_gpu_has_one_that_is_near_enough_or_the_request_is_refused() {
 }
 
 #[test]
-fn what_is_held_is_left_alone_and_the_next_is_said_to_be_farther() {
+fn held_devices_are_left_and_the_next_is_marked_as_farther() {
     let h100 = host("dgx-h100");
     let mut occupancy = Occupancy::default();
     let first = plan(&h100, &occupancy, &request(&[0], 1, 0, 1)).unwrap();
@@ -328,7 +328,7 @@ fn what_is_held_is_left_alone_and_the_next_is_said_to_be_farther() {
 }
 
 #[test]
-fn what_the_host_uses_is_refused_with_the_use() {
+fn devices_used_by_the_host_are_refused_with_the_use() {
     let (host, empty) = (host("dual-socket"), Occupancy::default());
     assert_eq!(
         chosen(&host, &exactly(&["01:00.1"], &["3b:00.2"], &["b0:00.0"])),
@@ -425,7 +425,7 @@ fn devices_stand_beside_the_gpu_of_their_switch() {
 }
 
 #[test]
-fn what_the_iommu_cannot_keep_apart_comes_along_without_gpus_too() {
+fn iommu_groups_come_whole_without_gpus_too() {
     let place = plan(&host("dgx-2"), &Occupancy::default(), &exactly(&["86:00.0"], &[], &[]));
     let place = place.unwrap();
     assert_eq!(place.devices, [bdf("86:00.0"), bdf("86:00.1")]);

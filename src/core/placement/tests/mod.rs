@@ -67,7 +67,7 @@ pub(super) fn says(placement: &Placement, text: &str, compromise: bool) -> bool 
 }
 
 #[test]
-fn what_no_host_gives_is_refused_with_what_it_gives() {
+fn impossible_sizes_are_refused_with_possible_ones() {
     let host = dgx2();
     let base = || Request::for_gpus(0);
     for (request, what, hint) in [
@@ -121,7 +121,7 @@ fn what_no_host_gives_is_refused_with_what_it_gives() {
 }
 
 #[test]
-fn too_small_a_host_is_told_to_float() {
+fn a_small_host_is_advised_to_float() {
     let host = HostSpec { threads: 1, ..HostSpec::even(1, 2, 4, 0) }.build();
     let three = Request { vcpus: Some(3), ..Request::for_gpus(0) };
     let (what, _, hint) = refusal(plan_on(&host, &[], &three));
@@ -339,7 +339,7 @@ fn placement_most(host: &Topology) -> u64 {
 }
 
 #[test]
-fn the_sizes_of_nvidia_vm_are_what_they_were() {
+fn the_sizes_of_nvidia_vm_are_unchanged() {
     // gpuvm-nvidia-vm(7), SIZES, in KiB; the size for one GPU is an odd number of MiB.
     for (gpus, kib) in [(1, 94_807_040), (2, 189_614_080), (4, 379_228_160), (8, 758_456_320)] {
         let request = Request { profile: Profile::NvidiaVm, ..run(gpus, 0) };
@@ -352,7 +352,7 @@ fn the_sizes_of_nvidia_vm_are_what_they_were() {
 }
 
 #[test]
-fn a_host_whose_memory_nobody_recorded_is_refused_as_that() {
+fn a_record_without_memory_is_refused() {
     let mut parts = dgx2().parts().clone();
     parts.nodes.iter_mut().for_each(|node| node.memory_kib = MemSize::default());
     let host = Topology::new(parts).unwrap();

@@ -89,7 +89,7 @@ fn the_largest_sizes_that_fit_are_named() {
 }
 
 #[test]
-fn what_changes_least_comes_first() {
+fn the_smallest_change_comes_first() {
     let host = dgx2();
     let first = guest(&host, &[], "a", &run(4, 0));
     let found = near(&host, std::slice::from_ref(&first), &run(4, 0));

@@ -141,7 +141,7 @@ fn pins_left_to_the_planner_float_only_where_cores_are_short() {
 }
 
 #[test]
-fn nobody_floats_over_the_cores_of_a_guest_with_gpus() {
+fn no_guest_floats_over_cores_of_a_guest_with_gpus() {
     let host = HostSpec::even(1, 4, 64, 2).build();
     let gpu = plan_on(&host, &[], &Request { vcpus: Some(6), ..run(1, 0) }).unwrap();
     let two = guest(2, 2, PinPolicy::Auto);

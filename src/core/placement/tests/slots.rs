@@ -63,7 +63,7 @@ fn every_dgx2_slot_has_the_replaced_tools_pins_and_sizes() {
 }
 
 #[test]
-fn sixteen_guests_of_one_gpu_fill_a_dgx2_and_the_next_is_told_by_whom() {
+fn sixteen_guests_of_one_gpu_fill_a_dgx2_and_the_next_refusal_names_them() {
     let host = dgx2();
     for profile in [Profile::Share, Profile::NvidiaVm] {
         let mut domains = Vec::new();

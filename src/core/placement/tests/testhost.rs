@@ -29,12 +29,12 @@ pub(crate) struct HostSpec {
     pub(crate) l3: u32,
     /// Indexes of pcpus that the kernel isolates.
     pub(crate) isolated: Vec<u32>,
-    /// Node of each GPU, by its place in `nodes`; none: the kernel does not report it.
+    /// Node of each GPU, by its place in `nodes`; `None` if the kernel does not report it.
     pub(crate) gpus: Vec<Option<usize>>,
     /// Whether an NVSwitch board makes partitions: all, halves, and so on down to one.
     pub(crate) partitions: bool,
     pub(crate) switches: u32,
-    /// Pools of 2 MiB pages: pages of each node; none: the record has no pools.
+    /// Pools of 2 MiB pages: pages of each node; `None` if the record has no pools.
     pub(crate) pages: Option<u64>,
 }
 

@@ -48,7 +48,7 @@ fn items(functions: OtherFunctions) -> Items {
     Items { resize: Some(Resize { functions, ..Resize::default() }), ..Items::default() }
 }
 
-/// This many NICs and drives; none: they stay.
+/// This many NICs and drives; `None` if they stay.
 fn count(nics: Option<u32>, nvmes: Option<u32>) -> OtherFunctions {
     let [nics, nvmes] = [nics, nvmes].map(|number| number.map(DeviceWish::Count));
     OtherFunctions { nics, nvmes, ..OtherFunctions::default() }
@@ -189,7 +189,7 @@ fn more_and_fewer_nics_and_drives_on_every_host() {
 }
 
 #[test]
-fn what_comes_is_as_near_as_that_of_a_new_guest() {
+fn added_devices_are_as_near_as_those_of_a_new_guest() {
     let topology = host("dgx-2");
     let new = ours(&topology, &request(4, 4, 2));
     let old = ours(&topology, &request(4, 0, 0));

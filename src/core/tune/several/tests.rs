@@ -92,7 +92,7 @@ fn sized(gpus: u32, gib: u64) -> Request {
 }
 
 #[test]
-fn who_gets_fewer_makes_room_for_who_gets_more_and_for_new_ones() {
+fn guests_that_shrink_make_room_for_guests_that_grow_and_new_ones() {
     let mut house = House::new("dgx-2");
     assert!(house.add(&sized(8, 16)) && house.add(&sized(8, 16)));
     let changes = [house.with(0, GpuWish::Count(16)), house.with(1, GpuWish::Count(0))];

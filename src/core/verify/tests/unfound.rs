@@ -28,7 +28,7 @@ fn small_pages(case: &mut Case) {
 }
 
 #[test]
-fn what_is_right_in_another_way_is_not_found() {
+fn equivalent_settings_are_not_findings() {
     silent(&[
         |case| {
             replace(case, "name='vhost'", "name='qemu'");
@@ -114,7 +114,7 @@ fn by_rules(case: &Case, runs: bool, other: Option<Held>) -> Vec<(&'static str, 
 }
 
 #[test]
-fn what_others_hold_that_are_off_is_in_nobodys_way_yet() {
+fn resources_of_stopped_guests_block_no_start() {
     let held = |active, autostart| {
         let other = "<domain type='kvm'><name>other</name><memory \
                      unit='GiB'>1</memory><vcpu>1</vcpu>\

@@ -23,7 +23,7 @@ pub(super) fn runs(numbers: &[usize]) -> String {
 
 /// Whether a guest is isolated from the others, and why.
 pub(super) struct Standing {
-    /// Whether it is; none: not known.
+    /// Whether it is; `None` if not known.
     pub(super) isolated: Option<bool>,
     pub(super) words: String,
 }
@@ -179,12 +179,12 @@ impl Writer<'_, '_> {
             format!("{word}: {}", self.say(standing.words))
         });
         let rows = [
-            ("fits", "What fits", self.told_fits()),
+            ("fits", "What fits", self.lines_of_fits()),
             ("gpus", "Which GPUs", which),
             ("partition", "Which partition", each(&|guest| partition(topology, guest))),
             ("isolated", "Isolated", isolated),
             ("pins", "Pinned where", each(&|guest| pins(topology, guest))),
-            ("changes", "What changes", self.told_changes()),
+            ("changes", "What changes", self.lines_of_changes()),
         ];
         // A question about guests where there are none has no answer.
         let rows = rows.into_iter().filter(|(_, _, lines)| !lines.is_empty());
@@ -222,13 +222,13 @@ impl Writer<'_, '_> {
     }
 
     /// The guests that still fit, a line each.
-    fn told_fits(&self) -> Vec<String> {
+    fn lines_of_fits(&self) -> Vec<String> {
         let Some(capacity) = self.page.fits else { return Vec::new() };
         let open = capacity.not_isolated().into_iter().map(|line| self.say(line));
         capacity.in_a_line().into_iter().chain(open).collect()
     }
 
-    fn told_changes(&self) -> Vec<String> {
+    fn lines_of_changes(&self) -> Vec<String> {
         let page = self.page;
         if !page.changed.is_empty() {
             return page.changed.iter().map(|one| one.summary()).collect();

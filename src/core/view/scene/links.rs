@@ -25,7 +25,7 @@ pub struct PartitionRow {
     pub area: Area,
     /// Its number.
     pub id: PartitionId,
-    /// The guest that has it; none: it is active, and no guest of it is known.
+    /// The guest that has it; `None` if it is active, and no guest of it is known.
     pub guest: Option<usize>,
     /// The text in front.
     pub label: String,
@@ -98,7 +98,7 @@ pub struct Arc {
 
 #[derive(Default)]
 pub(super) struct Links {
-    /// Area and title; none: the host has no NVLinks.
+    /// Area and title; `None` if the host has no NVLinks.
     pub(super) title: Option<(Area, String)>,
     pub(super) partitions: Vec<PartitionRow>,
     pub(super) mesh: Option<Mesh>,
@@ -180,7 +180,7 @@ fn partitions(topology: &Topology, guests: &[Guest<'_>], top: u32) -> Links {
     Links { title: Some((area, title)), partitions: rows, mesh: None, board }
 }
 
-/// The links of GPUs to NVSwitches below a place; none: no GPUs that are linked are known.
+/// The links of GPUs to NVSwitches below a place; `None` if no GPUs that are linked are known.
 fn board(
     topology: &Topology,
     guests: &[Guest<'_>],

@@ -3,10 +3,10 @@
 
 use super::{ArrayError, Assembly, CommandError, Mounting, output};
 use crate::discover::facts::boot::initramfs_tool;
+use crate::discover::hung_mounts::unescaped;
 use crate::discover::node::kernel_name;
 use crate::discover::released::{FileSystem, Released, plain};
 use crate::discover::signatures::foreign;
-use crate::discover::silent::unescaped;
 use crate::fsroot::{FsRoot, readable};
 use gpuvm_core::topology::facts::InitramfsTool;
 use std::fs;
@@ -291,7 +291,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_text_is_replaced_and_put_back_unless_somebody_else_changed_it() {
+    fn a_text_is_replaced_and_restored_unless_changed_since() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/fstab");
         let step = |before: Option<&str>, after: Option<&str>| ArrayStep::ReplaceText {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_is_not_stopped_and_what_is_not_mounted_stays_so() {
+    fn inactive_arrays_are_not_stopped_and_unmounted_ones_stay_so() {
         let assembly = Assembly {
             device: "/dev/md-gpuvm-none".into(),
             uuid: String::new(),

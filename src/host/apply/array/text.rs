@@ -308,7 +308,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_marked_is_put_back_byte_for_byte(
+        fn marked_text_is_restored_byte_for_byte(
             lines in proptest::collection::vec(
                 "(ARRAY|array|ARR|#|DEVICE)? ?(/dev/md1|raid|UUID=ab-1|name=raid|/dev/md0)?[ \t\r#x]{0,4}", 0..8),
             end: bool,

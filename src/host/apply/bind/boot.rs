@@ -44,7 +44,7 @@ const HEAD: &str =
 const DRIVERS: [(u16, &[&str]); 3] =
     [(0x10de, &["nvidia", "nouveau"]), (0x1002, &["amdgpu"]), (0x8086, &["i915", "xe"])];
 
-/// Functions with their recorded identities; none: written by a version that recorded none.
+/// Functions with their recorded identities; `None` if written by a version that recorded none.
 pub type Listed = BTreeMap<Bdf, Option<DeviceIdentity>>;
 
 /// The functions that are bound at boot.

@@ -87,7 +87,7 @@ fn take(
     Ok(Done::Bound)
 }
 
-/// Why a function is left to the host; none: it is bound.
+/// Why a function is left to the host; `None` if it is bound.
 fn left(
     binder: &Binder<'_>,
     bdf: Bdf,

@@ -274,7 +274,7 @@ fn a_module_that_is_not_loaded_is_and_one_that_is_not_there_changes_nothing() {
 }
 
 #[test]
-fn a_release_takes_what_the_kernel_chooses_but_not_vfio() {
+fn a_release_accepts_any_driver_but_vfio() {
     for (natural, driver) in
         [(vec!["nvidia"], Some("nvidia")), (vec!["nouveau"], Some("nouveau")), (vec![], None)]
     {
@@ -307,7 +307,7 @@ fn a_release_of_what_was_bound_by_its_id_takes_the_id_from_the_driver() {
 }
 
 #[test]
-fn what_was_bound_otherwise_meanwhile_is_refused() {
+fn functions_rebound_meanwhile_are_refused() {
     let played = Played::new(Some("nouveau"), None);
     let was = bound(Some("nvidia"), None);
     let error = played.bind(|b, bdf| b.expect(bdf, &was)).unwrap_err();
@@ -368,7 +368,7 @@ fn whoever_comes_before_the_write_keeps_the_function_as_it_is() {
 }
 
 #[test]
-fn only_what_nobody_has_is_reset() {
+fn only_free_functions_are_reset() {
     for (driver, has_reset, wanted) in [
         (Some("vfio-pci"), true, Ok(())),
         (None, true, Ok(())),

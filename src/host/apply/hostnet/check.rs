@@ -21,7 +21,7 @@ const DISCARD: u16 = 9;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wanted {
-    /// The bridge that must be up; none: no bridge.
+    /// The bridge that must be up; `None` without bridge.
     pub bridge: Option<String>,
     /// Ports, each with the device that it must be a port of.
     pub ports: Vec<(String, String)>,

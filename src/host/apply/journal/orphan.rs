@@ -21,7 +21,7 @@ const PUT_AWAY: &str = "damaged";
 #[derive(Debug)]
 pub struct Orphan {
     journal: Journal,
-    /// Its content; none: its run was killed before anything was planned.
+    /// Its content; `None` if its run was killed before anything was planned.
     pub story: Option<Story>,
 }
 

@@ -70,7 +70,7 @@ fn a_torn_line_was_not_begun_and_a_damaged_one_is_named() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_is_told() {
+fn a_journal_write_error_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();

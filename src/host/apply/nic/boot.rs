@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_and_goes_without_trace() {
+    fn written_values_are_read_back_and_removed_without_trace() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         let words =

@@ -43,7 +43,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Sends a message and returns the kernel's answer; none: a plain acknowledgement.
+    /// Sends a message and returns the kernel's answer; `None` for a plain acknowledgement.
     fn ask(
         &self,
         flags: u16,

@@ -189,7 +189,7 @@ fn with(domains: &[(&'static str, DomainState, &[&'static str])]) -> Fake {
 }
 
 #[test]
-fn what_nobody_has_is_free_and_kept_until_the_write_is_done() {
+fn a_free_function_is_held_until_the_write_is_done() {
     let host = Host::new();
     let others =
         with(&[("a", DomainState::ShutOff, &[GPU]), ("b", DomainState::Running, &[OTHER])]);
@@ -202,7 +202,7 @@ fn what_nobody_has_is_free_and_kept_until_the_write_is_done() {
 }
 
 #[test]
-fn what_a_domain_has_is_never_free_whatever_its_state() {
+fn functions_of_a_domain_are_never_free_in_any_state() {
     let host = Host::new();
     use DomainState::{Crashed, Paused, Running, ShuttingDown};
     for state in [Running, Paused, ShuttingDown, Crashed] {
@@ -227,7 +227,7 @@ fn a_domain_that_comes_while_the_group_is_opened_gets_it() {
 }
 
 #[test]
-fn where_libvirt_is_away_the_processes_and_the_kernel_tell() {
+fn without_libvirt_processes_and_the_kernel_show_owners() {
     let mut host = Host::new();
     let away = Fake { away: true, ..Fake::default() };
     assert_eq!(host.look(&away, false, &[GPU]), Ok(1));
@@ -277,7 +277,7 @@ fn without_groups_the_functions_own_device_is_held() {
 }
 
 #[test]
-fn what_cannot_be_told_stays() {
+fn functions_with_unknown_owners_stay() {
     let mut host = Host::new();
     host.opens = Err(Errno::EACCES);
     // Every process is seen, so the group need not be opened.

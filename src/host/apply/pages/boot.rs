@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_values_are_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         assert_eq!((numbers(&root).unwrap(), file(&Numbers::new()).1), (Numbers::new(), None));

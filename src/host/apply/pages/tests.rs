@@ -124,7 +124,7 @@ fn pages_come_and_go_and_twice_is_as_good_as_once() {
 }
 
 #[test]
-fn what_others_have_added_or_use_meanwhile_stays() {
+fn pages_added_or_used_by_others_stay() {
     let played = Played::new(4, 0);
     played.on(|pages| pages.perform(&step(4, 20))).unwrap();
     // Somebody adds 8, none of which is in use.
@@ -144,7 +144,7 @@ fn what_others_have_added_or_use_meanwhile_stays() {
 }
 
 #[test]
-fn a_shortfall_is_told_with_numbers_and_can_be_undone() {
+fn a_shortfall_is_reported_with_numbers_and_can_be_undone() {
     let mut played = Played::new(2, 1);
     played.most = Cell::new(10);
     played.compacted = 12;
@@ -165,7 +165,7 @@ fn a_shortfall_is_told_with_numbers_and_can_be_undone() {
 }
 
 #[test]
-fn pages_that_others_took_first_are_told() {
+fn pages_taken_by_others_are_reported() {
     let played = Played::new(12, 6);
     let taken = PagesStep { needed: 16, ..step(12, 20) };
     let error = played.on(|pages| pages.perform(&taken)).unwrap_err();
@@ -178,7 +178,7 @@ fn pages_that_others_took_first_are_told() {
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn missing_nodes_and_pools_are_reported() {
     let played = Played::new(2, 0);
     let told = |step: PagesStep| played.on(|pages| pages.expect(&step)).unwrap_err().to_string();
     assert_eq!(told(PagesStep { node: NodeId(5), ..step(2, 4) }), "node 5 does not exist");
@@ -197,7 +197,7 @@ fn what_is_not_there_is_told() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told() {
+fn a_file_write_error_is_reported() {
     let mut played = Played::new(2, 0);
     played.read_only = true;
     let error = played.on(|pages| pages.perform(&step(2, 4))).unwrap_err();
@@ -209,7 +209,7 @@ fn a_file_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn steps_are_told_in_words() {
+fn steps_are_described() {
     assert_eq!(step(3, 32).to_string(), "reserve 29 pages of 2 MiB on node 1, 32 in all");
     assert_eq!(step(1, 0).to_string(), "give back 1 page of 2 MiB of node 1, so that none stays");
     let json = serde_json::to_value(crate::apply::Step::from(crate::apply::HostStep::SetPages(

@@ -193,7 +193,7 @@ fn a_partition_is_listed_activated_and_listed_again() {
 }
 
 #[test]
-fn what_is_not_free_is_refused_before_anything_is_begun() {
+fn occupied_partitions_are_refused_before_any_step() {
     for (ids, entries, reason) in [
         (&[3][..], &[][..], "NVLink partition 3 is active, and no running domain uses it"),
         (&[3], &[(3, "v")], "NVLink partition 3 is active, and no running domain uses it"),
@@ -285,7 +285,7 @@ fn a_failure_in_the_middle_is_undone_where_it_may_have_been_done() {
 }
 
 #[test]
-fn what_others_have_by_now_is_not_undone() {
+fn partitions_taken_since_are_not_undone() {
     let (place, fake) = (Place::new(&[(3, "v")]), active(&[3]));
     let undone = place.with(&fake, &[], Watch::default(), |s, _, _| s.undo_activation(&step()));
     let error = StepError::from(undone.result.unwrap_err());
@@ -327,7 +327,7 @@ fn a_starting_fabric_manager_is_waited_for() {
 }
 
 #[test]
-fn a_guest_that_is_off_leaves_its_partition_for_later_where_nobody_answers() {
+fn a_stopped_guests_partition_is_left_for_later_without_fabric_manager() {
     let away = || Fake { away_from: Cell::new(Some(0)), ..active(&[3]) };
     let place = Place::new(&[(3, "u")]);
     let end = place.deactivate(&away(), true);
@@ -390,7 +390,7 @@ fn a_guest_that_starts_while_fabric_manager_is_waited_for_keeps_its_partition() 
 }
 
 #[test]
-fn an_entry_that_is_of_other_gpus_by_now_stays() {
+fn an_entry_now_of_other_gpus_stays() {
     let place = Place::new(&[]);
     let mut file = RestoreFile::lock(&place.path(), Duration::ZERO).unwrap();
     let other = RestoreEntry { id: 3, modules: [5, 7].into(), domain: "v".into() };

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_at_boot_is_read_back() {
+    fn boot_settings_are_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         assert!(values(&root).unwrap().is_empty());

@@ -50,7 +50,7 @@ pub enum CheckStep {
 }
 
 impl CheckStep {
-    /// The name of the domain that uses the disk; none: unknown.
+    /// The name of the domain that uses the disk; `None` if unknown.
     pub(super) fn name_mut(&mut self) -> Option<&mut String> {
         match self {
             CheckStep::Compare(Comparison { domain, .. }) | CheckStep::AsMade { domain, .. } => {

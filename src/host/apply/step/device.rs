@@ -53,7 +53,7 @@ pub enum DeviceStep {
 }
 
 impl DeviceStep {
-    /// The step that reverts it; none: there is none.
+    /// The step that reverts it; `None` if there is none.
     pub(super) fn reversed(&self) -> Option<DeviceStep> {
         let mut back = self.clone();
         let DeviceStep::Bind { to, was, .. } = &mut back else { return None };

@@ -8,7 +8,7 @@ use super::noun::{Noun, Ours};
 use crate::apply::domain::{is_active, refused, row, started_again};
 use crate::apply::firmware::is_bare;
 use crate::apply::grow::GrowStep;
-use crate::apply::{Observer, drive, lease, needed};
+use crate::apply::{Observer, drive, last_check, lease};
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::identity::{Identity, Proof, sum_of, uuid_of};
 use gpuvm_core::domain::DomainXml;
@@ -35,7 +35,7 @@ pub enum DomainStep {
     Start {
         /// Its name.
         name: String,
-        /// Its UUID; none: recorded by an older version.
+        /// Its UUID; `None` if recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
     },
@@ -53,7 +53,7 @@ pub enum DomainStep {
     ShutDown {
         /// Its name.
         name: String,
-        /// Its UUID; none: recorded by an older version.
+        /// Its UUID; `None` if recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
         /// How it is asked first; if its agent does not answer, by the power button.
@@ -80,7 +80,7 @@ pub enum DomainStep {
     End {
         /// Its name.
         name: String,
-        /// Its UUID; none: recorded by an older version.
+        /// Its UUID; `None` if recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
     },
@@ -139,7 +139,7 @@ pub enum DomainStep {
 }
 
 impl DomainStep {
-    /// The name of its domain; none: that is removed.
+    /// The name of its domain; `None` if that is removed.
     pub(super) fn name_mut(&mut self) -> Option<&mut String> {
         match self {
             DomainStep::Start { name, .. }
@@ -152,7 +152,7 @@ impl DomainStep {
         }
     }
 
-    /// The step that reverts it; none: there is none, or its product is removed by other means.
+    /// The step that reverts it; `None` if there is none, or its product is removed by other means.
     pub(super) fn reversed(&self) -> Option<DomainStep> {
         let mut back = self.clone();
         match &mut back {
@@ -180,7 +180,7 @@ impl Noun for DomainStep {
             DomainStep::Define { name, xml } => {
                 self.refuse_taken(name, hypervisor)?;
                 drive::expect_domain(xml, false, hypervisor)?;
-                needed::expects_disks(xml, false, hypervisor)
+                last_check::expects_disks(xml, false, hypervisor)
             }
             DomainStep::Start { name, .. } => {
                 if row(hypervisor, name)? == Some(DomainState::Running) {
@@ -190,7 +190,7 @@ impl Noun for DomainStep {
                 // If its definition cannot be read, it cannot be started either.
                 let Ok(xml) = hypervisor.xml(name, XmlOf::Inactive) else { return Ok(()) };
                 drive::expect_domain(&xml, true, hypervisor)?;
-                needed::expects_disks(&xml, true, hypervisor)
+                last_check::expects_disks(&xml, true, hypervisor)
             }
             DomainStep::Rename { to, .. } => self.refuse_taken(to, hypervisor),
             DomainStep::Undefine { name, .. } if is_active(row(hypervisor, name)?) => {
@@ -206,7 +206,9 @@ impl Noun for DomainStep {
         hypervisor: &dyn Hypervisor,
     ) -> Result<Option<String>, StepError> {
         match self {
-            DomainStep::DropNvram { xml, tpm, .. } => needed::state_stays(xml, *tpm, hypervisor),
+            DomainStep::DropNvram { xml, tpm, .. } => {
+                last_check::state_stays(xml, *tpm, hypervisor)
+            }
             _ => Ok(None),
         }
     }

@@ -5,7 +5,7 @@ use super::noun::{Noun, Ours, interruptible};
 use crate::apply::bundle::BundleStep;
 use crate::apply::disk::{self, Preallocate, unfinished};
 use crate::apply::proven::{is_made, not_ours, unseen, unused};
-use crate::apply::{Observer, file, moved, needed, ours as recorded};
+use crate::apply::{Observer, file, last_check, made_files as recorded, moved};
 use crate::discover::openers::in_use;
 use crate::hypervisor::Hypervisor;
 use crate::identity::{FileId, Proof};
@@ -36,10 +36,10 @@ pub enum FileStep {
         /// Its preallocation.
         #[serde(default)]
         preallocate: Preallocate,
-        /// The file whose bytes it gets; none: zeros.
+        /// The file whose bytes it gets; `None` for zeros.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<PathBuf>,
-        /// SHA-256 of these bytes; none: not known when the change was planned.
+        /// SHA-256 of these bytes; `None` if not known when the change was planned.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sha256: Option<Sha256>,
     },
@@ -59,7 +59,7 @@ pub enum FileStep {
     DeleteDisk {
         /// The file.
         path: PathBuf,
-        /// Identity of the file; none: recorded by an older version.
+        /// Identity of the file; `None` if recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file: Option<FileId>,
     },
@@ -68,14 +68,14 @@ pub enum FileStep {
     Set {
         /// The file.
         path: PathBuf,
-        /// Its text; none: it is removed.
+        /// Its text; `None` if it is removed.
         text: Option<String>,
-        /// Its text before; none: it did not exist.
+        /// Its text before; `None` if it did not exist.
         was: Option<String>,
         /// Whether it is executable, as a hook is.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         program: bool,
-        /// Whether it is recorded as ours ([`crate::apply::ours`]).
+        /// Whether it is recorded as ours ([`crate::apply::made_files`]).
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         kept: bool,
     },
@@ -83,15 +83,15 @@ pub enum FileStep {
     Remember {
         /// The file.
         path: PathBuf,
-        /// Its text; none: it is removed, and its directory with the last one.
+        /// Its text; `None` if it is removed, and its directory with the last one.
         text: Option<String>,
-        /// Its text before; none: it did not exist.
+        /// Its text before; `None` if it did not exist.
         was: Option<String>,
     },
 }
 
 impl FileStep {
-    /// The step that reverts it; none: there is none, or its product is removed by other means.
+    /// The step that reverts it; `None` if there is none, or its product is removed by other means.
     pub(super) fn reversed(&self) -> Option<FileStep> {
         let mut back = self.clone();
         match &mut back {
@@ -120,7 +120,7 @@ impl Noun for FileStep {
     fn stays(&self, later: bool, hypervisor: &dyn Hypervisor) -> Result<Option<String>, StepError> {
         match self {
             FileStep::DeleteDisk { path, file } => {
-                needed::disk_stays(path, file.as_ref(), later, hypervisor)
+                last_check::disk_stays(path, file.as_ref(), later, hypervisor)
             }
             _ => Ok(None),
         }

@@ -44,7 +44,7 @@ pub enum HostStep {
 }
 
 impl HostStep {
-    /// The step that reverts it; none: there is none.
+    /// The step that reverts it; `None` if there is none.
     pub(super) fn reversed(&self) -> Option<HostStep> {
         let mut back = self.clone();
         match &mut back {

@@ -85,8 +85,8 @@ impl Step {
     }
 }
 
-/// Returns the kind of the first step in a document that this version has no step of; none: all are
-/// known, or it is no document.
+/// Returns the kind of the first step in a document that this version has no step of; `None` if all
+/// are known, or it is no document.
 pub fn unknown_step(text: &str) -> Option<String> {
     unknown(&serde_json::from_str(text).ok()?).map(str::to_owned)
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_of_a_newer_version_is_told_from_damage() {
+    fn a_kind_of_a_newer_version_is_distinguished_from_damage() {
         let path = std::path::PathBuf::from("/a");
         let known = Step::from(FileStep::DeleteDisk { path, file: None });
         let text = serde_json::to_string(&[known]).unwrap();

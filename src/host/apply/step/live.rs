@@ -37,7 +37,7 @@ pub enum LiveStep {
         path: String,
         /// Time limit in seconds.
         wait_s: u64,
-        /// The disk before, which undoing attaches again; none: not undone.
+        /// The disk before, which undoing attaches again; `None` if not undone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         xml: Option<String>,
     },
@@ -123,7 +123,7 @@ impl LiveStep {
         }
     }
 
-    /// The step that reverts it; none: it is not undone.
+    /// The step that reverts it; `None` if it is not undone.
     pub(super) fn reversed(&self) -> Option<LiveStep> {
         let name = self.name().clone();
         Some(match self.clone() {

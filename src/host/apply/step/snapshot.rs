@@ -187,7 +187,7 @@ pub fn is_by_gpuvm(snapshot: &Snapshot) -> bool {
     maker == Some(MAKER)
 }
 
-/// The snapshot of a name; none: there is none.
+/// The snapshot of a name; `None` if there is none.
 fn named(
     hypervisor: &dyn Hypervisor,
     domain: &str,

@@ -26,7 +26,7 @@ fn steps_of_every_kind_are_read_and_written_as_they_were_recorded() {
 }
 
 #[test]
-fn a_damaged_step_is_an_error_that_says_what_is_wrong() {
+fn a_damaged_step_is_an_error_with_its_fault() {
     let damaged = [
         ("{}", "missing field `step`"),
         ("7", "invalid type: integer `7`"),

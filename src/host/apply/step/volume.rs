@@ -6,7 +6,7 @@ use crate::apply::domain::refused;
 use crate::apply::proven::not_ours;
 use crate::apply::secret::Secret;
 use crate::apply::volume::{self, volume_file, volume_place};
-use crate::apply::{Observer, copy, disk, needed};
+use crate::apply::{Observer, copy, disk, last_check};
 use crate::hypervisor::storage::NewVolume;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind};
 use crate::identity::{FileId, Identity, Proof};
@@ -41,7 +41,7 @@ pub enum VolumeStep {
         pool: String,
         /// The planned volume.
         volume: NewVolume,
-        /// The volume whose content it gets; none: it is blank.
+        /// The volume whose content it gets; `None` if it is blank.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<VolumeRef>,
     },
@@ -66,7 +66,7 @@ pub enum VolumeStep {
         source: PathBuf,
         /// Bytes of the file.
         bytes: u64,
-        /// SHA-256 of the file when the change was planned; none: not read then.
+        /// SHA-256 of the file when the change was planned; `None` if not read then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sha256: Option<Sha256>,
     },
@@ -88,7 +88,7 @@ pub enum VolumeStep {
         pool: String,
         /// Its name.
         name: String,
-        /// Identity of the file; none: not on this machine, or recorded by an older version.
+        /// Identity of the file; `None` if not on this machine, or recorded by an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file: Option<FileId>,
     },
@@ -144,7 +144,7 @@ impl Noun for VolumeStep {
     fn stays(&self, later: bool, hypervisor: &dyn Hypervisor) -> Result<Option<String>, StepError> {
         match self {
             VolumeStep::Delete { pool, name, file } => {
-                needed::volume_stays((pool, name), file.as_ref(), later, hypervisor)
+                last_check::volume_stays((pool, name), file.as_ref(), later, hypervisor)
             }
             _ => Ok(None),
         }

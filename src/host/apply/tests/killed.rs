@@ -211,7 +211,7 @@ fn a_restart_that_is_killed_at_any_step_is_finished() {
 }
 
 #[test]
-fn an_array_that_nothing_tells_from_others_is_left() {
+fn an_array_without_identity_is_left() {
     use crate::apply::array::{ArrayStep, Assembly};
     let dir = tempfile::tempdir().unwrap();
     // As an older version wrote it.
@@ -243,7 +243,7 @@ fn an_array_that_nothing_tells_from_others_is_left() {
 }
 
 #[test]
-fn an_initramfs_that_may_have_copies_is_told_and_nothing_is_left_to_undo() {
+fn an_initramfs_that_may_have_copies_is_reported_and_undo_is_complete() {
     use crate::apply::array::ArrayStep;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("options");

@@ -196,7 +196,7 @@ fn a_change_that_is_killed_at_any_step_is_undone_or_finished() {
 }
 
 #[test]
-fn what_somebody_did_meanwhile_is_not_lost() {
+fn concurrent_changes_by_others_are_not_lost() {
     // Another network of the name; one that was edited; one that was started again.
     let told = |steps: &[Step], fake: &Fake| {
         let error = apply(steps, fake, &mut Watch::default(), None).unwrap_err();

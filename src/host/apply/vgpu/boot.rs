@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_and_goes_without_trace() {
+    fn written_values_are_read_back_and_removed_without_trace() {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         assert_eq!(put(dir.path(), &["3b:00.0", "5e:00.0"]), cards(&root).unwrap());

@@ -141,7 +141,7 @@ impl Work<'_> {
         }
     }
 
-    /// The type of a function; none: no type can be set for it.
+    /// The type of a function; `None` if no type can be set for it.
     fn type_now(&self, vf: Bdf) -> Result<Option<u32>, VgpuError> {
         let dir = self.root.dir(&format!("{}/nvidia", path(vf)))?;
         Ok(dir.map(|dir| dir.number("current_vgpu_type")).transpose()?.flatten())

@@ -27,7 +27,7 @@ pub struct Census<'a> {
 
 /// The places of a known board's parts.
 pub struct Layout {
-    /// GPUs by place, board after board; none: missing or dead.
+    /// GPUs by place, board after board; `None` if missing or dead.
     pub slots: Vec<Option<Bdf>>,
     /// NVSwitches that respond, by board.
     pub switches: Vec<Vec<Bdf>>,

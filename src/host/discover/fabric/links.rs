@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_gpu_has_is_not_believed() {
+    fn implausible_values_of_a_gpu_are_not_believed() {
         for sane in [gpu(1, &[], 0), gpu(1, &[(2, 4), (3, 4)], 64)] {
             assert!(sane.is_sane(), "{sane:?}");
         }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_wins_over_the_table() {
+    fn read_links_win_over_the_table() {
         let none = || table(&[]);
         let cross = vec![gpu(1, &[(4, 4)], 0), gpu(2, &[(3, 4)], 0), gpu(3, &[(2, 4)], 0)];
         assert_eq!(laid(none(), cross).0, [(1, 4, 4), (2, 3, 4)]);

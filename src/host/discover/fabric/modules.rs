@@ -109,7 +109,7 @@ impl Modules {
     }
 }
 
-/// Returns the remedy where an error is about the admin's file; `None`: it is about another.
+/// Returns the remedy where an error is about the admin's file; `None` if it is about another.
 pub fn hint(error: &FsError) -> Option<String> {
     let (FsError::Malformed { path, .. } | FsError::NotText { path, .. }) = error else {
         return None;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_this_kind_is_named_with_a_hint() {
+    fn a_file_of_another_kind_is_named_with_a_hint() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("etc/gpuvm")).unwrap();
         let fifo = dir.path().join(&PATH[1..]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read() {
         let mut modules = Modules::default();
         modules.add(Source::Nvml, [(bdf(0x43), 1), (bdf(0x1b), 2)]);
         let (ids, _) = read(&modules.to_file()).unwrap();

@@ -2,10 +2,10 @@
 //! from the board's table. Pure.
 
 use super::Found;
+use super::board_reports::BoardReports;
 use super::boards::Board;
 use super::lists::Shared;
 use super::modules::{Modules, PATH, Source};
-use super::told::Told;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{Listed, ListedGpu};
 use gpuvm_core::topology::{Fabric, NvLink, Partition, PartitionId};
@@ -25,7 +25,7 @@ struct Places<'a> {
 pub fn fill(
     fabric: &mut Fabric,
     found: &Found<'_>,
-    told: &Told,
+    told: &BoardReports,
     shared: &Shared,
 ) -> (Vec<String>, String) {
     let mut modules = told.modules.clone();

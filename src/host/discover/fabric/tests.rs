@@ -207,7 +207,7 @@ fn shared_by(
     let mut modules = Modules::default();
     modules.add(modules::Source::File, gpus(&parts.devices).into_iter().zip(ids.iter().copied()));
     let model = FabricModel::SharedNvswitch;
-    judged(&found, &Told { model, modules, listed, ..Told::nothing(&found) })
+    judged(&found, &BoardReports { model, modules, listed, ..BoardReports::nothing(&found) })
 }
 
 /// The sets of a size, as GPU indexes from 0, with numbers and NVLinks.
@@ -275,7 +275,8 @@ fn full_passthrough_of_later_boards_is_all_or_one() {
     for (id, switch, switches, needed) in [(0x2330, 0x22a3, 4, 4), (0x2901, 0, 0, 0)] {
         let parts = host("", boards(1, id, switch, switches));
         let found = Found::of(&parts).ok().unwrap();
-        let told = Told { model: FabricModel::FullPassthrough, ..Told::nothing(&found) };
+        let told =
+            BoardReports { model: FabricModel::FullPassthrough, ..BoardReports::nothing(&found) };
         let (fabric, notes) = judged(&found, &told);
         assert_eq!(sizes(&fabric), [0, 1, 0, 0, 8], "{id:x}");
         assert_eq!(
@@ -288,7 +289,7 @@ fn full_passthrough_of_later_boards_is_all_or_one() {
             assert!(notes[0].contains("which are not known here"), "{notes:?}");
             let bridge: Vec<Bdf> =
                 ["0000:05:00.0", "0000:05:00.1"].map(|b| b.parse().unwrap()).to_vec();
-            let (fabric, notes) = judged(&found, &Told { bridge: bridge.clone(), ..told });
+            let (fabric, notes) = judged(&found, &BoardReports { bridge: bridge.clone(), ..told });
             assert_eq!(fabric.bridge, bridge);
             assert!(notes[0].contains("0000:05:00.0, 0000:05:00.1, which `--nic`"), "{notes:?}");
         }

@@ -12,7 +12,7 @@ const MOST: usize = 20_000;
 /// See [`MOST`].
 const DEPTH: usize = 8;
 
-/// Finds them where the host has open ports; none: it has none, and nothing is looked for.
+/// Finds them where the host has open ports; `None` if it has none, and nothing is looked for.
 pub(super) fn files(root: &FsRoot, topology: &Topology) -> Option<Vec<String>> {
     if topology.open_ports(&[]).is_empty() {
         return None;

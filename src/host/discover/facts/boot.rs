@@ -160,7 +160,7 @@ pub(super) fn loader(root: &FsRoot) -> Option<BootLoader> {
     has("grubby").then_some(BootLoader::Grubby)
 }
 
-/// The program that makes the initramfs here; none: no known one is there.
+/// The program that makes the initramfs here; `None` if no known one is there.
 pub fn initramfs_tool(root: &FsRoot) -> Option<InitramfsTool> {
     let known = [
         ("update-initramfs", InitramfsTool::UpdateInitramfs),

@@ -11,7 +11,7 @@ mod software;
 use super::isolation::{GROUPS, firmware_groups};
 use super::tuning;
 use crate::fsroot::{FsError, FsRoot, not};
-use crate::holders;
+use crate::function_users;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::cpuset::NodeId;
 use gpuvm_core::topology::facts::{FreeBlocks, FunctionUser, KernelSettings};
@@ -166,7 +166,7 @@ fn users(root: &FsRoot, topology: &Topology) -> Result<Option<Vec<FunctionUser>>
         return Ok(None);
     }
     let gpus: Vec<Bdf> = topology.of_kind(DeviceKind::Gpu).map(|gpu| gpu.bdf).collect();
-    let seen = holders::openers(root, &gpus)?;
+    let seen = function_users::openers(root, &gpus)?;
     if seen.uses.is_empty() && seen.hidden > 0 {
         let reason = format!("open files of {} processes are hidden", seen.hidden);
         return Err(root.malformed("proc", 1, reason));

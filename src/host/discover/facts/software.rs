@@ -45,7 +45,7 @@ struct Target {
     architecture: String,
 }
 
-/// Whether there is `/dev/kvm`; none: the record has no devices.
+/// Whether there is `/dev/kvm`; `None` if the record has no devices.
 pub(super) fn kvm(root: &FsRoot) -> Option<bool> {
     if root.is_live() {
         // A file in its place is none.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_devices_tells_nothing_of_kvm() {
+    fn a_record_without_devices_says_nothing_of_kvm() {
         let (_dir, root) = host(&[("proc/cpuinfo", "")]);
         assert_eq!(kvm(&root), None);
         let (_dir, root) = host(&[("dev/null", "")]);

@@ -127,7 +127,7 @@ fn addresses_of_bars_and_of_pictures_are_read() {
 }
 
 #[test]
-fn what_binds_drivers_at_boot_is_read() {
+fn boot_time_driver_bindings_are_read() {
     let found = facts(&[
         (
             "etc/modprobe.d/a.conf",

@@ -95,7 +95,7 @@ fn a_restart_settles_what_it_can_and_the_rest_stays() {
 }
 
 #[test]
-fn what_is_read_is_remembered_by_uuid_and_a_replacement_displaces_it() {
+fn health_is_remembered_by_uuid_until_a_replacement() {
     let parts = Parts { devices: vec![gpu(0, "nvidia")], ..Parts::default() };
     let mut known = known("2", &[entry(Some("GPU-a"))], &[card(0, Some("GPU-b"))]);
     assert_eq!(known.renewed(&parts), None, "nothing was read");
@@ -116,7 +116,7 @@ fn what_is_read_is_remembered_by_uuid_and_a_replacement_displaces_it() {
 }
 
 #[test]
-fn what_was_accepted_ends_when_the_finding_does() {
+fn an_acceptance_ends_with_its_finding() {
     let parts = Parts { devices: vec![gpu(0, "nvidia")], ..Parts::default() };
     let accepted = vec![HealthCode::RemapFailed];
     let old = Remembered { accepted: accepted.clone(), ..entry(Some("GPU-a")) };
@@ -130,7 +130,7 @@ fn what_was_accepted_ends_when_the_finding_does() {
 }
 
 #[test]
-fn an_admin_accepts_what_is_found_and_takes_it_back() {
+fn an_admin_accepts_a_finding_and_revokes_it() {
     let dir = tempfile::tempdir().unwrap();
     let root = FsRoot::at(dir.path()).unwrap();
     let health = |findings| Health { source: HealthSource::Nvml, findings, accepted: Vec::new() };

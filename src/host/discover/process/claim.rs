@@ -33,7 +33,7 @@ pub struct Claim {
     pub uuid: String,
     /// The process.
     pub pid: u32,
-    /// Why it is accepted; none: anybody may have started it.
+    /// Why it is accepted; `None` if anybody may have started it.
     pub proof: Option<Proof>,
 }
 

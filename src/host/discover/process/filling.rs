@@ -49,7 +49,7 @@ struct Object {
 }
 
 impl Object {
-    /// Reads an object in JSON or in the syntax of older versions; none: not a memory object.
+    /// Reads an object in JSON or in the syntax of older versions; `None` if not a memory object.
     fn read(text: &str) -> Option<Object> {
         let object = if text.starts_with('{') {
             serde_json::from_str(text).ok()?
@@ -82,7 +82,7 @@ impl Object {
     }
 }
 
-/// Returns the progress for the domain of this UUID; none: it has no process, or preallocates
+/// Returns the progress for the domain of this UUID; `None` if it has no process, or preallocates
 /// nothing. A guest with passed-through functions has all of its memory from the start.
 pub fn filling(root: &FsRoot, uuid: &str) -> Option<Filling> {
     let pid = *all(root).ok()?.get(&uuid.to_ascii_lowercase())?;
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     /// The progress of a process with these arguments and this status.
-    fn told(arguments: &[&str], status: &str) -> Option<Filling> {
+    fn progress(arguments: &[&str], status: &str) -> Option<Filling> {
         let dir = tempfile::tempdir().unwrap();
         let proc = dir.path().join("proc/7");
         std::fs::create_dir_all(&proc).unwrap();
@@ -133,7 +133,7 @@ mod tests {
         let status = "Name:\tq\nVmRSS:\t  1024 kB\nHugetlbPages:\t 1048576 kB\n";
         let file = r#"{"qom-type":"memory-backend-file","id":"a","mem-path":"/mnt/1G/x","prealloc":true,"size":2147483648}"#;
         let found =
-            told(&["-object", file, "-object", r#"{"qom-type":"secret","id":"m"}"#], status);
+            progress(&["-object", file, "-object", r#"{"qom-type":"secret","id":"m"}"#], status);
         let found = found.unwrap();
         let gib = |kib: u64| MemSize::from_kib(kib);
         assert_eq!((found.through, found.of), (gib(1_049_600), gib(2 << 20)));
@@ -142,16 +142,16 @@ mod tests {
         assert_eq!(whole.estimate().as_secs(), 142);
         // A file elsewhere is of normal pages, whatever its name.
         let shared = file.replace("/mnt/1G/", "/var/lib/huge/");
-        assert!(!told(&["-object", &shared], status).unwrap().huge);
+        assert!(!progress(&["-object", &shared], status).unwrap().huge);
         let normal = Filling { huge: false, ..whole };
         assert_eq!(normal.estimate().as_secs(), 583);
         let words = "memory-backend-ram,id=a,size=1073741824,prealloc=yes";
-        let found = told(&["-object", words], status).unwrap();
+        let found = progress(&["-object", words], status).unwrap();
         assert_eq!((found.through, found.of, found.huge), (found.of, gib(1 << 20), false));
         // Nothing is filled, but for functions that are passed through.
         let lazy = "memory-backend-ram,id=a,size=1073741824";
-        assert_eq!(told(&["-object", lazy], status), None);
-        assert!(told(&["-object", lazy, "-device", "vfio-pci,host=1:0.0"], status).is_some());
-        assert_eq!(told(&[], status), None);
+        assert_eq!(progress(&["-object", lazy], status), None);
+        assert!(progress(&["-object", lazy, "-device", "vfio-pci,host=1:0.0"], status).is_some());
+        assert_eq!(progress(&[], status), None);
     }
 }

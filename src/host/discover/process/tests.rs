@@ -101,7 +101,7 @@ fn memory_is_summed_by_cell_page_size_and_node() {
 }
 
 #[test]
-fn what_may_not_be_seen_is_none() {
+fn hidden_processes_are_none() {
     let dir = recorded();
     std::fs::remove_file(dir.path().join("proc/40/numa_maps")).unwrap();
     std::fs::remove_dir_all(dir.path().join("proc/40/fd")).unwrap();

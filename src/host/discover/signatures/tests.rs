@@ -46,7 +46,7 @@ fn every_kind_of_content_is_seen_and_blank_is_blank() {
 }
 
 #[test]
-fn marks_are_told_in_words_and_read_back() {
+fn marks_are_written_in_words_and_read_back() {
     let one = |kind: &str| Signature { kind: kind.into(), label: None, uuid: None };
     let ext4 = Signature { label: Some("data".into()), ..one("ext4") };
     assert_eq!(ext4.says(), "ext4 `data`");

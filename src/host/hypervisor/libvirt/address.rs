@@ -141,18 +141,18 @@ fn is_since(age: Duration, ago: Duration) -> bool {
 struct Run<'a> {
     libvirt: &'a Libvirt,
     domain: &'a Domain,
-    /// How long it has been running; none: unknown, or it was restored or migrated.
+    /// How long it has been running; `None` if unknown, or it was restored or migrated.
     age: OnceCell<Option<Duration>>,
     /// The networks that it is on.
     networks: OnceCell<Vec<Network>>,
-    /// Its running definition; none: it cannot be read.
+    /// Its running definition; `None` if it cannot be read.
     live: OnceCell<Option<DomainXml>>,
 }
 
 impl Run<'_> {
     /// An address as the host sees it: what an agent reports counts as a neighbour's if packets
-    /// arrive at the guest. None: an entry of the host's neighbour table of which that is not so,
-    /// since a guest can have any entered.
+    /// arrive at the guest. `None` if an entry of the host's neighbour table of which that is not
+    /// so, since a guest can have any entered.
     fn proven(&self, address: GuestAddress) -> Option<GuestAddress> {
         if address.source == AddressSource::Lease || !self.libvirt.has_guests_here() {
             return Some(address);

@@ -346,7 +346,7 @@ mod tests {
     use crate::skip::skip;
 
     #[test]
-    fn what_is_active_is_never_off() {
+    fn active_domains_are_never_off() {
         let states = [State::Paused, State::Shutdown, State::Shutoff, State::Crashed];
         for state in states.map(Some).into_iter().chain([None]) {
             assert!(active(state).is_active(), "{state:?}");

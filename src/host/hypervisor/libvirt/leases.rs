@@ -59,7 +59,7 @@ struct Ip {
     /// The address.
     #[serde(rename = "@address")]
     address: Option<String>,
-    /// Its DHCP settings; none: no DHCP.
+    /// Its DHCP settings; `None` without DHCP.
     dhcp: Option<Dhcp>,
 }
 
@@ -112,7 +112,7 @@ enum Unit {
 }
 
 impl Document {
-    /// Returns the lease time of an address; none: infinite. By default dnsmasq leases IPv4
+    /// Returns the lease time of an address; `None` if infinite. By default dnsmasq leases IPv4
     /// addresses for an hour and IPv6 ones for a day (dnsmasq(8), --dhcp-range).
     fn term(&self, ip: IpAddr) -> Option<Duration> {
         let dhcp = || self.ips.iter().filter_map(|own| own.dhcp.as_ref());

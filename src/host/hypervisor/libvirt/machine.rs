@@ -1,7 +1,7 @@
 //! The machine of a connection, and the abilities of guests on it.
 
 use super::super::kvm::{Node, closed};
-use super::super::machine::{self, Identity, Machine, SYSTEM_LOGS, Told, decide};
+use super::super::machine::{self, Identity, Machine, MachineReport, SYSTEM_LOGS, decide};
 use super::super::network::Networks;
 use super::super::storage::Storage;
 use super::super::{Hypervisor, HypervisorError};
@@ -29,7 +29,7 @@ struct Host {
     uuid: Option<String>,
 }
 
-impl Told for Libvirt {
+impl MachineReport for Libvirt {
     fn uri(&self) -> String {
         self.connection().uri().unwrap_or_else(|_| self.uri.clone())
     }
@@ -54,7 +54,7 @@ impl Hypervisor for Libvirt {
     }
 
     fn opened_uri(&self) -> String {
-        Told::uri(self)
+        MachineReport::uri(self)
     }
 
     fn machine(&self) -> Machine {
@@ -151,7 +151,7 @@ impl Libvirt {
         }
     }
 
-    /// Where it keeps the logs of guests; none: another machine, or not the system's libvirt.
+    /// Where it keeps the logs of guests; `None` for another machine, or not the system's libvirt.
     fn logs_to(&self) -> Option<PathBuf> {
         let is_system = self.uri.split('?').next().is_some_and(|uri| uri.ends_with(":///system"));
         (is_system && self.has_guests_here()).then(|| PathBuf::from(SYSTEM_LOGS))

@@ -23,7 +23,7 @@ pub(super) fn vf_pools(libvirt: &Libvirt) -> Result<Vec<VfPool>, Failed> {
     Ok(pools)
 }
 
-/// Reads a network; none: it hands out no virtual functions.
+/// Reads a network; `None` if it hands out no virtual functions.
 fn read(text: &str) -> Option<VfPool> {
     let Document { name, forward } = xml::read::<Document>(text).ok()?;
     let forward = forward.filter(|forward| forward.mode.as_deref() == Some("hostdev"))?;

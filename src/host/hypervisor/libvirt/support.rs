@@ -64,7 +64,7 @@ struct Refused {
 /// libvirt's report of the guests that it can run.
 pub(super) struct Supported {
     pub(super) support: GuestSupport,
-    /// Why KVM cannot be used; none: it can, or QEMU is missing.
+    /// Why KVM cannot be used; `None` if it can, or QEMU is missing.
     pub(super) no_kvm: Option<String>,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn refuses_machine(connection: &Connect, machine: &str, virt: &str) -
     is_it.then(|| error.message().trim().replace('\n', "; "))
 }
 
-/// Asks which guests it can run; `None`: the caller has no permission to ask. Emulation works
+/// Asks which guests it can run; `None` if the caller has no permission to ask. Emulation works
 /// without KVM.
 pub(super) fn supported(connection: &Connect) -> Option<Supported> {
     let kvm = capabilities(connection, "kvm");
@@ -113,8 +113,8 @@ pub(super) fn supported(connection: &Connect) -> Option<Supported> {
     Some(Supported { support, no_kvm: kvm.err().map(|refused| refused.why) })
 }
 
-/// Whether it offers iommufd for functions of the host; `None`: it does not report the abilities of
-/// guests.
+/// Whether it offers iommufd for functions of the host; `None` if it does not report the abilities
+/// of guests.
 pub(super) fn offers_iommufd(connection: &Connect) -> Option<bool> {
     let ask = |virt| capabilities(connection, virt).ok();
     let found = ask("kvm").or_else(|| ask("qemu"))?;

@@ -7,7 +7,7 @@ struct Fake {
     name: Option<String>,
 }
 
-impl Told for Fake {
+impl MachineReport for Fake {
     fn uri(&self) -> String {
         self.uri.into()
     }
@@ -99,7 +99,7 @@ fn the_log_of_a_guest_is_named_where_it_is_known() {
 }
 
 #[test]
-fn machines_are_told_apart_by_uuid_first() {
+fn machines_are_distinguished_by_uuid_first() {
     let of = |host: &str, uuid: Option<&str>| Identity {
         host: host.into(),
         uuid: uuid.map(str::to_owned),

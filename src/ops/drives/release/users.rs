@@ -2,13 +2,13 @@
 
 use super::super::error::ArrayVerbError;
 use crate::discover::arrays::{Array, layout};
-use crate::discover::holders::{Mount, Uses};
+use crate::discover::device_users::{Mount, Uses};
 use crate::discover::node::kernel_name;
 use crate::discover::openers::{Sought, openers};
 use crate::error::{Coded as _, Result};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::uses::Uses as Disks;
+use crate::hypervisor::file_users::Uses as Disks;
 use crate::shell::word;
 use crate::topology::DriveUse;
 use std::collections::BTreeSet;

@@ -26,7 +26,7 @@ fn qemu(tree: &Path, pid: u32, uid: u32, uuid: &str, groups: &[usize]) {
 }
 
 #[test]
-fn who_says_that_he_is_a_guest_gets_no_partition_and_who_has_a_gpu_keeps_it() {
+fn a_claimed_guest_gets_no_partition_and_a_user_of_a_gpu_keeps_it() {
     let host = from_json(include_str!("../../../../topologies/dgx-h100.json")).unwrap();
     let gpus: Vec<Bdf> = host.ruled().collect();
     let modules_of = |at: &[usize]| -> Modules {

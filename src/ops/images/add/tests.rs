@@ -100,7 +100,7 @@ fn a_name_that_another_takes_meanwhile_is_refused() {
 }
 
 #[test]
-fn what_is_not_what_was_published_does_not_come() {
+fn an_image_with_a_wrong_checksum_is_not_added() {
     let stage = Stage::who_says(Answer::Nobody);
     let sum = Sha256::of(&b"other"[..], &mut |_| true).unwrap();
     let other = AddImage { expected: Some(Sum::Sha256(sum)), ..wanted(&stage) };
@@ -148,7 +148,7 @@ fn a_hypervisor_that_goes_away_leaves_no_half_image() {
 }
 
 #[test]
-fn what_would_come_is_only_told() {
+fn a_dry_run_only_reports_the_image() {
     let stage = Stage::who_says(Answer::Nobody);
     let shown = Manner { dry_run: true, ..manner(Confirm::Given) };
     assert!(run(&stage, &wanted(&stage), shown).unwrap().is_none());
@@ -166,7 +166,7 @@ fn a_damaged_journal_of_another_change_is_named_and_hinders_nothing() {
 }
 
 #[test]
-fn an_image_that_somebody_has_stays() {
+fn an_image_in_use_stays() {
     let stage = Stage::who_says(Answer::Yes);
     plain(&stage).unwrap();
     let disk = stage.fake.volume(POOL, "a.raw");

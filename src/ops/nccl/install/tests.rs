@@ -92,7 +92,7 @@ fn the_file_is_written_once_and_found_until_the_guest_changes() {
 }
 
 #[test]
-fn what_is_not_gpuvms_is_kept_and_named() {
+fn foreign_files_are_kept_and_named() {
     let stage = stage();
     put(&stage, FILE, "<system version=\"1\"/>\n");
     put(&stage, &format!("{FILE}.before-gpuvm"), "older\n");
@@ -212,7 +212,7 @@ fn links_are_kept_as_links_and_settings_are_edited_where_they_lead_to() {
 }
 
 #[test]
-fn only_what_is_gpuvms_to_the_byte_is_removed() {
+fn only_exact_files_of_gpuvm_are_removed() {
     let stage = stage();
     done(&stage, Manner::Install).unwrap();
     let ours = file(&stage, FILE).unwrap();
@@ -254,7 +254,7 @@ fn only_what_is_gpuvms_to_the_byte_is_removed() {
 }
 
 #[test]
-fn an_overruled_guest_is_told_by_whom_and_written_once() {
+fn an_overruled_guest_is_reported_with_its_file_and_written_once() {
     for (by, line) in [
         ("/etc/environment", "NCCL_TOPO_FILE=\"/mine.xml\"\n"),
         ("/etc/profile.d/site.sh", "export NCCL_TOPO_FILE=/mine.xml\n"),
@@ -324,7 +324,7 @@ fn a_guest_that_needs_no_file_gets_none() {
 }
 
 #[test]
-fn what_changes_while_it_is_written_is_left() {
+fn files_changed_while_written_are_left() {
     let stage = stage();
     put(&stage, FILE, "mine\n");
     let guest = stage.fake.guest.borrow();

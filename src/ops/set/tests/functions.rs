@@ -126,7 +126,7 @@ fn an_address_that_is_no_nic_is_refused_with_where_nics_are_shown() {
 }
 
 #[test]
-fn a_function_that_another_has_by_now_is_not_given_back() {
+fn a_function_taken_since_is_not_returned() {
     let stage = stage(2, (false, 0));
     let [both, _] = has(&stage, ExtraKind::Nic);
     assert!(run(&stage, &nics(1, false)).unwrap().made);
@@ -244,7 +244,7 @@ fn with_vfs() -> (Topology, Vec<Bdf>) {
 }
 
 #[test]
-fn what_virtual_functions_may_do_is_recorded_and_goes_with_them() {
+fn permissions_of_virtual_functions_are_recorded_and_removed_with_them() {
     let (host, vfs) = with_vfs();
     let stage = stage_on(host, Request::for_gpus(0), (false, 0));
     let guard = Guard { trust: Some(true), spoof: None };

@@ -9,7 +9,7 @@ use gpuvm_core::topology::{Topology, Vgpu};
 const PF: &str = "0000:3b:00.0";
 const VF: &str = "0000:3b:00.4";
 
-/// A host whose card 3b:00.0 is a GPU with one virtual function of this type; none: with none.
+/// A host whose card 3b:00.0 is a GPU with one virtual function of this type; `None` if with none.
 fn stage(number: Option<u32>, driver: &str) -> Stage {
     let text = include_str!("../../../../topologies/dual-socket.json");
     let host = gpuvm_core::topology::file::from_json(text).unwrap();
@@ -42,7 +42,7 @@ fn steps(stage: &Stage, on: bool) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn functions_are_enabled_once_and_disabled_while_nobody_has_one() {
+fn functions_are_enabled_once_and_disabled_while_unused() {
     // This machine has no script of NVIDIA's; previews of recorded hosts are in tests/vgpus.rs.
     let absent = "/usr/lib/nvidia/sriov-manage is not there";
     let (off, on) = (stage(None, "nvidia"), stage(Some(0), "nvidia"));
@@ -56,7 +56,7 @@ fn functions_are_enabled_once_and_disabled_while_nobody_has_one() {
 }
 
 #[test]
-fn what_a_guest_has_is_left() {
+fn functions_of_a_guest_are_left() {
     let on = stage(Some(0), "nvidia");
     on.fake.put_xml(
         &format!(

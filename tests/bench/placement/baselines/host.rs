@@ -208,8 +208,8 @@ impl<'a> Host<'a> {
 
     /// NVSwitches that a guest with exactly these GPUs needs: the lowest free ones of their
     /// partition. Planners that do not know partitions get them when their set happens to be one:
-    /// their operator would pass them through. None: too few are free. A set that is no partition
-    /// gets none.
+    /// their operator would pass them through. `None` if too few are free. A set that is no
+    /// partition gets none.
     pub fn switches(&self, gpus: &[Bdf]) -> Option<Vec<Bdf>> {
         let wanted: BTreeSet<Bdf> = gpus.iter().copied().collect();
         let same = |p: &&gpuvm_core::topology::Partition| {
@@ -225,7 +225,7 @@ impl<'a> Host<'a> {
     }
 
     /// Memory without a binding: the kernel allocates it where the vCPUs run, and the rest from the
-    /// nearest other nodes with cores. None: it does not fit at all.
+    /// nearest other nodes with cores. `None` if it does not fit at all.
     pub fn first_touch(&self, size: MemSize, threads: &[usize]) -> Option<Vec<(NodeId, MemSize)>> {
         let mut weights = vec![0u64; self.nodes.len()];
         for &thread in threads {
@@ -254,7 +254,7 @@ impl<'a> Host<'a> {
 
     /// Guest cells into which a fixed size of guest must be cut, so that it fits the empty host at
     /// all: the fewest nodes that have its devices and, in equal parts, its vCPUs and memory.
-    /// `None`: it never fits.
+    /// `None` if it never fits.
     pub fn cells_for(&self, ask: &Ask) -> Option<usize> {
         let on = |list: &[Device], at: usize| {
             list.iter().filter(|device| device.usable && device.node == Some(at)).count()
@@ -288,7 +288,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// The lowest free functions of a kind; none: there are too few.
+/// The lowest free functions of a kind; `None` if there are too few.
 pub fn lowest(list: &[Device], number: u32) -> Option<Vec<Bdf>> {
     let free: Vec<Bdf> = list.iter().filter(|device| device.free).map(|d| d.bdf).collect();
     free.get(..number as usize).map(<[Bdf]>::to_vec)

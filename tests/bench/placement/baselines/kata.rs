@@ -68,8 +68,8 @@ fn on(host: &Host<'_>, node: usize, number: usize) -> Option<Vec<usize>> {
     (threads.len() == number).then_some(threads)
 }
 
-/// vCPUs and memory over all nodes with cores, in proportion to their numbers of pcpus; none: some
-/// node lacks its part.
+/// vCPUs and memory over all nodes with cores, in proportion to their numbers of pcpus; `None` if
+/// some node lacks its part.
 #[allow(clippy::type_complexity)] // threads, and memory by node
 fn everywhere(host: &Host<'_>, ask: &Ask) -> Option<(Vec<usize>, Vec<(usize, MemSize)>)> {
     let all = host.threads.len();
@@ -102,7 +102,7 @@ mod tests {
         rows(&[(0, 0, 0, "0/1/2/3/4/5/6/7"), (0, 1, 1, "8/9/10/11"), (0, 2, 2, "12/13/14/15")])
     }
 
-    /// Free pcpus, vCPUs, GiB, nodes of devices; the node (none: all nodes). By the rules of
+    /// Free pcpus, vCPUs, GiB, nodes of devices; the node (none if all nodes). By the rules of
     /// gpuvm-placement(7), OTHER PLANNERS.
     #[test]
     fn the_smallest_node_that_fits_is_taken() {

@@ -81,7 +81,7 @@ fn carriers(host: &Host<'_>, chosen: &[&[Bdf]]) -> Vec<bool> {
 }
 
 /// Finds a seat for each guest node with the most threads to a core that all of them allow: powers
-/// of two that divide their vCPUs. None: with none of these they fit.
+/// of two that divide their vCPUs. `None` if with none of these they fit.
 fn schedule(host: &Host<'_>, wanted: &[Wish], near: &[bool]) -> Option<(Vec<Seat>, usize)> {
     let most = 1usize << host.smt().ilog2();
     let sizes = std::iter::successors(Some(most), |size| (*size > 1).then_some(size / 2));

@@ -103,7 +103,7 @@ fn a_new_number_goes_by_none() {
 }
 
 #[test]
-fn what_cannot_be_made_leaves_the_number_before() {
+fn failed_creation_leaves_the_former_number() {
     let mut played = Played::new(2);
     played.most = 3;
     let (done, log) = played.with(|functions, pf| functions.change(pf, 2, 8));

@@ -28,7 +28,7 @@ pub fn hints(nodes: usize, list: &[Device], number: u64) -> Hints {
 
 /// The devices of a pod: those of the mask's nodes first, of the node with the fewest first, then
 /// the others, at last those that name no node; within each by address, since the kubelet has no
-/// order there. None: too few are free.
+/// order there. `None` if too few are free.
 pub fn choose(
     host: &Host<'_>,
     list: &[Device],

@@ -32,7 +32,7 @@ impl Wish {
     }
 }
 
-/// Takes threads among the available ones; none: there are too few.
+/// Takes threads among the available ones; `None` if there are too few.
 pub fn take(
     host: &Host<'_>,
     available: &[bool],
@@ -88,7 +88,7 @@ pub fn take(
     Some(taken)
 }
 
-/// The best spread over this number of nodes; none: no such set can give equal shares.
+/// The best spread over this number of nodes; `None` if no such set can give equal shares.
 fn best(order: &[usize], free: &[usize], number: usize, wish: Wish) -> Option<Spread> {
     let mut best: Option<Spread> = None;
     for nodes in subsets(order, number) {
@@ -136,7 +136,7 @@ fn remainder(
     best
 }
 
-/// The rest when the nodes give one group after another; `None`: they have too few.
+/// The rest when the nodes give one group after another; `None` if they have too few.
 fn round_robin(set: &[usize], left: &[usize], wish: Wish) -> Option<Vec<usize>> {
     let mut after = left.to_vec();
     let mut need = wish.need;

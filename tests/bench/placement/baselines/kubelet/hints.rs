@@ -11,13 +11,14 @@ pub const MOST_NODES: usize = 8;
 /// Nodes from which a provider could satisfy the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hint {
-    /// Nodes; none: any.
+    /// Nodes; `None` for any.
     pub mask: Option<u32>,
     /// Whether it needs no more nodes than the provider would at best.
     pub preferred: bool,
 }
 
-/// The hints of a provider; none: no preference. An empty list: it cannot satisfy the request.
+/// The hints of a provider; `None` without preference. An empty list: it cannot satisfy the
+/// request.
 pub type Hints = Option<Vec<Hint>>;
 
 /// Which pods are admitted.

@@ -3,7 +3,7 @@
 
 use super::super::host::Host;
 
-/// Maps vCPUs to a pod's threads on guest cores of `smt` vCPUs; none: some guest core cannot be
+/// Maps vCPUs to a pod's threads on guest cores of `smt` vCPUs; `None` if some guest core cannot be
 /// made of threads of one core or of one cell. With NUMA passthrough a guest core never has threads
 /// of two cells.
 pub fn map(
@@ -62,7 +62,7 @@ mod tests {
     use gpuvm_core::topology::Topology;
 
     /// A case: pod's pcpus, vCPUs, guest threads, NUMA passthrough, and the pcpu of each vCPU
-    /// (none: refused).
+    /// (`None` if refused).
     type Case = (&'static str, usize, usize, bool, Option<&'static [u32]>);
 
     /// On two cells of four cores: cell 0 has 0,8 1,9 2,10 3,11. By the rules of

@@ -143,7 +143,7 @@ impl Policy for Kubelet {
 }
 
 impl Kubelet {
-    /// The topology manager: the nodes to take from (none: wherever); no answer: the pod is
+    /// The topology manager: the nodes to take from (`None` if wherever); no answer: the pod is
     /// refused.
     fn admit(&self, host: &Host<'_>, ask: &Ask) -> Option<Option<u32>> {
         if self.admission == Admission::None {
@@ -208,7 +208,7 @@ fn providers(host: &Host<'_>, ask: &Ask) -> Vec<Hints> {
     all
 }
 
-/// NUMA passthrough: equal parts on the nodes of the vCPUs; none: a node has not its part.
+/// NUMA passthrough: equal parts on the nodes of the vCPUs; `None` if a node has not its part.
 fn memory(host: &Host<'_>, vcpus: &[usize], size: MemSize) -> Option<Vec<(NodeId, MemSize)>> {
     let mut nodes: Vec<usize> = vcpus.iter().map(|&thread| host.node_of(thread)).collect();
     nodes.sort_unstable();

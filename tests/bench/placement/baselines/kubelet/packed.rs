@@ -42,7 +42,7 @@ pub struct Taker<'h> {
     taken: Vec<usize>,
 }
 
-/// Takes threads among the available ones; none: there are too few.
+/// Takes threads among the available ones; `None` if there are too few.
 pub fn take(
     host: &Host<'_>,
     available: &[bool],

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 /// KiB of a MiB, in which Nova counts.
 const MIB: u64 = 1024;
 
-/// A case: the host with its guests, the request, the place of the model; and this place. None: no
-/// flavor can be made for the request.
+/// A case: the host with its guests, the request, the place of the model; and this place. `None` if
+/// no flavor can be made for the request.
 pub fn case(
     topology: &Topology,
     guests: &[Place],

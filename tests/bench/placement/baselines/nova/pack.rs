@@ -23,7 +23,7 @@ pub struct Packed {
 }
 
 /// Packs vCPUs onto free threads, given core by core in the order in which libvirt lists them;
-/// `smt` is the number of threads of the host cell's largest core. None: they do not fit.
+/// `smt` is the number of threads of the host cell's largest core. `None` if they do not fit.
 pub fn pack(free: &[Vec<usize>], smt: usize, vcpus: usize, policy: ThreadPolicy) -> Option<Packed> {
     let with = |least: usize| free.iter().filter(move |core| core.len() >= least);
     let first = |threads: usize| -> Vec<usize> {

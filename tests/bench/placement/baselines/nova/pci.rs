@@ -27,7 +27,7 @@ pub struct Got {
     pub nvmes: Vec<Bdf>,
 }
 
-/// The devices of a guest whose cells are on these nodes; none: there are too few.
+/// The devices of a guest whose cells are on these nodes; `None` if there are too few.
 pub fn consume(host: &Host<'_>, ask: &Ask, cells: &[usize], affinity: Affinity) -> Option<Got> {
     let from = |list: &[Device], number: u32| take(list, number as usize, cells, affinity);
     Some(Got {
@@ -78,7 +78,7 @@ mod tests {
         (0..).zip(nodes).map(device).collect()
     }
 
-    /// A case: chosen cells, policy, devices asked for, buses of those taken (none: refused).
+    /// A case: chosen cells, policy, devices asked for, buses of those taken (`None` if refused).
     type Case = (&'static [usize], Affinity, usize, Option<&'static [u8]>);
 
     /// One device on node 0, one on node 1, one without a node

@@ -21,7 +21,7 @@ const fn any(preferred: bool) -> Hint {
     Hint { mask: None, preferred }
 }
 
-/// A case: providers (none: no opinion), and the merged hint.
+/// A case: providers (`None` if no opinion), and the merged hint.
 type Case<'a> = (&'a [Option<&'a [Hint]>], Hint);
 
 /// Merged alike by best-effort, restricted and single-numa-node, on two nodes
