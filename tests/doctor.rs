@@ -132,6 +132,9 @@ const CASES: &[(&str, &str, Overlay)] = &[
 /// Rules without such files, and why.
 const WITHOUT_CASE: &[(&str, &str)] = &[
     ("coherent-gpu", "a host with Grace: tests/grace.rs"),
+    ("pf-with-vfs-on-vfio", "a host with vGPUs: tests/vgpus.rs"),
+    ("sriov-unbound", "as above"),
+    ("vf-without-type", "as above"),
     ("iommu-off", "files are taken away for it: a test of its own"),
     ("no-gpu", "devices are taken away for it: a test of its own"),
     ("hostdev-unhealthy", "NVML and the kernel's log tell it"),
@@ -927,7 +930,7 @@ fn findings_are_reported_without_zero_counts() {
         run(command.args(more).arg("--host").arg(&host).current_dir(dir.path()))
     };
     let (code, out, _) = doctor(&[]);
-    let line = "16 of 40 rules checked: no problem; 24 not checked:\n";
+    let line = "19 of 43 rules checked: no problem; 24 not checked:\n";
     assert!(code == 0 && out.starts_with(line), "{out}");
     let listed = out.lines().skip(1).take_while(|line| line.starts_with("  ")).count();
     assert_eq!(listed, 24, "{out}");
@@ -940,14 +943,14 @@ fn findings_are_reported_without_zero_counts() {
         .unwrap();
     let (code, out, _) = doctor(&["--journal", "log"]);
     assert!(code == 3 && out.contains("error: in the log, 1 line like line 1: NVRM"), "{out}");
-    assert!(out.contains("\n20 of 44 rules checked: 1 error; 24 not checked:\n"), "{out}");
+    assert!(out.contains("\n23 of 47 rules checked: 1 error; 24 not checked:\n"), "{out}");
     let (code, _, err) = doctor(&["--journal", "missing"]);
     assert!(code == 1 && err.contains("missing") && err.contains("hint: `sudo jour"), "{err}");
     let (_dir, _, root) = hosts();
     lay(&root, &[("sys/kernel/mm/ksm/run", "1\n")]);
     let (_, out, _) = run(gpuvm(&["host", "doctor", "--host"]).arg(&root));
     let last = out.lines().find(|line| line.contains(" rules checked: ")).unwrap();
-    assert!(last.contains(" of 39 rules checked: 2 warnings; "), "{last}");
+    assert!(last.contains(" of 42 rules checked: 2 warnings; "), "{last}");
 }
 
 /// What `journalctl -k` prints where it may read nothing.

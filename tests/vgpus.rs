@@ -1,6 +1,8 @@
 //! vGPUs: trees of every generation, rebuilt from their documentation, and gpuvm's answers for
 //! them. No machine of the tests has such a card.
 
+mod live;
+
 use crate::support::tree::Small;
 use serde_json::{Value, json};
 use std::fs;
@@ -458,4 +460,96 @@ fn mig_is_said_where_it_costs_nvlink() {
     assert!(!(out + &err).contains(said));
     holds(on(&["gpu", "list"]), 0, &["MIG", "on"]);
     holds(on(&["host", "show"]), 0, &["MIG on"]);
+}
+
+#[test]
+fn capacity_counts_the_guests_that_plan_accepts() {
+    let host = h200(3);
+    let small = ["--vcpus", "1", "--memory", "256M", "--pins", "none"];
+    let counted = |vgpu: &str| {
+        let shown = host.json(&[&["capacity", "--vgpu", vgpu][..], &small].concat());
+        let [of] = &shown["vgpus"].as_array().unwrap()[..] else { panic!("{shown}") };
+        (of["creatable"].as_u64().unwrap(), of["guests"]["now"].as_u64().unwrap())
+    };
+    assert_eq!(counted("H200X-18C"), (13, 13));
+    assert_eq!(counted("h200x-18c,count=2"), (13, 6));
+    assert_eq!(counted("H200X-70C"), (2, 2));
+    assert_eq!(counted("H200X-18C,gpu=0"), (13, 5));
+    holds(
+        host.run(&["capacity", "--vgpu", "H200X-18C"]),
+        0,
+        &["GUESTS THAT FIT", "no further one"],
+    );
+    holds(host.run(&["capacity", "--vgpu", "A16-4Q"]), 1, &["no GPU can have a vGPU of type"]);
+    holds(host.run(&["capacity"]), 0, &["vGPU TYPE", "H200X-141C", "never placed"]);
+    // As many as plans give, one after the other.
+    let each = host.json(&["capacity"]);
+    let listed: Vec<(&str, u64)> = each["vgpus"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|of| (of["name"].as_str().unwrap(), of["creatable"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(listed, [("H200X-18C", 13), ("H200X-141C", 1), ("H200X-70C", 2)]);
+}
+
+#[test]
+fn metrics_have_types_and_holders() {
+    let host = h200(3);
+    let (code, text, err) = host.run(&["capacity", "--metrics", "-"]);
+    assert_eq!(code, 0, "{err}");
+    let card = "pci_bus_id=\"00000000:3B:00.0\"";
+    for line in [
+        format!("gpuvm_vgpu_creatable{{{card},type=\"H200X-18C\"}} 5"),
+        format!("gpuvm_vgpu_in_use{{{card},type=\"H200X-18C\"}} 3"),
+        format!(
+            "gpuvm_vgpu_holder{{{card},function=\"0000:3b:00.4\",type=\"H200X-18C\",domain=\"\",uuid=\"\"}} 1"
+        ),
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn slurm_counts_vgpus_of_a_type() {
+    let host = h200(3);
+    let conf =
+        |more: &[&str]| host.run(&[&["slurm", "conf", "--node-name", "n"][..], more].concat());
+    let line = "NodeName=n Name=gpuvm Type=h200x_18c Count=16";
+    holds(conf(&["--vgpu", "H200X-18C"]), 0, &[line, "Gres=gpuvm:h200x_18c:16"]);
+    holds(conf(&["--vgpu", "A16-4Q"]), 1, &["vGPUs of type `A16-4Q`", "gpuvm vgpu list"]);
+}
+
+#[test]
+fn doctor_names_cards_whose_functions_nothing_serves() {
+    let ours = ["pf-with-vfs-on-vfio", "sriov-unbound", "vf-without-type"];
+    let found = |host: &Small| -> Vec<&str> {
+        let (_, out, err) = host.run(&["host", "doctor", "--json"]);
+        let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+        let all = shown["findings"].as_array().unwrap_or_else(|| panic!("{shown}"));
+        ours.into_iter().filter(|rule| all.iter().any(|one| one["rule"] == *rule)).collect()
+    };
+    assert_eq!(found(&h200(1)), [""; 0]);
+    let six = |driver, vf_driver| {
+        let host = Small::new(1, 16);
+        let ids = ("0302 10de:2bb5", "0302 10de:2bb5");
+        Card { host: &host, bus: "41", ids, driver, total: 48 }.add(&slots(48), vf_driver);
+        host
+    };
+    assert_eq!(found(&six("nvidia", None)), ["vf-without-type"]);
+    assert_eq!(found(&six("vfio-pci", None)), ["pf-with-vfs-on-vfio", "vf-without-type"]);
+    let unbound = h200(1);
+    fs::remove_file(unbound.path().join("sys/bus/pci/devices/0000:5e:00.0/driver")).unwrap();
+    assert_eq!(found(&unbound), ["sriov-unbound"]);
+}
+
+#[test]
+fn a_vgpu_that_libvirt_would_bind_is_found() {
+    let host = h200(0);
+    let (code, xml, err) = host.run(&["export", "--vgpu", "H200X-18C", "--name", "a"]);
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join("a.xml");
+    fs::write(&file, xml.replace("managed='no'", "managed='yes'")).unwrap();
+    let (_, out, err) = host.run(&["check", file.to_str().unwrap()]);
+    assert!(out.contains("vgpu-managed") && out.contains("managed='no'"), "{out}{err}");
 }

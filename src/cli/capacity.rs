@@ -7,6 +7,7 @@ use super::context::Context;
 use super::error::EXIT_DONE;
 use super::output::offered_text;
 use super::{metrics, room, view};
+use crate::request::Request;
 use crate::words::count;
 use gpuvm_core::view::{Page, Subject};
 use gpuvm_ops::capacity::{CapacityRequest, Fits, capacity};
@@ -22,7 +23,7 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let gpu_model = args.gpu_model.clone();
     let gpus = GpuArgs { gpus: Some(1), gpu_model, ..GpuArgs::default() };
     let wanted = CapacityRequest {
-        like: request(&gpus, &args.shape)?,
+        like: Request { vgpu: args.vgpu.clone(), ..request(&gpus, &args.shape)? },
         sizes: args.gpus.into_iter().collect(),
         taken: Taken { assume: args.assume, ..Taken::from(&args.taken) },
     };
@@ -46,10 +47,16 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.metrics.is_some() {
         return Ok(EXIT_DONE);
     }
-    if !capacity.sizes.is_empty() {
+    if args.vgpu.is_none() && !capacity.sizes.is_empty() {
         cx.output.table(&text::table(capacity, *is_empty))?;
     }
-    let rest = text::text(capacity, no_gpus);
+    if !capacity.vgpus.is_empty() {
+        cx.output.table(&text::vgpus(&capacity.vgpus))?;
+    }
+    let rest = match &args.vgpu {
+        Some(_) => text::limits(&capacity.vgpus),
+        None => text::text(capacity, no_gpus),
+    };
     if !rest.is_empty() {
         cx.output.text(&rest)?;
     }

@@ -9,6 +9,7 @@ use super::several;
 use crate::domain::view::{AgentState, View};
 use crate::memsize::MemSize;
 use crate::network::{AddressSource, GuestAddress};
+use crate::placement::GuestVgpu;
 use crate::shell::word;
 use gpuvm_ops::domains::{ShownDomain, definition, show};
 use gpuvm_ops::usage::{FileSystem, Part, Usage};
@@ -165,6 +166,10 @@ fn text(shown: &ShownDomain) -> String {
     line("gpus", indexes.join(", "));
     for device in &view.devices {
         line("device", device.to_string());
+    }
+    for GuestVgpu { card, function, name, uuid, .. } in &view.vgpus {
+        let what = uuid.clone().unwrap_or_else(|| function.to_string());
+        line("vgpu", format!("{name} of {card}, {what}"));
     }
     disks(usage, view, &mut line);
     for nic in &view.nics {

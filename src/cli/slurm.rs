@@ -17,7 +17,7 @@ use gpuvm_ops::error::Result as OpsResult;
 use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::slurm::{
     Begun, Epilog, JobGuest, Prolog, Reconciled, SlurmJobError, conf_refused, epilog, is_fault,
-    job_refused, lock_job, reconcile, slurm_failed,
+    job_refused, lock_job, reconcile, slurm_failed, vgpu_count,
 };
 use std::env;
 use std::time::Duration;
@@ -81,13 +81,16 @@ fn prints_conf(args: &SlurmConfArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Some(name) => name.to_owned(),
         None => host_name().split('.').next().unwrap_or_default().to_owned(),
     });
+    let topology = cx.topology()?;
+    let counted = args.vgpu.as_deref().map(|name| vgpu_count(&topology, name));
     let wanted = ConfRequest {
         node,
         files: args.files,
+        vgpu: counted.transpose()?,
         reserve_cores: args.reserve_cores,
         reserve_memory: args.reserve_memory.unwrap_or_default(),
     };
-    let conf = conf(&cx.topology()?, &wanted).map_err(conf_refused)?;
+    let conf = conf(&topology, &wanted).map_err(conf_refused)?;
     if cx.output.json {
         cx.output.json("gpuvm-slurm-conf", &conf)?;
         return Ok(EXIT_DONE);

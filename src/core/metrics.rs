@@ -8,7 +8,9 @@
 use crate::bdf::Bdf;
 use crate::cpuset::NodeSet;
 use crate::occupancy::{Held, Occupancy};
-use crate::placement::{Capacity, DeviceState, device_states, idle_cores};
+use crate::placement::{
+    Capacity, DeviceState, SharedCard, VgpuOffer, device_states, idle_cores, shared_cards,
+};
 use crate::topology::model::model;
 use crate::topology::{DeviceKind, FabricModel, Partition, PciDevice, Topology};
 use std::collections::BTreeMap;
@@ -102,6 +104,7 @@ pub fn host(host: &HostNumbers<'_>) -> String {
     let build = vec![("version", host.version.to_owned()), ("commit", host.commit.to_owned())];
     out.gauge("gpuvm_build_info", "Version of gpuvm.", [(build, "1".into())]);
     devices(&mut out, topology, held);
+    vgpus(&mut out, topology, held);
     domains(&mut out, held);
     partitions(&mut out, topology, held);
     let of = |gpus: u32, guests: u32| (vec![("gpus", gpus.to_string())], guests.to_string());
@@ -166,6 +169,39 @@ fn devices(out: &mut Metrics, topology: &Topology, held: &Occupancy) {
         }
         out.gauge(name, help, samples);
     }
+}
+
+/// vGPUs by card and type, and each that exists with its holder.
+fn vgpus(out: &mut Metrics, topology: &Topology, held: &Occupancy) {
+    let cards = shared_cards(topology, held);
+    if cards.is_empty() {
+        return;
+    }
+    let offers = cards.iter().flat_map(|card| card.offers.iter().map(move |of| (card, of)));
+    let of = |(card, of): (&SharedCard, &VgpuOffer), number: u32| {
+        let labels = vec![("pci_bus_id", bus_id(card.bdf)), ("type", of.name.clone())];
+        (labels, number.to_string())
+    };
+    let help = "vGPUs of a type that a GPU can have beside its own.";
+    let creatable = offers.clone().map(|one| of(one, one.1.creatable));
+    out.gauge("gpuvm_vgpu_creatable", help, creatable);
+    let help = "vGPUs of a type that a GPU has.";
+    out.gauge("gpuvm_vgpu_in_use", help, offers.map(|one| of(one, one.1.in_use)));
+    let all = cards.iter().flat_map(|card| card.existing.iter().map(move |one| (card, one)));
+    let samples = all.map(|(card, one)| {
+        let domain = one.domains.first().cloned().unwrap_or_default();
+        let own = guests(held).into_values().find(|own| own.name == domain);
+        let labels = vec![
+            ("pci_bus_id", bus_id(card.bdf)),
+            ("function", one.uuid.clone().unwrap_or_else(|| one.function.to_string())),
+            ("type", one.name.clone().or_else(|| one.type_id.clone()).unwrap_or_default()),
+            ("domain", domain),
+            ("uuid", own.map_or_else(String::new, |own| own.uuid.to_owned())),
+        ];
+        (labels, "1".to_owned())
+    });
+    let help = "Who has a vGPU; no domain: an unknown holder.";
+    out.gauge("gpuvm_vgpu_holder", help, samples);
 }
 
 fn text_or_empty(number: Option<impl Display>) -> String {

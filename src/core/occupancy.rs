@@ -224,9 +224,21 @@ pub struct Occupancy {
     /// stays divided as it is, since shares are no longer known once huge pages came or went.
     #[serde(skip)]
     pub own_cells: Vec<(u32, MemSize)>,
+    /// vGPUs of such a guest.
+    #[serde(skip)]
+    pub own_vgpus: OwnVgpus,
     /// Functions that the planned guest gets in any case: its vGPUs.
     #[serde(skip)]
     pub given: Vec<Bdf>,
+}
+
+/// vGPUs of a guest that is planned again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnVgpus {
+    /// Each of them.
+    pub vgpus: Vec<GuestVgpu>,
+    /// Whether it keeps exactly these; otherwise their functions are free for it.
+    pub stay: bool,
 }
 
 /// A function that is never placed because an admin said so.

@@ -7,6 +7,7 @@ use crate::apply::boot::steps as boot_steps;
 use crate::apply::nic::boot::{self as vf_boot, AtBoot};
 use crate::apply::pages::boot::{self as page_boot, Numbers};
 use crate::apply::startup::{self, Stranger, StrangerKind};
+use crate::apply::vgpu::boot as vgpu_boot;
 use crate::apply::{DomainStep, FileStep, Step};
 use crate::bdf::Bdf;
 use crate::bind::{DeviceError, refuse_unidentified};
@@ -67,6 +68,8 @@ struct Needed {
     functions: Listed,
     /// The virtual functions that are made.
     cards: BTreeMap<Bdf, AtBoot>,
+    /// The GPUs whose virtual functions are enabled for vGPUs.
+    vgpus: BTreeSet<Bdf>,
     pages: Numbers,
     /// Those of the functions that the guest has.
     own: Vec<Bdf>,
@@ -157,7 +160,7 @@ fn compared_by_hook(
         let driver = identity::read(&root, bdf)?.and_then(|present| present.driver);
         return Err(unrecorded(xml, bdf, driver, &wanted.name));
     }
-    if known.is_empty() {
+    if known.is_empty() && xml.vgpus()?.is_empty() {
         return Ok(Vec::new());
     }
     recognise::refuse_others(xml, &root)?;
@@ -315,6 +318,9 @@ fn at_boot(
     if vf_boot::functions(&root)? != needed.cards {
         steps.extend(boot_steps(vf_boot::files(&needed.cards, program))?);
     }
+    if vgpu_boot::cards(&root)? != needed.vgpus {
+        steps.extend(boot_steps(vgpu_boot::files(&needed.vgpus, program))?);
+    }
     steps.extend(boot_steps([page_boot::file(&needed.pages)])?);
     steps.extend(startup_steps(world, Some(program), installed)?);
     Ok((steps, needed.missing))
@@ -333,7 +339,8 @@ pub fn lacking(world: &World, xml: &DomainXml, read: Option<&Topology>) -> Resul
         Some(topology) => needed(xml, &others, &root, topology, hypervisor)?.missing,
         None => needed(xml, &others, &root, &world.topology()?, hypervisor)?.missing,
     };
-    if !xml.known_devices().is_empty() && !Path::new(HOOK).exists() {
+    let needs_hook = !xml.known_devices().is_empty() || !xml.vgpus()?.is_empty();
+    if needs_hook && !Path::new(HOOK).exists() {
         missing.push("the hook by which libvirt compares its devices before a start".to_owned());
     }
     Ok(missing)
@@ -483,6 +490,7 @@ fn needed(
     let mut needed = Needed {
         functions: bind_boot::identities(root)?,
         cards: vf_boot::functions(root)?,
+        vgpus: vgpu_boot::cards(root)?,
         pages: page_boot::numbers(root)?,
         own: Vec::new(),
         missing: Vec::new(),
@@ -490,7 +498,10 @@ fn needed(
     let devices = xml.held(false)?.devices;
     // libvirt binds the others itself.
     let unmanaged = xml.unmanaged();
-    let is_ours = |bdf: &&Bdf| is_bound_by_us(topology, **bdf) || unmanaged.contains(bdf);
+    let is_ours = |bdf: &&Bdf| {
+        let is_bound = is_bound_by_us(topology, **bdf) || unmanaged.contains(bdf);
+        is_bound && !topology.is_vgpu_function(**bdf)
+    };
     needed.own = devices.iter().filter(is_ours).copied().collect();
     for &bdf in &needed.own {
         let before = needed.functions.get(&bdf).cloned();
@@ -504,8 +515,15 @@ fn needed(
             needed.missing.push(format!("the identity of {bdf} in the list for the boot"));
         }
     }
-    for pf in devices.iter().filter_map(|bdf| card_of(topology, *bdf)) {
+    let others_vfs = devices.iter().filter(|bdf| !topology.is_vgpu_function(**bdf));
+    for pf in others_vfs.filter_map(|bdf| card_of(topology, *bdf)) {
         add_card(&mut needed, pf, root, topology)?;
+    }
+    for card in xml.vgpus()?.into_iter().map(|vgpu| vgpu.card) {
+        let sriov = topology.device(card).and_then(|card| card.sriov.as_ref());
+        if matches!(sriov, Some(Sriov::Pf { enabled: 1.., .. })) && needed.vgpus.insert(card) {
+            needed.missing.push(format!("the virtual functions of {card} for vGPUs"));
+        }
     }
     add_pages(&mut needed, xml, others, (root, topology), hypervisor)?;
     Ok(needed)

@@ -2,7 +2,9 @@
 
 use crate::error::Result;
 use crate::guest::{BY_GROUPS, needs_template, refuse_lacks, way};
-use crate::placement::{Capacity, Occupancy, capacity as counted, check_model, offered};
+use crate::placement::{
+    Capacity, Occupancy, capacity as counted, check_model, offered, vgpu_guests,
+};
 use crate::request::Request;
 use crate::taken::{Taken, taken_for_new};
 use crate::topology::Topology;
@@ -61,7 +63,11 @@ pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
     }
     let held = taken_for_new(world, &wanted.taken, &topology, wanted.sizes != [0])?;
     let (sizes, left_out) = joined(world, wanted, &topology)?;
-    let mut capacity = counted(&topology, &held, &wanted.like, &sizes);
+    let like = Request { vgpu: None, ..wanted.like.clone() };
+    let mut capacity = counted(&topology, &held, &like, &sizes);
+    if let Some(vgpu) = &wanted.like.vgpu {
+        capacity.vgpus = vec![vgpu_guests(&topology, &held, &like, vgpu)?];
+    }
     capacity.warnings.extend(left_out);
     capacity.warnings.extend(needs_template(&topology));
     let no_gpus = topology.without("GPU");

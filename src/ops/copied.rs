@@ -42,7 +42,7 @@ use crate::world::World;
 use gpuvm_core::check::{self, Finding};
 use gpuvm_core::finding::Severity;
 use gpuvm_core::tune::items::Resize;
-use gpuvm_core::tune::{Items, TuneError, Tuned};
+use gpuvm_core::tune::{Item, Items, TuneError, Tuned};
 
 /// A request for a guest as another one.
 #[derive(Debug, Clone)]
@@ -288,8 +288,19 @@ fn place(
 ) -> Result<(Subjects, Tuned)> {
     // Another host's settings say nothing of this one.
     let items = if of.is_elsewhere { Items::all() } else { Items::default() };
+    // Of the same type; elsewhere there may be none of it.
+    let record = of.source.record()?.filter(|_| !of.is_elsewhere);
+    let vgpu = record.and_then(|record| record.request.vgpu);
+    let resize = |gpus: u32| Resize {
+        gpus: Some(GpuWish::Count(gpus)),
+        vgpu: match &vgpu {
+            Some(wish) if wanted.gpus.is_none() => Item::To(wish.clone()),
+            _ => Item::Off,
+        },
+        ..Resize::default()
+    };
     let tuning = |gpus: u32| Tune {
-        items: Items { resize: Resize::gpus(Some(GpuWish::Count(gpus))), ..items.clone() },
+        items: Items { resize: Some(resize(gpus)), ..items.clone() },
         allow_remote: wanted.allow_remote,
         ..Tune::default()
     };

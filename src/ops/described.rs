@@ -776,7 +776,7 @@ fn resized(
             Some(indexes.iter().filter_map(at).collect())
         }
     };
-    let sizes = [Opt::Vcpus, Opt::MaxVcpus, Opt::Memory, Opt::HugePages, Opt::Iommufd];
+    let sizes = [Opt::Vgpu, Opt::Vcpus, Opt::MaxVcpus, Opt::Memory, Opt::HugePages, Opt::Iommufd];
     let sizes = GPU_OPTIONS.into_iter().chain(sizes);
     let room = request.vcpus_at_start;
     let functions = functions::changed(request, differs);
@@ -793,6 +793,11 @@ fn resized(
         gpus: differs(Opt::Gpus).then(|| request.gpus.number()),
         gpu_set: named.filter(|_| differs(Opt::Gpu) || differs(Opt::GpuIndex)),
         gpus_said: GPU_OPTIONS.into_iter().any(differs).then(|| request.gpus.clone()),
+        vgpu: match &request.vgpu {
+            _ if !differs(Opt::Vgpu) => Item::Keep,
+            Some(wish) => Item::To(wish.clone()),
+            None => Item::Off,
+        },
         functions,
         accept_data_loss: false,
         networks: None,
@@ -816,7 +821,8 @@ fn resized(
 
 /// Whether a guest must be off for a change, unless it gets the functions while it runs.
 fn takes_off(wanted: &SetRequest) -> bool {
-    wanted.gpus.is_some() || wanted.gpu_set.is_some() || !wanted.functions.is_kept()
+    let has_gpus = wanted.gpus.is_some() || wanted.gpu_set.is_some();
+    has_gpus || !wanted.vgpu.is_kept() || !wanted.functions.is_kept()
 }
 
 /// Plans another size. Refuses drives with data on them, unless that was accepted.

@@ -21,7 +21,7 @@ use crate::error::{Coded, Error, NoPlace, Refusal, Result, usage};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
 use crate::reporter::Question;
-use crate::request::{Extras, GpuWish, PageSize, Request, Spelled as _};
+use crate::request::{Extras, GpuWish, PageSize, Request, Spelled as _, VgpuWish};
 use crate::shell::word;
 use crate::source::Source;
 use crate::taken::Taken;
@@ -106,6 +106,8 @@ pub struct SetRequest {
     pub gpu_set: Option<Vec<Bdf>>,
     /// How these GPUs were requested, which is recorded; `None` if GPUs do not change.
     pub gpus_said: Option<GpuWish>,
+    /// vGPUs.
+    pub vgpu: Item<VgpuWish>,
     /// The passed-through NICs, virtual functions and NVMe drives that it has afterwards.
     pub functions: OtherFunctions,
     /// Whether it may get drives with data on them.
@@ -140,6 +142,7 @@ impl SetRequest {
             memory: self.memory,
             gpus,
             gpus_said: self.gpus_said.clone(),
+            vgpu: self.vgpu.clone(),
             functions: OtherFunctions { ports, ..self.functions.clone() },
             ..Resize::default()
         };
@@ -175,6 +178,11 @@ impl SetRequest {
         words.extend(self.memory.map(|memory| format!("--memory {}", memory.typed())));
         words.extend(self.gpus.map(|gpus| format!("--gpus {gpus}")));
         words.extend(self.may_move.then(|| "--move".to_owned()));
+        words.extend(match &self.vgpu {
+            Item::Off => Some("--no-vgpu".to_owned()),
+            Item::To(wish) => Some(format!("--vgpu {}", word(&wish.to_string()))),
+            Item::Keep | Item::On => None,
+        });
         words.extend(functions::words(&self.functions));
         words.extend(match self.huge_pages {
             Item::Off => Some("--huge-pages off".to_owned()),
@@ -205,7 +213,8 @@ impl SetRequest {
             nvmes: nvmes.unwrap_or_default(),
             ..Extras::default()
         };
-        Request { vcpus, vcpus_at_start, memory_kib, extras, ..Request::for_gpus(gpus) }
+        let vgpu = self.vgpu.value().cloned();
+        Request { vcpus, vcpus_at_start, memory_kib, extras, vgpu, ..Request::for_gpus(gpus) }
     }
 
     /// The same with so many vCPUs as the most that it can have.

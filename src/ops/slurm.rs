@@ -14,13 +14,17 @@ use crate::domain::view::View;
 use crate::error::{Class, Coded, Error, Result, classed};
 use crate::history::guest::{SlurmJob, job as job_of};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
+use crate::placement::{Occupancy, VgpuOffer, shared_cards};
 use crate::recover::{Recover, recover};
-use crate::request::GpuWish;
+use crate::request::{GpuWish, VgpuWish};
 use crate::session::Session;
 use crate::shell::word;
+use crate::topology::Topology;
 use crate::unfinished;
 use crate::world::World;
-use gpuvm_core::slurm::{GRES, GresRequest, JobError, SlurmConfError, gpu_type};
+use gpuvm_core::slurm::{
+    GRES, GresRequest, JobError, SlurmConfError, VgpuCount, gpu_type, vgpu_type,
+};
 use gpuvm_host::slurm::{NodeJob, SlurmError};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -160,6 +164,7 @@ pub fn request_refused(error: JobError) -> Error {
 pub fn conf_refused(error: SlurmConfError) -> Error {
     let hint = match &error {
         SlurmConfError::NoGpus => "`gpuvm gpu list` shows the GPUs and their state",
+        SlurmConfError::NoVgpu { .. } => "`gpuvm vgpu list` shows the types",
         SlurmConfError::NodeName { .. } => "--node-name NAME gives another one",
         SlurmConfError::NoGroup { .. } => {
             "`gpuvm host doctor` tells why; without --files none is needed"
@@ -319,6 +324,33 @@ pub fn gpus(
         }
     };
     Ok(Some((GpuWish::Count(request.count), model)))
+}
+
+/// Counts vGPUs of a type: as many as the GPUs have that offer it now, those that exist included.
+pub fn vgpu_count(topology: &Topology, name: &str) -> Result<VgpuCount> {
+    let cards = shared_cards(topology, &Occupancy::default());
+    let all = cards.iter().flat_map(|card| &card.offers);
+    let all: Vec<_> = all.filter(|offer| offer.is_named(name)).collect();
+    let Some(first) = all.first() else {
+        return Err(conf_refused(SlurmConfError::NoVgpu { name: name.to_owned() }));
+    };
+    let most = |offer: &&VgpuOffer| offer.max_instances.unwrap_or(offer.creatable + offer.in_use);
+    Ok(VgpuCount { name: first.name.clone(), count: all.iter().map(most).sum() })
+}
+
+/// The vGPUs of a job, by the type of its request; none: it requests whole GPUs, or none.
+pub fn vgpus(world: &World, job: &NodeJob, gres: &str) -> Result<Option<VgpuWish>> {
+    let request = GresRequest::read(&job.gres, gres).map_err(request_refused)?;
+    let Some(word) = request.of.filter(|_| request.count > 0) else { return Ok(None) };
+    let topology = world.topology()?;
+    let cards = shared_cards(&topology, &Occupancy::default());
+    let mut offers = cards.iter().flat_map(|card| &card.offers);
+    let named = offers.find(|offer| vgpu_type(&offer.name) == word);
+    Ok(named.map(|offer| VgpuWish {
+        type_name: offer.name.clone(),
+        count: request.count,
+        gpu: None,
+    }))
 }
 
 /// Makes the guest of a job, which has the lock of the job. Another guest of the job, of before it

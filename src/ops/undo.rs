@@ -32,6 +32,7 @@ use crate::reporter::Question;
 use crate::session::Session;
 use crate::shell::word;
 use crate::snapshot::over_it;
+use crate::vgpu;
 use crate::world::World;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -231,6 +232,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let mut steps = autostart::undone(steps, name, hypervisor, world)?;
     let images = entry.images().collect();
     let images = unwritten_go(world, (&summary, entry, &now), images, &mut steps)?;
+    steps.extend(vgpus_go(&now, &entry.before, world)?);
     steps.extend(history.undone(entry, now_s()));
     let mut stays = keep_needed(hypervisor, entry, &summary.uuid, &mut steps)?;
     stays.extend(entry.grown());
@@ -238,10 +240,7 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
         stays.extend(left_over(hypervisor, entry)?);
     }
     stays.extend(lost_edits(entry, &now, name));
-    if !images.is_empty() {
-        let uses = Uses::read(hypervisor)?;
-        stays.extend(images.iter().map(|image| left(image, &uses, &summary.uuid)));
-    }
+    stays.extend(images_left(&images, hypervisor, &summary.uuid)?);
     let what = format!("undoing {} of domain `{name}`", named(entry));
     let question = Some(Question::Agree { lines: None, question: "undo it?", what });
     let again = format!("gpuvm undo {}", word(name));
@@ -251,6 +250,25 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
     let about = Undoing { entry: entry.clone(), now, waits };
     let change = Change::new("undo", name, steps, about);
     Ok(Change { warnings: stays, question, again, ..change })
+}
+
+/// The steps that clear vGPUs which a definition has and the one before it had not.
+fn vgpus_go(now: &str, before: &str, world: &World) -> Result<Vec<Step>> {
+    let lost = vgpu::claim::lost(&DomainXml::parse(now)?, &DomainXml::parse(before)?)?;
+    vgpu::claim::give_back_these(&lost, world)
+}
+
+/// The messages about images that stay.
+fn images_left(
+    images: &[NewImage],
+    hypervisor: &dyn Hypervisor,
+    uuid: &str,
+) -> Result<Vec<String>> {
+    if images.is_empty() {
+        return Ok(Vec::new());
+    }
+    let uses = Uses::read(hypervisor)?;
+    Ok(images.iter().map(|image| left(image, &uses, uuid)).collect())
 }
 
 /// Adds the steps that delete images of a change which are proven to be the domain's own and

@@ -33,10 +33,15 @@ pub struct Place {
 impl Place {
     /// Sets up the machine; none if this machine cannot have it.
     pub fn new() -> Option<Place> {
+        Place::on(None)
+    }
+
+    /// Sets it up as if on the host recorded in this directory, if any.
+    pub fn on(host: Option<&Path>) -> Option<Place> {
         if !Command::new("strace").arg("-V").output().is_ok_and(|out| out.status.success()) {
             return skip("strace is not installed");
         }
-        let daemon = Daemon::own(None)?;
+        let daemon = Daemon::own(host)?;
         let disks = daemon.fresh_dir("disks");
         Some(Place { daemon, disks, key: None, net: false })
     }

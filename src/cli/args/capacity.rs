@@ -4,6 +4,7 @@ use super::guest::{ShapeArgs, TakenArgs};
 use super::heading::{BEHAVIOUR, DEVICES, PLACEMENT};
 use super::values::number;
 use super::view::ViewArgs;
+use crate::request::VgpuWish;
 use clap::{Args, ValueHint};
 use gpuvm_core::versions::Stack;
 use std::path::PathBuf;
@@ -22,6 +23,13 @@ pub struct CapacityArgs {
     /// Accepts a name, a part of a name, or a device ID.
     #[arg(long, value_name = "NAME", help_heading = DEVICES)]
     pub gpu_model: Option<String>,
+    /// Give it vGPUs of this type: shares of a GPU
+    ///
+    /// Counts guests with vGPUs, not with whole GPUs; count=N: each with N of them. Without it, each
+    /// type is listed with the number of vGPUs that can be created now.
+    #[arg(long, value_name = "TYPE[,KEY=VALUE]", help_heading = DEVICES)]
+    #[arg(conflicts_with_all = ["gpus", "gpu_model"], hide_short_help = true)]
+    pub vgpu: Option<VgpuWish>,
     /// The resources of each guest with its GPUs.
     #[command(flatten)]
     pub shape: ShapeArgs,

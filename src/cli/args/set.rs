@@ -9,7 +9,7 @@ use crate::cli::refuse::usage;
 use crate::domain::nic_request::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{
-    DeviceWish, Extras, GpuWish, HugePages, Near, PageSize, Request, Rule, VfWish, Which,
+    DeviceWish, Extras, GpuWish, HugePages, Near, PageSize, Request, Rule, VfWish, VgpuWish, Which,
 };
 use crate::tune::Item;
 use clap::{ArgGroup, Args};
@@ -25,6 +25,7 @@ pub const EXAMPLES: &str = "Examples:
   gpuvm set train-a --vcpus 24 --diff
   gpuvm set train-a --vcpus 24 --memory 180G
   gpuvm set train-a --gpus 8
+  gpuvm set desk-a --vgpu H200X-35C
   gpuvm set train-a --nic 2 --nvme 0000:5e:00.0
   gpuvm set train-a --vf 1,vlan=12 --live
   gpuvm set train-a --vcpus 8 --max-vcpus 24
@@ -73,6 +74,18 @@ pub struct SetArgs {
     /// `create` chose may change in any case.
     #[arg(long = "move", requires = "gpus", help_heading = DEVICES, hide_short_help = true)]
     pub may_move: bool,
+    /// Give it vGPUs of this type: shares of a GPU
+    ///
+    /// In place of those that it has, with the keys of `create`. The guest must be off. The types of vGPUs that it loses are
+    /// cleared if gpuvm has set them; new ones are set at its next start. Sizes that `create`
+    /// derived from the vGPU are derived again.
+    #[arg(long, value_name = "TYPE[,KEY=VALUE]", group = "sizes", help_heading = DEVICES)]
+    #[arg(conflicts_with = "gpus", hide_short_help = true)]
+    pub vgpu: Option<VgpuWish>,
+    /// Remove all vGPUs
+    #[arg(long, conflicts_with = "vgpu", group = "sizes", help_heading = DEVICES)]
+    #[arg(hide_short_help = true)]
+    pub no_vgpu: bool,
     /// Pass through N NICs or the NIC at address BDF
     ///
     /// The complete list: a number keeps those that the guest has and adds the nearest to its GPUs,
@@ -208,6 +221,11 @@ impl SetArgs {
             may_move: self.may_move,
             gpu_set: None,
             gpus_said: self.gpus.map(GpuWish::Count),
+            vgpu: match &self.vgpu {
+                Some(wish) => Item::To(wish.clone()),
+                None if self.no_vgpu => Item::Off,
+                None => Item::Keep,
+            },
             functions: self.functions()?,
             accept_data_loss: self.accept_data_loss,
             networks: (self.no_network || !self.network.is_empty()).then(|| self.network.clone()),

@@ -1,7 +1,7 @@
 //! The verbs that Slurm runs.
 
 use super::LockArgs;
-use super::heading::{BEHAVIOUR, GUEST, PLACEMENT};
+use super::heading::{BEHAVIOUR, DEVICES, GUEST, PLACEMENT};
 use super::late::Late;
 use crate::image::ImageName;
 use crate::memsize::MemSize;
@@ -92,6 +92,13 @@ pub struct SlurmConfArgs {
     /// The files exist while the GPUs are bound to vfio-pci: `gpuvm device bind --at-boot`.
     #[arg(long)]
     pub files: bool,
+    /// Give it vGPUs of this type: shares of a GPU
+    ///
+    /// Counts vGPUs instead of whole GPUs: as many as the GPUs have that offer it now. A job requests them by the type's word in the
+    /// GRES, such as --gres=gpuvm:h200x_18c:1.
+    #[arg(long, value_name = "TYPE", conflicts_with = "files", hide_short_help = true)]
+    #[arg(help_heading = DEVICES)]
+    pub vgpu: Option<String>,
     /// Reserve N cores of each node for the host
     ///
     /// The first cores of every NUMA node become Slurm's CpuSpecList. The prolog takes it, too:

@@ -1,7 +1,7 @@
 //! The text output of `capacity`.
 
 use crate::cli::table::Table;
-use crate::placement::Capacity;
+use crate::placement::{Capacity, VgpuCapacity};
 use crate::words::count;
 use std::fmt::Write as _;
 
@@ -14,6 +14,28 @@ pub(super) fn table(capacity: &Capacity, empty: bool) -> Table {
         table.push([size.gpus, size.now, size.empty][..columns].iter().map(u32::to_string));
     }
     table
+}
+
+/// Makes the table of vGPUs by type; with the guests that fit where they were counted.
+pub(super) fn vgpus(all: &[VgpuCapacity]) -> Table {
+    let has_guests = all.iter().any(|of| of.guests.is_some());
+    let head = ["vGPU type", "creatable", "in use", "vGPUs of a guest", "guests that fit"];
+    let mut table = Table::new(&head[..if has_guests { 5 } else { 3 }]);
+    for of in all {
+        let mut row = vec![of.name.clone(), of.creatable.to_string(), of.in_use.to_string()];
+        if let Some(guests) = &of.guests {
+            row.extend([guests.vgpus.to_string(), guests.now.to_string()]);
+        }
+        table.push(row);
+    }
+    table
+}
+
+/// Returns why no further guest with vGPUs fits.
+pub(super) fn limits(all: &[VgpuCapacity]) -> String {
+    let limits = all.iter().filter_map(|of| of.guests.as_ref());
+    let lines = limits.map(|guests| format!("\nno further one: {}\n", guests.limit));
+    lines.collect()
 }
 
 /// Returns the rest of the text output, `none` if there are no GPUs.

@@ -15,10 +15,12 @@ use anyhow::Context as _;
 use clap::{Args as _, Command, FromArgMatches as _};
 use gpuvm_core::slurm::{JobError, JobLimits, Key, Resources, read_comment};
 use gpuvm_host::history::guest::SlurmJob;
-use gpuvm_host::slurm::{Slurm, keys_of};
+use gpuvm_host::slurm::{NodeJob, Slurm, keys_of};
 use gpuvm_ops::create::{Created, Waits};
 use gpuvm_ops::session::{Confirm, Manner, Session};
-use gpuvm_ops::slurm::{Begun, gpus, lock_job, prolog, request_refused, running, slurm_failed};
+use gpuvm_ops::slurm::{
+    Begun, gpus, lock_job, prolog, request_refused, running, slurm_failed, vgpus,
+};
 use gpuvm_ops::storage::Keyless;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -80,16 +82,9 @@ pub(super) fn make(
     let _lock = locked(lock_job(cx, call.id, OTHER_WAIT)?, call.id)?;
     let jobs = slurm.jobs(&call.node, true).map_err(slurm_failed)?;
     let Some(job) = running(&jobs, call.id) else { return Ok((Begun::Ended, None)) };
-    let Some((wish, model)) = gpus(cx, job, (&args.gres, call.gpus.as_deref()))? else {
+    let Some(gpus) = take_gpus(&mut create, job, (call, args), cx)? else {
         return Ok((Begun::NoGpus, None));
     };
-    let gpus = wish.number();
-    match wish {
-        GpuWish::Exact(bdfs) => create.guest.gpus.gpu = bdfs.into_iter().map(Which::At).collect(),
-        GpuWish::Count(count) => create.guest.gpus.gpus = Some(count),
-        GpuWish::Indexes(_) | GpuWish::Run { .. } => {}
-    }
-    create.guest.gpus.gpu_model = model;
     create.named = Some(format!("slurm-{}", call.id).parse().context("the name of the guest")?);
     let comment = slurm.comment(call.id).map_err(slurm_failed)?;
     obey(&mut create, &comment.unwrap_or_default(), args, |usual| {
@@ -126,6 +121,31 @@ pub(super) fn make(
     let mut session = Session::begin(cx, Manner { confirm, ..manner(&args.lock) })?;
     let (done, guest) = prolog(&mut session, cx, &wanted, waits)?;
     Ok((done, Some(guest)))
+}
+
+/// Requests the GPUs of a job, or its vGPUs. Returns how many GPUs its share of the host is of;
+/// `None`: it requests none.
+fn take_gpus(
+    create: &mut CreateArgs,
+    job: &NodeJob,
+    (call, args): (&Call, &SlurmPrologArgs),
+    cx: &Context<'_>,
+) -> anyhow::Result<Option<u32>> {
+    if let Some(wish) = vgpus(cx, job, &args.gres)? {
+        create.guest.gpus.vgpu = Some(wish);
+        return Ok(Some(1));
+    }
+    let Some((wish, model)) = gpus(cx, job, (&args.gres, call.gpus.as_deref()))? else {
+        return Ok(None);
+    };
+    let number = wish.number();
+    match wish {
+        GpuWish::Exact(bdfs) => create.guest.gpus.gpu = bdfs.into_iter().map(Which::At).collect(),
+        GpuWish::Count(count) => create.guest.gpus.gpus = Some(count),
+        GpuWish::Indexes(_) | GpuWish::Run { .. } => {}
+    }
+    create.guest.gpus.gpu_model = model;
+    Ok(Some(number))
 }
 
 /// Whether the guest boots from an image, whose cloud-init takes keys.

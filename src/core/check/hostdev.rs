@@ -48,6 +48,9 @@ const BIOS: Rule = Rule::warning(
     "bios-huge-bars",
     "passed devices whose BARs need 512 GiB of addresses in a guest that starts with BIOS firmware",
 );
+/// libvirt would bind it to vfio-pci at each start, where nothing serves it.
+const MANAGED: Rule =
+    Rule::error("vgpu-managed", "a vGPU that libvirt would take from the vendor's driver");
 /// VFIO pins all memory, so a balloon can only do harm.
 const BALLOON: Rule =
     Rule::warning("balloon-with-hostdev", "a memory balloon beside passed devices");
@@ -83,6 +86,7 @@ pub const RULES: &[Rule] = &[
     PHYSICAL,
     LIMIT,
     BIOS,
+    MANAGED,
     BALLOON,
     ACS,
     OPEN_PORTS,
@@ -127,6 +131,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             None => {}
             Some(device) => {
                 used(passed, device, topology, report);
+                managed(passed, topology, report);
                 // It may have got its vGPU type since.
                 let slot = |why: &Unsupported| matches!(why, Unsupported::VgpuSlot(..));
                 if let Some(why) = topology.unsupported(device).filter(|why| !slot(why)) {
@@ -177,6 +182,17 @@ fn used<'t>(passed: &Passed<'t>, device: &PciDevice, topology: &Topology, report
     if let Some(reason) = uses(device, topology).first() {
         let message = format!("the host uses {bdf}: {reason}");
         report.add(&USED, passed.bdf.spot, message, "free it first, or pass another device");
+    }
+}
+
+/// Checks that a vGPU stays on the vendor's driver.
+fn managed<'t>(passed: &Passed<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let bdf = passed.bdf.value;
+    let managed = passed.device.element().attr("managed");
+    if topology.is_vgpu_function(bdf) && managed.is_some_and(|managed| managed == "yes") {
+        let message =
+            format!("libvirt would bind vGPU {bdf} to vfio-pci, and VFIO could not open it");
+        report.add(&MANAGED, passed.device, message, "write managed='no'");
     }
 }
 

@@ -14,6 +14,7 @@ mod needs;
 mod peers;
 mod report;
 mod speed;
+mod vgpu;
 
 pub use fix::script;
 pub use guests::{NO_VHOST, NO_VHOST_HINT};
@@ -50,6 +51,9 @@ const RULES: &[&Rule] = &[
     &device::CONSOLE,
     &boot::HOLDERS,
     &coherent::COHERENT,
+    &vgpu::ON_VFIO,
+    &vgpu::UNBOUND,
+    &vgpu::NO_TYPE,
     &device::D3COLD,
     &UNHEALTHY,
     &device::RESET,
@@ -247,6 +251,7 @@ pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     iommu::judge(case, &mut report);
     boot::judge(case, &mut report);
     coherent::judge(case, &mut report);
+    vgpu::judge(case, &mut report);
     device::judge(case, &mut report);
     memory::judge(case, &mut report);
     speed::judge(case, &mut report);

@@ -1,6 +1,7 @@
 //! One change to a domain, as data. It becomes a `Fragment` of the document; the edit holds all the
 //! numbers, so that this module knows no plan and no host.
 
+use super::DomainXml;
 use super::device::{disk_path, is_our_hostdev, remembered_path};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
@@ -178,6 +179,11 @@ pub enum DomainEdit {
         /// Its UUID.
         uuid: String,
     },
+    /// Takes a mediated device away.
+    DropMdev {
+        /// Its UUID.
+        uuid: String,
+    },
     /// Sets properties of QEMU's devices that libvirt has no element for; those of others stay.
     SetOverrides {
         /// The properties.
@@ -283,6 +289,9 @@ impl DomainEdit {
                 .only_where("hostdev", is_our_hostdev)
                 .only_where("interface", is_our_hostdev),
             DomainEdit::AddMdev { uuid } => devices.child(mdev(uuid)),
+            DomainEdit::DropMdev { uuid } => {
+                devices.child(Fragment::gone("hostdev").key(mdev_uuid, uuid))
+            }
             DomainEdit::SetBalloon { address } => {
                 let model = if address.is_some() { "virtio" } else { "none" };
                 let balloon = Fragment::new("memballoon").attr("model", model);
@@ -293,6 +302,15 @@ impl DomainEdit {
             }
             _ => devices,
         }
+    }
+}
+
+impl DomainXml {
+    /// UUIDs of its mediated devices, in lower case.
+    pub fn mdevs(&self) -> Vec<String> {
+        let devices = self.root().child("devices");
+        let hostdevs = devices.into_iter().flat_map(|devices| devices.children("hostdev"));
+        hostdevs.filter_map(mdev_uuid).collect()
     }
 }
 

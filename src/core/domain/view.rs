@@ -9,7 +9,7 @@ use crate::domain::guest::{Made, NAMESPACE};
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, DomainXmlError, Element};
 use crate::memsize::MemSize;
-use crate::occupancy::Held;
+use crate::occupancy::{GuestVgpu, Held};
 use crate::request::Request;
 use crate::topology::Topology;
 use serde::Serialize;
@@ -87,6 +87,9 @@ pub struct View {
     pub gpus: Vec<usize>,
     /// Passed-through functions.
     pub devices: Vec<Bdf>,
+    /// Those of them that are vGPUs, and mediated devices, as recorded for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vgpus: Vec<GuestVgpu>,
     /// pcpus that it is pinned to.
     pub pcpus: CpuSet,
     /// Host nodes that its memory is bound to.
@@ -128,6 +131,7 @@ impl View {
             nodes,
             huge_page_kib: held.huge_page_kib,
             devices: held.devices,
+            vgpus: held.vgpus,
             disks: devices("disk").map(|disk| disk_view(disk, made)).collect(),
             nics: devices("interface").map(nic_view).collect(),
             console: devices("console").chain(devices("serial")).next().map(console_view),

@@ -123,7 +123,7 @@ fn sizes(wanted: &Request, record: &Request, now: &Guest, found: &mut Found) {
 fn devices(wanted: &Request, has: &Request, now: &Guest, topology: &Topology, found: &mut Found) {
     gpus(&wanted.gpus, now, topology, found);
     let vgpu = |request: &Request| request.vgpu.as_ref().map_or("none".into(), ToString::to_string);
-    found.fixed(Opt::Vgpu, vgpu(has), vgpu(wanted));
+    found.changeable(Opt::Vgpu, vgpu(has), vgpu(wanted));
     let (is, wanted) = (&has.extras, &wanted.extras);
     for (option, is, wanted) in [
         (Opt::Nic, &is.nics, &wanted.nics),

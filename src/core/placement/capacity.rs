@@ -10,6 +10,7 @@ use super::short::plan;
 use super::slots::{Slots, first};
 use super::taken::Taken;
 use super::types::PlanError;
+use super::vgpu_capacity::{VgpuCapacity, vgpu_capacity};
 use crate::bdf::Bdf;
 use crate::occupancy::Occupancy;
 use crate::request::{GpuWish, PinPolicy, Request};
@@ -38,6 +39,9 @@ pub struct Capacity {
     /// model only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<OfModel>,
+    /// vGPUs by type, where GPUs are shared among guests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vgpus: Vec<VgpuCapacity>,
     /// GPUs and NVSwitches that no guest gets even on the empty host, each with the reason.
     pub never_placed: Vec<String>,
     /// Sizes whose guests are not isolated from others on NVLink.
@@ -211,6 +215,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
         largest,
         next,
         models,
+        vgpus: vgpu_capacity(topology, held),
         never_placed: never_placed(topology, &empty),
         warnings,
     }

@@ -51,6 +51,7 @@ mod slots;
 mod taken;
 mod types;
 mod vgpu;
+mod vgpu_capacity;
 mod whycores;
 mod window;
 
@@ -77,6 +78,7 @@ pub use types::{
     DeviceState, GuestCache, GuestCell, GuestPcie, GuestTopology, InitiatorCells, Initiators,
     NodePages, PcieGroup, PcieLink, PlanError,
 };
+pub use vgpu_capacity::{VgpuCapacity, VgpuGuests, vgpu_capacity, vgpu_guests};
 pub use window::{fits_no_guest, is_amd, window, window_reason};
 
 #[cfg(test)]

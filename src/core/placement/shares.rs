@@ -185,6 +185,11 @@ impl Card<'_> {
         for vf in self.topology.vfs_of(self.card.bdf) {
             let Some(Vgpu::Vfio { current, creatable }) = &vf.vgpu else { continue };
             let domains = self.domains(|held| held.devices.contains(&vf.bdf));
+            let mut own = self.held.own_vgpus.vgpus.iter();
+            if *current != 0 && domains.is_empty() && own.any(|own| own.function == vf.bdf) {
+                places.entry(*current).or_default().push(VgpuPlace::Vf(vf.bdf));
+                continue;
+            }
             if *current == 0 && domains.is_empty() {
                 for number in creatable {
                     places.entry(*number).or_default().push(VgpuPlace::Vf(vf.bdf));

@@ -11,7 +11,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::occupancy::{GuestVgpu, Occupancy};
-use crate::request::{GpuWish, PinPolicy, Request, VgpuCardName, VgpuWish};
+use crate::request::{PinPolicy, Request, VgpuCardName, VgpuWish};
 use crate::topology::{DeviceKind, PciDevice, Topology, VgpuInterface};
 use std::cmp::Reverse;
 
@@ -25,6 +25,8 @@ struct Choice {
     left: usize,
     /// Whether none of the cards had a vGPU before.
     opens_card: bool,
+    /// Whether the guest has them already, and keeps them.
+    is_kept: bool,
 }
 
 /// Finds the place of a guest with vGPUs; `whole` finds that of one without.
@@ -35,6 +37,9 @@ pub(super) fn plan(
     whole: impl Fn(&Occupancy, &Request) -> Result<Placement, PlanError>,
 ) -> Result<Placement, PlanError> {
     refuse(request)?;
+    if let Some(choice) = kept(topology, held) {
+        return place(topology, held, request, &choice, &whole);
+    }
     let cards = shared_cards(topology, held);
     let mut refused = None;
     for choice in choices(topology, &cards, wish)? {
@@ -44,6 +49,14 @@ pub(super) fn plan(
         }
     }
     Err(refused.unwrap_or_else(|| short(topology, &cards, wish)))
+}
+
+/// The vGPUs that a guest has and keeps; none: it gets new ones.
+fn kept(topology: &Topology, held: &Occupancy) -> Option<Choice> {
+    let own = Some(&held.own_vgpus).filter(|own| own.stay)?;
+    let node = topology.device(own.vgpus.first()?.card).and_then(|card| card.node);
+    let vgpus = own.vgpus.clone();
+    Some(Choice { node, vgpus, part: 0, left: 0, opens_card: false, is_kept: true })
 }
 
 /// Says of a guest with several GPUs that MIG leaves no NVLink between them.
@@ -63,7 +76,7 @@ fn refuse(request: &Request) -> Result<(), PlanError> {
     let impossible = |what: &str, hint: &str| {
         Err(PlanError::Impossible { what: what.into(), hint: hint.into() })
     };
-    if request.gpus != GpuWish::Count(0) {
+    if request.gpus.number() != 0 {
         let what = "a guest has whole GPUs or vGPUs, not both";
         return impossible(what, "leave --gpus and --gpu out, or --vgpu");
     }
@@ -104,22 +117,21 @@ fn place(
         }),
     };
     let mut placement = found?;
-    let mut reasons = vec![Reason {
-        choice: Topic::Vgpus,
-        because: Because::Vgpu(VgpuReason::Chosen {
-            vgpus: choice.vgpus.clone(),
-            left: choice.left,
-            opens_card: choice.opens_card,
-        }),
-        compromise: false,
-    }];
-    if is_remote {
-        let because = Because::Vgpu(VgpuReason::Remote { node: on_node });
-        reasons.push(Reason { choice: Topic::Vgpus, because, compromise: true });
+    let mut reasons = Vec::new();
+    let mut because = |because, compromise| {
+        let because = Because::Vgpu(because);
+        reasons.push(Reason { choice: Topic::Vgpus, because, compromise });
+    };
+    if !choice.is_kept {
+        let Choice { vgpus, left, opens_card, .. } = choice;
+        let (vgpus, left, opens_card) = (vgpus.clone(), *left, *opens_card);
+        because(VgpuReason::Chosen { vgpus, left, opens_card }, false);
     }
-    if request.vcpus.is_none() || request.memory_kib.is_none() {
-        let because = Because::Vgpu(VgpuReason::Share { thousandths: choice.part });
-        reasons.push(Reason { choice: Topic::Vgpus, because, compromise: false });
+    if is_remote {
+        because(VgpuReason::Remote { node: on_node }, true);
+    }
+    if !choice.is_kept && (request.vcpus.is_none() || request.memory_kib.is_none()) {
+        because(VgpuReason::Share { thousandths: choice.part }, false);
     }
     placement.reasons.splice(0..0, reasons);
     placement.vgpus.clone_from(&choice.vgpus);
@@ -280,8 +292,14 @@ fn mig_mode(bdf: Bdf, offer: &VgpuOffer) -> PlanError {
 /// Takes this many of a type from cards, in their order; `None` if they have fewer.
 fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> {
     let (first, _) = offers.first()?;
-    let mut choice =
-        Choice { node: first.node, vgpus: Vec::new(), part: 0, left: 0, opens_card: false };
+    let mut choice = Choice {
+        node: first.node,
+        vgpus: Vec::new(),
+        part: 0,
+        left: 0,
+        opens_card: false,
+        is_kept: false,
+    };
     for (card, offer) in offers {
         let wanted = count - choice.vgpus.len();
         if wanted == 0 {

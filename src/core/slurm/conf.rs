@@ -22,10 +22,21 @@ pub struct ConfRequest {
     pub node: String,
     /// Whether Slurm chooses the GPUs, by their device files.
     pub files: bool,
+    /// vGPUs that are counted; none: whole GPUs are.
+    pub vgpu: Option<VgpuCount>,
     /// Cores of each NUMA node that stay with the host: the first ones.
     pub reserve_cores: u32,
     /// Memory of each NUMA node that stays with the host.
     pub reserve_memory: MemSize,
+}
+
+/// vGPUs of a node.
+#[derive(Debug, Clone)]
+pub struct VgpuCount {
+    /// Name of their type.
+    pub name: String,
+    /// How many there are at most.
+    pub count: u32,
 }
 
 /// An error in the configuration lines.
@@ -38,6 +49,9 @@ pub enum SlurmConfError {
     /// The host has no GPUs.
     #[error("the host has no GPUs that a guest could get")]
     NoGpus,
+    /// No GPU offers the vGPU type.
+    #[error("no GPU of the host has vGPUs of type `{name}` now")]
+    NoVgpu { name: String },
     /// The node's name cannot be one.
     #[error("`{name}` is not a node name of Slurm: letters, digits, `-`, `_` and `.`")]
     NodeName { name: String },
@@ -83,14 +97,10 @@ pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConf
     if node.is_empty() || node.starts_with('-') || !node.chars().all(is_name) {
         return Err(SlurmConfError::NodeName { name: node.clone() });
     }
-    let models = topology.gpu_models();
-    if models.is_empty() {
-        return Err(SlurmConfError::NoGpus);
-    }
-    let mut types: BTreeMap<String, u32> = BTreeMap::new();
-    for (_, name, count) in &models {
-        *types.entry(gpu_type(name)).or_default() += count;
-    }
+    let types = match &wanted.vgpu {
+        Some(VgpuCount { name, count }) => BTreeMap::from([(vgpu_type(name), *count)]),
+        None => gpu_types(topology)?,
+    };
     let gres = if *files { GPU } else { GRES };
     let gres_conf = if *files {
         by_file(topology, node)?
@@ -104,6 +114,25 @@ pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConf
     let node_line = node_line(topology, wanted, gres, &types)?;
     let settings = settings(topology, gres, *files);
     Ok(Conf { node: node.clone(), gres: gres.into(), types, gres_conf, node_line, settings })
+}
+
+/// GPUs by type.
+fn gpu_types(topology: &Topology) -> Result<BTreeMap<String, u32>, SlurmConfError> {
+    let models = topology.gpu_models();
+    if models.is_empty() {
+        return Err(SlurmConfError::NoGpus);
+    }
+    let mut types: BTreeMap<String, u32> = BTreeMap::new();
+    for (_, name, count) in &models {
+        *types.entry(gpu_type(name)).or_default() += count;
+    }
+    Ok(types)
+}
+
+/// Returns Slurm's word for a vGPU type: `h200x_18c`.
+pub fn vgpu_type(name: &str) -> String {
+    let word = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+    name.chars().map(word).collect()
 }
 
 /// Returns Slurm's word for a GPU model: its words up to the first that has a digit, such as

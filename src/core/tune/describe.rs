@@ -24,6 +24,7 @@ pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String
         ItemName::Gpus | ItemName::Nic | ItemName::Vf | ItemName::Nvme => {
             functions(item, xml, &claims, topology)
         }
+        ItemName::Vgpu => vgpus(xml, &claims, topology),
         ItemName::Pins => {
             let pins = claims.vcpu_pins.iter().map(|pin| pin.cpuset.value.to_string());
             listed(pins.collect(), ",", "not pinned")
@@ -120,7 +121,15 @@ fn functions(item: ItemName, xml: &DomainXml, claims: &Claims<'_>, topology: &To
     let kinds = Kinds::new(topology, xml);
     let of = ExtraKind::ALL.into_iter().find(|kind| ItemName::from(*kind) == item);
     let all = claims.passed.iter().map(|passed| passed.bdf.value);
-    let all = all.filter(|bdf: &Bdf| kinds.extra(*bdf) == of).map(|bdf| bdf.to_string());
+    let all = all.filter(|bdf: &Bdf| kinds.extra(*bdf) == of && !topology.is_vgpu_function(*bdf));
+    listed(all.map(|bdf| bdf.to_string()).collect(), ", ", "none")
+}
+
+/// The functions that are vGPUs, and mediated devices.
+fn vgpus(xml: &DomainXml, claims: &Claims<'_>, topology: &Topology) -> String {
+    let all = claims.passed.iter().map(|passed| passed.bdf.value);
+    let all = all.filter(|bdf| topology.is_vgpu_function(*bdf)).map(|bdf| bdf.to_string());
+    let all = all.chain(xml.mdevs());
     listed(all.collect(), ", ", "none")
 }
 
@@ -263,6 +272,7 @@ fn wish(request: &Request) -> String {
     });
     let memory = request.memory_kib.map(|memory| memory.to_string());
     let gpus = request.gpus.number();
+    let vgpu = request.vgpu.as_ref().map(|wish| format!("vGPU {wish}"));
     let named = |names: Vec<String>| format!("{} {}", nouns(names.len(), "GPU"), names.join(", "));
     let gpus = (gpus > 0).then(|| match &request.gpus {
         GpuWish::Count(number) => count(*number, "GPU"),
@@ -271,7 +281,7 @@ fn wish(request: &Request) -> String {
         GpuWish::Exact(gpus) => named(gpus.iter().map(ToString::to_string).collect()),
     });
     let pages = pages.unwrap_or_else(|| "normal pages".into());
-    let all = [gpus, Some(pins.to_owned()), Some(pages), Some(cells), threads, vcpus, memory];
+    let all = [gpus, vgpu, Some(pins.to_owned()), Some(pages), Some(cells), threads, vcpus, memory];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 

@@ -86,7 +86,7 @@ fn functions(work: &mut Work<'_>, item: ItemName) -> Result<(), TuneError> {
     let (gone, vfs) = (&gone[..], &vf_nics(work, placement, &had)?);
     let ports = work.given.items.size().functions.ports.as_ref();
     let change = FunctionChange { gone, ports, vfs, port_speed_dgts: fastest };
-    let Some(edits) = function_edits(&work.xml, placement, work.given.topology, change)? else {
+    let Some(mut edits) = function_edits(&work.xml, placement, work.given.topology, change)? else {
         let what = match item {
             ItemName::Nvme => "NVMe drive",
             ItemName::Vf => "virtual function",
@@ -94,6 +94,13 @@ fn functions(work: &mut Work<'_>, item: ItemName) -> Result<(), TuneError> {
         };
         return Err(TuneError::NoPort { what });
     };
+    if !work.given.items.size().vgpu.is_kept() {
+        let gets: Vec<String> =
+            placement.vgpus.iter().filter_map(|vgpu| vgpu.uuid.clone()).collect();
+        let lost = work.xml.mdevs().into_iter().filter(|uuid| !gets.contains(uuid));
+        edits.extend(lost.map(|uuid| DomainEdit::DropMdev { uuid }));
+        edits.extend(gets.into_iter().map(|uuid| DomainEdit::AddMdev { uuid }));
+    }
     work.make(item, &edits)
 }
 

@@ -7,7 +7,7 @@ use crate::domain::nic_request::NicWish;
 use crate::domain::rate::Rate;
 use crate::memsize::MemSize;
 use crate::placement::{ExtraKind, GuestCache, GuestTopology};
-use crate::request::{DeviceWish, Extras, GpuWish, Near, PageSize, VfSettings};
+use crate::request::{DeviceWish, Extras, GpuWish, Near, PageSize, VfSettings, VgpuWish};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The action on one setting.
@@ -139,6 +139,8 @@ pub struct Resize {
     pub gpus: Option<GpuWish>,
     /// How they were requested, for the record; `None` if as the recorded ones were.
     pub gpus_said: Option<GpuWish>,
+    /// Its vGPUs.
+    pub vgpu: Item<VgpuWish>,
     /// The passed-through NICs, virtual functions and NVMe drives.
     pub functions: OtherFunctions,
     /// How many of its vCPUs are plugged at start, which follows from the numbers before.
@@ -153,6 +155,7 @@ impl Resize {
         memory: None,
         gpus: None,
         gpus_said: None,
+        vgpu: Item::Keep,
         functions: OtherFunctions {
             nics: None,
             vfs: None,
@@ -340,18 +343,23 @@ impl Items {
     /// Whether the guest gets another number of vCPUs, amount of memory or other GPUs.
     pub(super) fn resizes(&self) -> bool {
         let size = self.size();
-        size.vcpus.is_some() || size.memory.is_some() || size.gpus.is_some()
+        let has_others = size.gpus.is_some() || !size.vgpu.is_kept();
+        size.vcpus.is_some() || size.memory.is_some() || has_others
     }
 
     /// Whether passed-through functions come or go, or get other settings.
     pub(super) fn moves_functions(&self) -> bool {
-        self.size().gpus.is_some() || !self.size().functions.is_kept()
+        let size = self.size();
+        size.gpus.is_some() || !size.vgpu.is_kept() || !size.functions.is_kept()
     }
 
     /// The first kind of functions that come or go; `None` if all stay.
     pub(super) fn first_moved(&self) -> Option<ItemName> {
         if self.size().gpus.is_some() {
             return Some(ItemName::Gpus);
+        }
+        if !self.size().vgpu.is_kept() {
+            return Some(ItemName::Vgpu);
         }
         ExtraKind::ALL
             .into_iter()
@@ -411,6 +419,7 @@ pub enum ItemName {
     Vcpus,
     Memory,
     Gpus,
+    Vgpu,
     Nic,
     Vf,
     Nvme,
@@ -455,6 +464,7 @@ impl ItemName {
             ItemName::Vcpus => "vcpus",
             ItemName::Memory => "memory",
             ItemName::Gpus => "gpus",
+            ItemName::Vgpu => "vgpu",
             ItemName::Nic => "nic",
             ItemName::Vf => "vf",
             ItemName::Nvme => "nvme",

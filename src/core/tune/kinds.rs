@@ -33,9 +33,15 @@ impl<'t> Kinds<'t> {
         }
     }
 
-    /// Whether it is a GPU or NVSwitch.
+    /// Whether it is a vGPU.
+    pub fn is_vgpu(&self, bdf: Bdf) -> bool {
+        self.topology.is_vgpu_function(bdf)
+    }
+
+    /// Whether it is a GPU or NVSwitch, as a whole.
     pub fn is_of_board(&self, bdf: Bdf) -> bool {
         match self.topology.device(bdf) {
+            Some(_) if self.topology.is_vgpu_function(bdf) => false,
             Some(device) => matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch),
             None => self.absent(bdf).is_some_and(|one| one.values(MarkKind::Uuid).next().is_some()),
         }

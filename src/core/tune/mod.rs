@@ -37,7 +37,7 @@ pub use items::{Item, ItemName, Items};
 pub use left::{Left, left_alone};
 
 use crate::check::{Finding, check};
-use crate::domain::guest::{Abilities, DiskIo};
+use crate::domain::guest::{Abilities, DiskIo, mdev_uuid};
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::finding::Severity;
 use crate::placement::{Occupancy, Placement, PlanError, Reason};
@@ -161,6 +161,15 @@ pub fn planned_request(current: &DomainXml, given: &Given<'_>) -> Result<Request
     Ok(guest.request)
 }
 
+/// Names planned mediated devices otherwise than those that the domain has.
+fn with_new_mdevs(placement: Placement, current: &DomainXml) -> Placement {
+    let key = current.uuid().unwrap_or_else(|| current.name());
+    let had = current.mdevs();
+    let names = (0..).map(|nth| mdev_uuid(&key, nth)).filter(|name| !had.contains(name));
+    let new: Vec<String> = names.take(placement.vgpus.len()).collect();
+    placement.with_mdevs(|nth| new[nth].clone())
+}
+
 /// Applies settings to a domain; changes nothing that is already so.
 pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> {
     let claims = refuse::understood(current, given)?;
@@ -180,7 +189,8 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
     let mut guest =
         request_of_domain::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
     let placement = if items.need_a_place() {
-        Some(place::place(current, &guest, &Given { items: &items, ..*given })?)
+        let placement = place::place(current, &guest, &Given { items: &items, ..*given })?;
+        Some(with_new_mdevs(placement, current))
     } else {
         None
     };

@@ -11,6 +11,7 @@ use crate::domain::bound_memory;
 use crate::domain::claims::{Cell, Claims};
 use crate::guest::gpus_of;
 use crate::memsize::MemSize;
+use crate::occupancy::OwnVgpus;
 use crate::placement::reason::TreeReason;
 use crate::placement::{
     Because, GuestCell, Held, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
@@ -30,7 +31,10 @@ pub(super) fn place(
 ) -> Result<Placement, TuneError> {
     let of_arguments = guest.claims.passed.iter().filter(|passed| passed.by_argument);
     let of_arguments = of_arguments.map(|passed| passed.bdf.value);
+    let stay = given.items.size().vgpu.is_kept();
+    let own_vgpus = OwnVgpus { vgpus: guest.vgpus.clone(), stay };
     let mut beside = Occupancy {
+        own_vgpus: own_vgpus.clone(),
         own_memory: bound_memory(guest.claims),
         own_devices: guest.hostdevs.iter().copied().chain(of_arguments).collect(),
         ..given.others.clone()
@@ -46,7 +50,7 @@ pub(super) fn place(
         beside.own_cells = guest.claims.cells.iter().map(vcpus_and_memory).collect();
     }
     let own_devices = beside.own_devices.clone();
-    let without = Occupancy { own_devices, ..given.others.clone() };
+    let without = Occupancy { own_devices, own_vgpus, ..given.others.clone() };
     let given = &Given { others: &beside, ..*given };
     let mut placement = match as_asked(guest, given) {
         Some(placement) => placement,
@@ -120,6 +124,7 @@ fn moves(bdf: Bdf, items: &Items, topology: &Topology, kinds: &Kinds<'_>) -> boo
     let group = topology.iommu_group(bdf).map(|group| &group.members[..]).unwrap_or_default();
     let of_kind = |bdf: &Bdf| {
         items.size().gpus.is_some() && kinds.is_of_board(*bdf)
+            || !items.size().vgpu.is_kept() && topology.is_vgpu_function(*bdf)
             || kinds.extra(*bdf).is_some_and(|kind| items.size().functions.of(kind).is_some())
     };
     group.iter().chain([&bdf]).any(of_kind)

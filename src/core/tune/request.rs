@@ -12,7 +12,7 @@ use crate::domain::setting::Setting;
 use crate::placement::ExtraKind;
 use crate::request::{CellWish, GpuWish, PinPolicy, Request};
 use crate::shell::word;
-use crate::topology::DeviceKind;
+use crate::topology::{DeviceKind, PciDevice};
 
 /// Updates the recorded request. Comes last, since it follows the other settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
@@ -22,7 +22,9 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     let request = asked(record.request.clone(), work);
     if let (Some(placement), true) = (work.placement, work.given.items.moves_functions()) {
         let (partition, devices) = (placement.partition, placement.devices.clone());
-        let record = Box::new(Record { request, ..record });
+        let is_kept = work.given.items.size().vgpu.is_kept();
+        let vgpus = if is_kept { record.vgpus.clone() } else { placement.vgpus.clone() };
+        let record = Box::new(Record { request, vgpus, ..record });
         return work
             .make(ItemName::Request, &[DomainEdit::SetMetadata { record, partition, devices }]);
     }
@@ -82,16 +84,11 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         Item::Off => request.threads = Some(1),
         Item::To(shape) => request.threads = Some(shape.threads),
     }
-    if let (Some(placement), false) = (work.placement, items.size().gpus.is_none()) {
-        let gpus = placement.devices.iter().copied().filter(|bdf| {
-            let device = work.given.topology.device(*bdf);
-            device.is_some_and(|device| device.kind() == DeviceKind::Gpu)
-        });
-        request.gpus = match (&items.size().gpus_said, request.gpus) {
-            (Some(said), _) => said.clone(),
-            (None, GpuWish::Exact(_) | GpuWish::Indexes(_)) => GpuWish::Exact(gpus.collect()),
-            (None, _) => GpuWish::Count(u32::try_from(gpus.count()).unwrap_or(u32::MAX)),
-        };
+    if !items.size().vgpu.is_kept() {
+        request.vgpu.clone_from(&wish.vgpu);
+    }
+    if items.size().gpus.is_some() {
+        request.gpus = asked_gpus(request.gpus, work);
     }
     if let (Some(placement), false) = (work.placement, items.size().functions.is_kept()) {
         let kinds = Kinds::new(work.given.topology, &work.xml);
@@ -121,6 +118,21 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         request.memory_kib = Some(claims.memory.value);
     }
     request
+}
+
+/// The requested GPUs, in the words of the request: those that a plan has given.
+fn asked_gpus(was: GpuWish, work: &Work<'_>) -> GpuWish {
+    let Some(placement) = work.placement else { return was };
+    let topology = work.given.topology;
+    let gpus = placement.devices.iter().copied().filter(|bdf| {
+        let is_gpu = |device: &PciDevice| device.kind() == DeviceKind::Gpu;
+        topology.device(*bdf).is_some_and(is_gpu) && !topology.is_vgpu_function(*bdf)
+    });
+    match (&work.given.items.size().gpus_said, was) {
+        (Some(said), _) => said.clone(),
+        (None, GpuWish::Exact(_) | GpuWish::Indexes(_)) => GpuWish::Exact(gpus.collect()),
+        (None, _) => GpuWish::Count(u32::try_from(gpus.count()).unwrap_or(u32::MAX)),
+    }
 }
 
 #[cfg(test)]

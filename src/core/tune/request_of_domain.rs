@@ -9,12 +9,13 @@ use crate::domain::claims::Claims;
 use crate::domain::{DomainXml, Element};
 use crate::guest::functions_of;
 use crate::memsize::MemSize;
+use crate::occupancy::GuestVgpu;
 use crate::placement::Placement;
 use crate::request::{
     Allow, CellWish, DeviceWish, Extras, GpuWish, IommufdWish, Near, PageSize, PinPolicy, Profile,
-    Request, Template,
+    Request, Template, VgpuWish,
 };
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, Sriov, Topology};
 use std::collections::BTreeSet;
 
 /// The property for peer-to-peer cliques of GPUs.
@@ -33,6 +34,8 @@ pub(super) struct Guest<'t> {
     /// Passed-through functions that have a place of their own in the guest: all but NVMe drives
     /// that are disks.
     pub hostdevs: Vec<Bdf>,
+    /// Its vGPUs, by its record or by the functions that it has.
+    pub vgpus: Vec<GuestVgpu>,
     /// The derived request.
     pub request: Request,
     /// The request when gpuvm made it; `None` if another tool made it.
@@ -60,7 +63,7 @@ impl<'t> Guest<'t> {
         }
         let passed = claims.passed.iter();
         let hostdevs = passed.filter(|passed| passed.is_hostdev());
-        let hostdevs = hostdevs.map(|passed| passed.bdf.value).collect();
+        let hostdevs: Vec<Bdf> = hostdevs.map(|passed| passed.bdf.value).collect();
         let devices = root.child("devices").into_iter().flat_map(Element::elements);
         let mut modules = devices.filter(|device| device.name() == "memory");
         let plugs_memory = modules.next().is_some() || root.child("maxMemory").is_some();
@@ -69,6 +72,7 @@ impl<'t> Guest<'t> {
             vcpus: given.items.size().vcpus.unwrap_or(claims.vcpus.value),
             resized: given.items.size().memory,
             pins,
+            vgpus: vgpus_now(current, &hostdevs, given.topology),
             hostdevs,
             request: Request::for_gpus(0),
             asked: current.record().ok().flatten().map(|record| record.request),
@@ -85,6 +89,7 @@ impl<'t> Guest<'t> {
         let topology = given.topology;
         request.gpus = GpuWish::Exact(self.functions(topology, DeviceKind::Gpu, false));
         request.gpu_model = None;
+        request.vgpu = self.vgpu_wish(&given.items.size().vgpu);
         request.extras = self.extras(topology, given.items);
         let items = given.items;
         let as_asked = [
@@ -110,6 +115,9 @@ impl<'t> Guest<'t> {
         request.memory_kib = Some(self.memory()).filter(|memory| memory.kib() >= 1024);
         if let Some(gpus) = &given.items.size().gpus {
             self.take_gpus(gpus, given, &mut request);
+        }
+        if given.items.size().vgpu.value().is_some() {
+            self.derive_sizes(given, &mut request);
         }
         request.huge_pages = self.page(given.items.huge_pages).into();
         request.rounding = given.items.memory_rounding.value().copied();
@@ -146,9 +154,29 @@ impl<'t> Guest<'t> {
     fn take_gpus(&self, gpus: &GpuWish, given: &Given<'_>, request: &mut Request) {
         request.gpus = gpus.clone();
         let had = self.functions(given.topology, DeviceKind::Gpu, false).len();
-        let Some(own) = self.asked.as_ref().filter(|_| gpus.number() as usize != had) else {
-            return;
-        };
+        if gpus.number() as usize != had {
+            self.derive_sizes(given, request);
+        }
+    }
+
+    /// The vGPUs that it requests; of a guest that another tool made, those that it has.
+    fn vgpu_wish(&self, item: &Item<VgpuWish>) -> Option<VgpuWish> {
+        match item {
+            Item::Off => None,
+            Item::To(wish) => Some(wish.clone()),
+            Item::Keep | Item::On => {
+                let first = self.vgpus.first()?;
+                let recorded = self.asked.as_ref().and_then(|own| own.vgpu.clone());
+                let count = u32::try_from(self.vgpus.len()).unwrap_or(u32::MAX);
+                let type_name = first.name.clone();
+                recorded.or(Some(VgpuWish { type_name, count, gpu: None }))
+            }
+        }
+    }
+
+    /// Leaves those sizes to the planner that `create` left to it, and that are not requested now.
+    fn derive_sizes(&self, given: &Given<'_>, request: &mut Request) {
+        let Some(own) = &self.asked else { return };
         let size = given.items.size();
         if own.vcpus.is_none() && size.vcpus.is_none() {
             request.vcpus = None;
@@ -259,6 +287,24 @@ impl<'t> Guest<'t> {
         };
         Ok(order)
     }
+}
+
+/// The vGPUs of a domain: as recorded; where nothing is, its functions that are some.
+fn vgpus_now(current: &DomainXml, hostdevs: &[Bdf], topology: &Topology) -> Vec<GuestVgpu> {
+    let recorded = current.vgpus().unwrap_or_default();
+    if !recorded.is_empty() {
+        return recorded;
+    }
+    let vgpu = |bdf: &Bdf| {
+        let function = topology.device(*bdf).filter(|_| topology.is_vgpu_function(*bdf))?;
+        let Some(Sriov::Vf { pf }) = function.sriov else { return None };
+        let number = function.vgpu_type().unwrap_or(0);
+        let name = topology.device(pf).and_then(|card| topology.vgpu_type_name(card, number));
+        let type_id = number.to_string();
+        let name = name.map_or_else(|| type_id.clone(), str::to_owned);
+        Some(GuestVgpu { card: pf, function: *bdf, type_id, name, uuid: None })
+    };
+    hostdevs.iter().filter_map(vgpu).collect()
 }
 
 /// How functions are passed through; as the definition says if that is kept.

@@ -13,7 +13,7 @@ use crate::domain::claims::{Claims, VcpuSet};
 use crate::domain::{DomainXml, Element};
 use crate::memsize::MemSize;
 use crate::placement::ExtraKind;
-use crate::request::{DeviceWish, PageSize, PinPolicy};
+use crate::request::{DeviceWish, PageSize, PinPolicy, VgpuWish};
 use crate::shell::{domain, word};
 use crate::topology::Topology;
 
@@ -54,6 +54,7 @@ pub(super) fn items(
     }
     let repages = !items.huge_pages.is_kept();
     as_it_has(current, claims, given, &mut size.functions);
+    has_vgpus(current, &mut size.vgpu);
     items.resize = Some(size);
     if !items.resizes() && !items.moves_functions() && !repages {
         return Ok(items);
@@ -120,6 +121,20 @@ fn as_it_has(
         if wish.as_ref().is_some_and(is_kept) {
             *wish = None;
         }
+    }
+}
+
+/// Leaves out vGPUs that it has as requested.
+fn has_vgpus(current: &DomainXml, wanted: &mut Item<VgpuWish>) {
+    let recorded = current.record().ok().flatten().and_then(|record| record.request.vgpu);
+    let has_some = current.vgpus().is_ok_and(|vgpus| !vgpus.is_empty());
+    let is_so = match wanted {
+        Item::Off => !has_some && recorded.is_none(),
+        Item::To(wish) => has_some && recorded.as_ref() == Some(wish),
+        Item::Keep | Item::On => true,
+    };
+    if is_so {
+        *wanted = Item::Keep;
     }
 }
 

@@ -66,7 +66,8 @@ impl<'a> Work<'a> {
 
     /// Notes the changes of a setting. Functions of several kinds come and go at once.
     fn note_changes(&mut self, item: ItemName, before: &DomainXml) {
-        let functions = [ItemName::Gpus, ItemName::Nic, ItemName::Vf, ItemName::Nvme];
+        let functions =
+            [ItemName::Gpus, ItemName::Vgpu, ItemName::Nic, ItemName::Vf, ItemName::Nvme];
         let topology = self.given.topology;
         let of = |item| Change {
             item,

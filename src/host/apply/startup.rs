@@ -66,7 +66,8 @@ pub fn files(program: Option<&str>, installed: bool) -> [BootFile; 4] {
         format!(
             "{HEAD}# Guests need their NVLink partition, their functions and their network when \
              they start.\n[Unit]\n\
-             After=nvidia-fabricmanager.service gpuvm-vfio.service gpuvm-vfs.service\n"
+             After=nvidia-fabricmanager.service gpuvm-vfio.service gpuvm-vfs.service \
+             gpuvm-vgpu.service\n"
         )
     };
     let is_wanted = program.is_some();

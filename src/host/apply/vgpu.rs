@@ -3,7 +3,10 @@
 //! planned is left.
 
 pub mod boot;
+mod ours;
 mod work;
+
+pub use ours::is_ours;
 
 use super::Observer;
 use super::bind::{BindError, Live};
@@ -150,6 +153,27 @@ pub enum VgpuError {
     },
 }
 
+impl VgpuError {
+    /// Whether the object to be released is another's now, or gone: it is left as it is.
+    pub(super) fn is_handed_over(&self) -> bool {
+        matches!(
+            self,
+            VgpuError::TypeChanged { .. }
+                | VgpuError::NoFunction { .. }
+                | VgpuError::MdevChanged { .. }
+                | VgpuError::MdevOpen { .. }
+        )
+    }
+
+    /// Whether the kernel may have made the change without confirming it.
+    pub(super) fn may_have_done(&self) -> bool {
+        matches!(
+            self,
+            VgpuError::Write(_) | VgpuError::NotSet { .. } | VgpuError::MdevNotDone { .. }
+        )
+    }
+}
+
 /// A number of them in words.
 fn functions(count: u32) -> String {
     words::count(count, "virtual function")
@@ -200,7 +224,7 @@ fn on_this_machine<T>(
 impl VgpuStep {
     /// Whether it releases resources of a removed guest.
     pub(super) fn gives_back(&self) -> bool {
-        matches!(self, VgpuStep::SetType { back: true, .. })
+        matches!(self, VgpuStep::SetType { back: true, .. } | VgpuStep::RemoveMdev { .. })
     }
 
     /// Refuses a step whose card or function is not as it was when the change was planned, or that

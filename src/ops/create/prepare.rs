@@ -110,7 +110,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     if wanted.starts {
         steps.extend(claim.steps);
         steps.extend(functions.steps);
-        steps.extend(vgpu::claim::claim_of(&xml, &planned.topology)?);
+        steps.extend(vgpu::claim::claim_of(&xml, &planned.topology, world)?);
         let uuid = xml.uuid();
         let guest = Guest { name: &name, uuid: uuid.as_deref(), devices };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);

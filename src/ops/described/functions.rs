@@ -51,6 +51,7 @@ pub(super) fn at_once(world: &World, wanted: &SetRequest) -> Option<SetRequest> 
         || memory.is_some()
         || gpus.is_some()
         || gpu_set.is_some()
+        || !wanted.vgpu.is_kept()
         || networks.is_some()
         || wanted.huge_pages != Item::Keep;
     if is_more || functions.is_kept() {

@@ -3,8 +3,8 @@
 //! file of active partitions and the processes that have GPUs open.
 
 use super::{FabricError, deactivation, refuse_candidates};
-use crate::apply::owner;
 use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
+use crate::apply::{Quiet, apply, owner};
 use crate::bdf::Bdf;
 use crate::discover::discover;
 use crate::domain::DomainXml;
@@ -14,6 +14,7 @@ use crate::hypervisor::none::NoHypervisor;
 use crate::partition::refuse_versions;
 use crate::recognise::refuse_others;
 use crate::topology::FabricModel;
+use crate::vgpu;
 use gpuvm_core::fabric::{NeedRefusal, RestoreEntry, need};
 use gpuvm_host::apply::bind::BindError;
 use gpuvm_host::fabric::config::{Config, Mode};
@@ -44,6 +45,7 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let root = FsRoot::live()?;
     let none = EnsuredPartitions { partitions: Vec::new() };
     refuse_others(&xml, &root)?;
+    set_vgpus(&xml, &root)?;
     let gpus = gpus(&root, &xml)?;
     // Guests without NVIDIA GPUs pass before anything is loaded.
     if gpus.is_empty() || !may_be_shared(&root)? {
@@ -81,6 +83,17 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let step = PartitionStep::new(partition, gpus, uuid);
     switched(&root, |switch| switch.activate(&step, &mut Watched(None), &mut |_| Ok(())))?;
     Ok(EnsuredPartitions { partitions: vec![step.partition] })
+}
+
+/// Sets the types of a domain's vGPUs and makes its mediated devices, which are lost at a restart of
+/// the host.
+fn set_vgpus(xml: &DomainXml, root: &FsRoot) -> Result<()> {
+    let vgpus = xml.vgpus()?;
+    if vgpus.is_empty() {
+        return Ok(());
+    }
+    let steps = vgpu::claim::steps(&xml.name(), &vgpus, &discover(root)?)?;
+    Ok(apply(&steps, &NoHypervisor, &mut Quiet, None)?)
 }
 
 /// The UUID of a domain, lower case, by which its partition is deactivated once it is off.

@@ -10,7 +10,7 @@ use crate::domain::guest::{Bound, Guarded};
 use crate::domain::live::Plugged;
 use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml, Element};
-use crate::error::{Coded as _, Result, usage};
+use crate::error::{Coded as _, Error, Result, usage};
 use crate::history::guest::set_guarded;
 use crate::partition;
 use crate::recognise;
@@ -21,8 +21,8 @@ use crate::topology::{DeviceIdentity, KnownDevice, Topology};
 use crate::tune::extra::Extra;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
-use crate::vfs;
 use crate::world::World;
+use crate::{vfs, vgpu};
 use gpuvm_core::placement::ExtraKind;
 use gpuvm_core::tune::items::OtherFunctions;
 use gpuvm_core::tune::kinds::Kinds;
@@ -138,6 +138,7 @@ fn item_of(kinds: &Kinds<'_>, bdf: Bdf) -> ItemName {
         Some(ExtraKind::Nvme) => ItemName::Nvme,
         Some(ExtraKind::Nic) => ItemName::Nic,
         Some(ExtraKind::Vf) => ItemName::Vf,
+        None if kinds.is_vgpu(bdf) => ItemName::Vgpu,
         None => ItemName::Gpus,
     }
 }
@@ -217,18 +218,15 @@ pub(super) fn settle(
     let moves = Moves::between(&subject.xml, &tuned.after)?;
     let sets = wanted.functions.vfs.is_some();
     refuse_replaced(subject, extra, subjects, &named(wanted), world)?;
-    if moves.is_none() && !sets {
+    let vgpus = vgpu::claim::lost(&subject.xml, &tuned.after)?;
+    if moves.is_none() && !sets && vgpus.is_empty() && tuned.after.mdevs() == subject.xml.mdevs() {
         return accept(subject, tuned, subjects.topology(), wanted, world);
     }
     let (name, topology) = (subject.name.clone(), subjects.topology());
     let has_gpus = moves.has_gpus(&Kinds::new(topology, &subject.xml));
-    if !moves.is_none() && subject.running && (has_gpus || subject.live.is_none()) {
-        let stop = format!("`gpuvm stop {}` first", word(&name));
-        let what = if has_gpus { "GPUs" } else { "its devices" };
-        let live = format!("`{}` changes it at once", wanted.line(true));
-        let is_live = !has_gpus && nics::not_live(wanted).is_none();
-        let hint = if is_live { format!("{live}; or {stop}") } else { stop };
-        return Err(SetError::Runs { name, what }.hint(hint));
+    let moves_some = !moves.is_none() || !wanted.vgpu.is_kept();
+    if moves_some && subject.running && (has_gpus || subject.live.is_none()) {
+        return Err(runs(name, has_gpus, wanted));
     }
     if has_gpus {
         gpus::allowed(subjects, subject, tuned.placement.as_ref(), wanted, world)?;
@@ -252,8 +250,23 @@ pub(super) fn settle(
         extra.waits = Some(later.map(|change| change.item.to_string()).collect());
     }
     extra.last.extend(give_back_some(&subject.xml, &moves.gone, world)?);
+    extra.last.extend(vgpu::claim::give_back_these(&vgpus, world)?);
     extra.last.extend(back);
     Ok(())
+}
+
+/// The refusal of devices that a running guest cannot get or lose.
+fn runs(name: String, has_gpus: bool, wanted: &SetRequest) -> Error {
+    let stop = format!("`gpuvm stop {}` first", word(&name));
+    let what = match () {
+        () if has_gpus => "GPUs",
+        () if !wanted.vgpu.is_kept() => "vGPUs",
+        () => "its devices",
+    };
+    let live = format!("`{}` changes it at once", wanted.line(true));
+    let is_live = !has_gpus && nics::not_live(wanted).is_none();
+    let hint = if is_live { format!("{live}; or {stop}") } else { stop };
+    SetError::Runs { name, what }.hint(hint)
 }
 
 /// Records the settings of its virtual functions on their cards, and applies them before a running

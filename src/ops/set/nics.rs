@@ -23,6 +23,7 @@ use gpuvm_core::tune::{Item, Tuned};
 pub(super) fn not_live(wanted: &SetRequest) -> Option<&'static str> {
     let sizes = [
         ("GPUs", wanted.gpus.is_some() || wanted.gpu_set.is_some()),
+        ("vGPUs", !wanted.vgpu.is_kept()),
         ("the maximum of vCPUs", wanted.max_vcpus.is_some()),
         ("memory", wanted.memory.is_some()),
         ("pages", wanted.huge_pages != Item::Keep),

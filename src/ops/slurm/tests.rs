@@ -192,6 +192,7 @@ fn every_refusal_has_a_remedy() {
         request_refused(JobError::Key { key: text(), known: text() }),
         request_refused(JobError::Gres { text: text() }),
         conf_refused(SlurmConfError::NoGpus),
+        conf_refused(SlurmConfError::NoVgpu { name: text() }),
         conf_refused(SlurmConfError::NodeName { name: text() }),
         slurm_failed(SlurmError::Answer { program: "squeue", line: text() }),
     ];

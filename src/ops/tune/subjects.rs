@@ -106,8 +106,8 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
     if let Some(hypervisor) = hypervisor {
         subjects.conversions = conversions(&subjects.all, &wanted.convert, &*hypervisor, world)?;
         let passes = |subject: &Subject| subject.xml.root().find("devices/hostdev").is_some();
-        let gets =
-            wanted.items.size().gpus_said.is_some() || !wanted.items.size().functions.is_kept();
+        let size = wanted.items.size();
+        let gets = size.gpus_said.is_some() || !size.vgpu.is_kept() || !size.functions.is_kept();
         let passes = gets || subjects.all.iter().any(passes);
         subjects.abilities = abilities_for(&wanted.items, &*hypervisor, passes);
         subjects.log_dir = hypervisor.log_dir().filter(|_| !files);

@@ -2,13 +2,16 @@
 //! cleared once it is removed. Those of others or of unknown holders are left.
 
 use crate::apply::Step;
-use crate::apply::vgpu::VgpuStep;
+use crate::apply::vgpu::{VgpuStep, is_ours};
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Result};
+use crate::fsroot::FsRoot;
 use crate::placement::GuestVgpu;
 use crate::topology::{Mdev, PciDevice, Topology, Vgpu};
 use crate::world::World;
+use gpuvm_core::versions::Version;
+use gpuvm_host::fabric::config::{Config, Mode, PATH as CONFIG};
 
 /// The reason a guest does not get its vGPUs.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -27,6 +30,24 @@ pub enum VgpuClaimError {
          holder"
     )]
     OtherType { domain: String, function: Bdf, now: String, wanted: String },
+    /// The kernel or the driver gives the function no VFIO device.
+    #[error(
+        "domain `{domain}` is not started: {function} has no VFIO device (vfio-dev), without which \
+         libvirt passes no vGPU through"
+    )]
+    NoVfio { domain: String, function: Bdf },
+    /// libvirt refuses functions that are not bound to vfio-pci.
+    #[error(
+        "domain `{domain}` is not started: libvirt is {version}, and vGPUs on virtual functions \
+         need {FIRST_LIBVIRT} or later"
+    )]
+    OldLibvirt { domain: String, version: Version },
+    /// Fabric Manager activates no partition for virtual functions.
+    #[error(
+        "domain `{domain}` is not started: {card} is on an NVSwitch board whose Fabric Manager is \
+         not in the mode for vGPUs"
+    )]
+    FabricMode { domain: String, card: Bdf },
     /// The parent offers no such mediated device.
     #[error(
         "domain `{domain}` is not started: {function} offers no mediated devices of type {wanted}"
@@ -35,6 +56,10 @@ pub enum VgpuClaimError {
 }
 
 impl Coded for VgpuClaimError {}
+
+/// The first libvirt that takes an unmanaged function of any driver with a VFIO device
+/// (`virPCIDeviceGetCurrentDriverNameAndType`).
+const FIRST_LIBVIRT: Version = Version(10, 0, 0);
 
 const LIST_HINT: &str = "`gpuvm vgpu list` shows the cards and their vGPUs";
 
@@ -98,27 +123,99 @@ fn make_mdev(domain: &str, vgpu: &GuestVgpu, topology: &Topology) -> Result<Opti
 
 /// Returns the steps that a guest's vGPUs need before it starts: types are lost at every restart of
 /// the host.
-pub fn claim_of(xml: &DomainXml, topology: &Topology) -> Result<Vec<Step>> {
-    steps(&xml.name(), &xml.vgpus()?, topology)
+pub fn claim_of(xml: &DomainXml, topology: &Topology, world: &World) -> Result<Vec<Step>> {
+    let vgpus = xml.vgpus()?;
+    if !vgpus.is_empty() && !world.is_recorded() && world.has_guests_here()? {
+        let version = world.hypervisor()?.versions().libvirt;
+        let root = FsRoot::live()?;
+        refuse_stack(&xml.name(), &vgpus, (version, &root))?;
+        refuse_mode(&xml.name(), &vgpus, topology, &Config::read(&root)?)?;
+    }
+    steps(&xml.name(), &vgpus, topology)
 }
 
-/// Returns the steps that clear the vGPUs of a guest that is gone: types that are as recorded, and
-/// its mediated devices.
+/// Refuses vGPUs of an NVSwitch board in the modes for whole GPUs.
+fn refuse_mode(
+    domain: &str,
+    vgpus: &[GuestVgpu],
+    topology: &Topology,
+    config: &Config,
+) -> Result<()> {
+    let is_other = matches!(config.mode, Some(Mode::Passthrough | Mode::Shared));
+    let of_board = |vgpu: &&GuestVgpu| topology.ruled().any(|gpu| gpu == vgpu.card);
+    let Some(vgpu) = vgpus.iter().find(of_board).filter(|_| is_other) else { return Ok(()) };
+    let (domain, card) = (domain.to_owned(), vgpu.card);
+    let hint = format!(
+        "`sed -i s/^FABRIC_MODE=.*/FABRIC_MODE=2/ {CONFIG}`, then `systemctl restart \
+         nvidia-fabricmanager` while no guest has a GPU"
+    );
+    Err(VgpuClaimError::FabricMode { domain, card }.hint(hint))
+}
+
+/// Refuses virtual functions that libvirt or the kernel cannot pass through on the vendor's driver.
+fn refuse_stack(
+    domain: &str,
+    vgpus: &[GuestVgpu],
+    (libvirt, root): (Option<Version>, &FsRoot),
+) -> Result<()> {
+    let functions = vgpus.iter().filter(|vgpu| !vgpu.is_mdev()).map(|vgpu| vgpu.function);
+    let domain = domain.to_owned();
+    for function in functions {
+        if let Some(version) = libvirt.filter(|version| *version < FIRST_LIBVIRT) {
+            let hint = "`virsh version` shows it; take libvirt from the distribution's backports";
+            return Err(VgpuClaimError::OldLibvirt { domain, version }.hint(hint));
+        }
+        let at = format!("sys/bus/pci/devices/{function}");
+        if root.exists(&at) && !root.exists(&format!("{at}/vfio-dev")) {
+            let hint = "`lsmod | grep nvidia_vgpu_vfio` shows the module that makes it; Linux 6.1 \
+                        or later is needed";
+            return Err(VgpuClaimError::NoVfio { domain, function }.hint(hint));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the steps that clear the vGPUs of a guest that is gone: types that are as recorded and
+/// that gpuvm has set, and its mediated devices.
 pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
-    let vgpus = xml.vgpus()?;
+    give_back_these(&xml.vgpus()?, world)
+}
+
+/// The vGPUs that a guest's definition loses.
+pub fn lost(before: &DomainXml, after: &DomainXml) -> Result<Vec<GuestVgpu>> {
+    let has = after.vgpus()?;
+    Ok(before.vgpus()?.into_iter().filter(|vgpu| !has.contains(vgpu)).collect())
+}
+
+/// The same for some of its vGPUs, which its definition loses.
+pub fn give_back_these(vgpus: &[GuestVgpu], world: &World) -> Result<Vec<Step>> {
     if vgpus.is_empty() || !world.has_guests_here()? {
         return Ok(Vec::new());
     }
-    let topology = world.topology()?;
-    Ok(vgpus.iter().filter_map(|vgpu| cleared(vgpu, &topology, world)).map(Step::from).collect())
+    let (topology, root) = (world.topology()?, FsRoot::live()?);
+    let cleared = |vgpu: &GuestVgpu| cleared(vgpu, &topology, &root, world).map(Step::from);
+    Ok(vgpus.iter().filter_map(cleared).collect())
 }
 
-/// The step that clears a vGPU; `None` if it is not there, or not as recorded.
-fn cleared(vgpu: &GuestVgpu, topology: &Topology, world: &World) -> Option<VgpuStep> {
+/// The step that clears a vGPU; `None` if it is not there, not as recorded, or set by another.
+fn cleared(
+    vgpu: &GuestVgpu,
+    topology: &Topology,
+    root: &FsRoot,
+    world: &World,
+) -> Option<VgpuStep> {
     let function: &PciDevice = topology.device(vgpu.function)?;
     match (&function.vgpu, vgpu.number(), &vgpu.uuid) {
         (Some(Vgpu::Vfio { current, .. }), Some(was), None) if *current == was => {
-            Some(VgpuStep::SetType { vf: vgpu.function, to: 0, was, back: true })
+            let vf = vgpu.function;
+            if is_ours(root, vf, was) {
+                return Some(VgpuStep::SetType { vf, to: 0, was, back: true });
+            }
+            world.warning(&format!(
+                "vGPU type {was} of {vf} was not set by gpuvm since the host started: it is left \
+                 as it is; `echo 0 > /sys/bus/pci/devices/{vf}/nvidia/current_vgpu_type` clears it"
+            ));
+            None
         }
         (Some(Vgpu::Vfio { current: now @ 1.., .. }), Some(was), None) => {
             let vf = vgpu.function;
@@ -179,6 +276,39 @@ mod tests {
         assert_eq!(said(slot(7), &own), "");
         assert!(said(slot(8), &own).contains("has vGPU type 8, not 7"));
         assert!(said(None, &own).contains("no virtual function that a vGPU type"));
+    }
+
+    #[test]
+    fn vgpus_of_a_board_need_the_mode_for_them() {
+        let text = include_str!("../../../topologies/dgx-h100.json");
+        let topology = file::from_json(text).unwrap();
+        let card = topology.ruled().next().unwrap();
+        let mut vgpus = guest("7", None);
+        vgpus[0].card = card;
+        let refused = |mode| {
+            let config = Config { mode, ..Config::default() };
+            refuse_mode("a", &vgpus, &topology, &config).is_err()
+        };
+        let modes = [None, Some(Mode::Passthrough), Some(Mode::Shared), Some(Mode::Vgpu)];
+        assert_eq!(modes.map(refused), [false, true, true, false]);
+    }
+
+    #[test]
+    fn an_old_libvirt_or_kernel_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        let said = |libvirt: &str, uuid| {
+            let refused = refuse_stack("a", &guest("7", uuid), (Version::read(libvirt), &root));
+            refused.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert_eq!(said("10.0.0", None), "");
+        assert!(said("9.10.0", None).contains("libvirt is 9.10.0"), "{}", said("9.10.0", None));
+        assert_eq!(said("9.10.0", Some("6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b")), "");
+        let function = dir.path().join(format!("sys/bus/pci/devices/{VF}"));
+        std::fs::create_dir_all(&function).unwrap();
+        assert!(said("10.0.0", None).contains("has no VFIO device"));
+        std::fs::create_dir(function.join("vfio-dev")).unwrap();
+        assert_eq!(said("10.0.0", None), "");
     }
 
     #[test]

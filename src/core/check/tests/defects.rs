@@ -6,7 +6,9 @@ use super::setting::{
     without_bridge, without_manager,
 };
 use gpuvm_core::memsize::MemSize;
-use gpuvm_core::topology::{DriveUse, FabricModel, Iommu, KeptOff, KeptOffBy, NetFace, Trust};
+use gpuvm_core::topology::{
+    DriveUse, FabricModel, Iommu, KeptOff, KeptOffBy, NetFace, Sriov, Trust, Vgpu,
+};
 
 /// One defect.
 pub struct Defect {
@@ -511,6 +513,17 @@ pub const DEFECTS: &[Defect] = &[
             s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x35).unwrap().iommu_group = group;
         },
         &[],
+    ),
+    setting(
+        "vgpu-managed",
+        "/domain/devices/interface[2]",
+        |s| {
+            let vf = s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x35).unwrap();
+            (vf.class, vf.vendor, vf.net) = (0x03_0200, 0x10de, None);
+            vf.sriov = Some(Sriov::Vf { pf: "0000:36:00.0".parse().unwrap() });
+            vf.vgpu = Some(Vgpu::Vfio { current: 7, creatable: Vec::new() });
+        },
+        &[NIC_35],
     ),
     setting(
         "hostdev-unsupported",

@@ -54,7 +54,7 @@ fn each_edit_changes_its_lines_only() {
 fn every_edit_has_an_example() {
     let seen: BTreeSet<usize> = examples().iter().map(|(edit, _)| variant(edit)).collect();
     assert!(seen.iter().copied().eq(0..seen.len()), "an edit without example: {seen:?}");
-    assert_eq!(seen.len(), 24 + super::settings::VARIANTS, "number of variants");
+    assert_eq!(seen.len(), 25 + super::settings::VARIANTS, "number of variants");
 }
 
 #[test]
@@ -160,4 +160,14 @@ fn a_disk_goes_from_the_devices_and_where_asked_from_what_is_remembered() {
         assert_eq!(paths, left, "{}", xml.text());
         assert!(xml.record().unwrap().is_some(), "{}", xml.text());
     }
+}
+
+#[test]
+fn a_mediated_device_comes_and_goes() {
+    let mut xml = DomainXml::parse(HAND).unwrap();
+    let uuid = || "6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b".to_owned();
+    xml.apply(&DomainEdit::AddMdev { uuid: uuid() }).unwrap();
+    assert_eq!(xml.mdevs(), [uuid()]);
+    xml.apply(&DomainEdit::DropMdev { uuid: uuid() }).unwrap();
+    assert_eq!(xml.text(), HAND);
 }

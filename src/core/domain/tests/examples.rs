@@ -60,7 +60,8 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::Rename { .. } => 21,
         DomainEdit::SetPlugged { .. } => 22,
         DomainEdit::AddMdev { .. } => 23,
-        DomainEdit::Set { setting } => 24 + super::settings::variant(setting),
+        DomainEdit::DropMdev { .. } => 24,
+        DomainEdit::Set { setting } => 25 + super::settings::variant(setting),
     }
 }
 
@@ -336,6 +337,8 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
 +      </source>
 +    </hostdev>",
         ),
+        // It has none of this UUID.
+        (DomainEdit::DropMdev { uuid: "00000000-44aa-4d06-8b4e-9cf1c0f0ce6b".into() }, ""),
         (
             DomainEdit::SetHostdevs {
                 hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, kept: None, nic: None, cells: None, address: at(7) }],

@@ -301,6 +301,7 @@ impl StepError {
                 | StepError::Bind(BindError::Changed { .. } | BindError::Absent { .. })
                 | StepError::Partition(PartitionError::Reassigned { .. })
         );
+        let others = others || matches!(self, StepError::Vgpu(error) if error.is_handed_over());
         step.gives_back() && others
     }
 
@@ -330,6 +331,7 @@ impl StepError {
             StepError::Hypervisor(error) if step.is_final() => error.kind == NoConnection,
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
             StepError::Pages(error) => error.may_have_done(),
+            StepError::Vgpu(error) => error.may_have_done(),
             StepError::Partition(error) => error.may_have_done(),
             StepError::Setting(error) => !matches!(error, SettingError::Changed { .. }),
             // How much netplan has applied of a failed change is unknown.

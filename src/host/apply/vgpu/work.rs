@@ -1,6 +1,6 @@
 //! Changes vGPUs through sysfs and NVIDIA's script, on a root directory that is handed in.
 
-use super::{SRIOV_MANAGE, VgpuError};
+use super::{SRIOV_MANAGE, VgpuError, ours};
 use crate::apply::bind::{BindError, Kernel};
 use crate::command::output;
 use crate::discover::vgpu::types;
@@ -16,6 +16,8 @@ const SCRIPT_S: u64 = 120;
 const WRITE_S: u64 = 60;
 /// How often to check whether functions are ready; they are within 10 s.
 const LOOKS: u32 = 50;
+/// How often to check again whether a mediated device is closed.
+const CLOSES: u32 = 5;
 
 /// The means of changing vGPUs.
 pub(super) struct Work<'a> {
@@ -165,6 +167,9 @@ impl Work<'_> {
             return Ok(());
         }
         (self.is_free)(&[vf])?;
+        if to == 0 {
+            ours::forget(self.root, vf);
+        }
         let file = format!("{}/nvidia/creatable_vgpu_types", path(vf));
         let offered = types(&self.root.read(&file)?.unwrap_or_default());
         if to != 0 && offered.iter().all(|(number, _)| *number != to) {
@@ -173,10 +178,14 @@ impl Work<'_> {
         }
         let file = format!("{}/nvidia/current_vgpu_type", path(vf));
         self.kernel.write(&file, &to.to_string(), WRITE_S)?;
-        match self.type_of(vf)? {
-            now if now == to => Ok(()),
-            now => Err(VgpuError::NotSet { vf, to, now }),
+        let now = self.type_of(vf)?;
+        if now != to {
+            return Err(VgpuError::NotSet { vf, to, now });
         }
+        if to != 0 {
+            ours::remember(self.root, vf, to);
+        }
+        Ok(())
     }
 
     /// Changes the type of a function from the planned one; another type is left as it is.
@@ -233,10 +242,15 @@ impl Work<'_> {
         if dir.link_name("mdev_type")?.is_some_and(|now| now != type_id) {
             return Err(VgpuError::MdevChanged { uuid, type_id: type_id.to_owned() });
         }
-        if let Some(group) = dir.link_name("iommu_group")?
-            && (self.is_open)(&group)
-        {
-            return Err(VgpuError::MdevOpen { uuid });
+        // QEMU that was ended closes it a little later.
+        let group = dir.link_name("iommu_group")?;
+        for look in 0.. {
+            match &group {
+                Some(group) if (self.is_open)(group) && look < CLOSES => {}
+                Some(group) if (self.is_open)(group) => return Err(VgpuError::MdevOpen { uuid }),
+                _ => break,
+            }
+            std::thread::sleep(self.pause);
         }
         let uuid = uuid.as_str();
         self.kernel.write(&format!("{}/{uuid}/remove", path(parent)), "1", WRITE_S)?;

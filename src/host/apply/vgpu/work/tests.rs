@@ -164,7 +164,11 @@ fn a_type_is_set_read_back_and_only_ours_is_cleared() {
     let played = Played::new();
     let set = |to| played.with(|work, _, vf| work.set_type(vf, to));
     let back = |to, was| played.with(|work, _, vf| work.revert_type(vf, to, was));
+    let is_ours = || played.with(|work, _, vf| ours::is_ours(work.root, vf, 1437));
+    assert!(!is_ours());
     set(1437).unwrap();
+    assert!(is_ours());
+    assert!(!played.with(|work, _, vf| ours::is_ours(work.root, vf, 1430)));
     assert_eq!(*played.log.borrow(), ["1437"]);
     set(1437).unwrap();
     let refused = set(7).unwrap_err().to_string();
@@ -176,6 +180,13 @@ fn a_type_is_set_read_back_and_only_ours_is_cleared() {
     played.is_used.set(false);
     back(1437, 0).unwrap();
     assert_eq!(*played.log.borrow(), ["1437", "0"]);
+    assert!(!is_ours());
+    // Another sets it: it is theirs.
+    let file = format!("{}/nvidia/current_vgpu_type", path(VF.parse().unwrap()));
+    played.write(&file, "1437\n");
+    set(1437).unwrap();
+    assert!(!is_ours());
+    played.write(&file, "0\n");
     let expect = |was| played.with(|work, _, vf| work.expect_type(vf, was));
     assert!(expect(0).is_ok());
     assert!(expect(1437).unwrap_err().to_string().contains("it had 1437 when this was planned"));
