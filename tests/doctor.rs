@@ -130,7 +130,7 @@ const CASES: &[(&str, &str, Overlay)] = &[
 
 /// Rules without such files, and why.
 const WITHOUT_CASE: &[(&str, &str)] = &[
-    ("coherent-gpu", "a host with Grace: tests/grace.rs"),
+    ("coherent-gpu", "a host with Grace: tests/grace"),
     ("iommu-off", "files are taken away for it: a test of its own"),
     ("no-gpu", "devices are taken away for it: a test of its own"),
     ("hostdev-unhealthy", "NVML and the kernel's log tell it"),

@@ -10,7 +10,9 @@ use std::process::Command;
 use std::sync::Mutex;
 
 /// Those of all and short runs.
-const XML: &[&str] = &["iommufd::", "xml::", "libvirt::embed::", "check::"];
+const XML: &[&str] = &["iommufd::", "xml::", "grace::libvirt", "libvirt::embed::", "check::"];
+/// Guests that show their nodes from inside, on QEMU's emulator.
+const NODES: &[&str] = &["grace::guest::"];
 /// Whole guests, started and stopped.
 const GUESTS: &[&str] = &["libvirt::", "--skip", "libvirt::traffic::"];
 /// What is made of definitions.
@@ -47,6 +49,11 @@ fn passes(set: &[&str], is_short: bool) {
 #[test]
 fn definitions_are_taken_by_libvirt_12() {
     passes(XML, true);
+}
+
+#[test]
+fn guests_of_qemu_11_show_nodes_buses_and_smmus_from_inside() {
+    passes(NODES, false);
 }
 
 #[test]
