@@ -131,7 +131,7 @@ const CASES: &[(&str, &str, Overlay)] = &[
 
 /// Rules without such files, and why.
 const WITHOUT_CASE: &[(&str, &str)] = &[
-    ("coherent-gpu", "a host with Grace: tests/grace.rs"),
+    ("coherent-gpu", "a host with Grace: tests/grace"),
     ("pf-with-vfs-on-vfio", "a host with vGPUs: tests/vgpus.rs"),
     ("sriov-unbound", "as above"),
     ("vf-without-type", "as above"),

@@ -83,7 +83,9 @@ pub fn bind_at_boot(
     let done = on_this_machine(&NoHypervisor, true, |binder| Ok(early::bind(binder, &functions)))?;
     for (bdf, done) in done {
         match done {
-            Ok(early::Done::Bound) => world.progress(&format!("{bdf} is bound to vfio-pci")),
+            Ok(early::Done::Bound(driver)) => {
+                world.progress(&format!("{bdf} is bound to {driver}"));
+            }
             Ok(early::Done::Already) => {}
             Ok(early::Done::Left(why)) => failed.push(why),
             Err(error) => failed.push(error.to_string()),

@@ -246,7 +246,7 @@ pub(crate) fn is_on(disk: Element<'_>, made: &Made) -> bool {
 }
 
 /// Options that count only while a guest is made, as they were and as they are.
-pub const AT_FIRST: [Opt; 20] = [
+pub const AT_FIRST: [Opt; 21] = [
     Opt::Template,
     Opt::Image,
     Opt::ImagePool,
@@ -266,6 +266,7 @@ pub const AT_FIRST: [Opt; 20] = [
     Opt::NoAgent,
     Opt::NoNccl,
     Opt::Nccl,
+    Opt::ImexNode,
     Opt::NoSeed,
 ];
 

@@ -12,6 +12,7 @@ use crate::host_settings::HostVerbError;
 use crate::memsize::MemSize;
 use crate::pages::refuse_full;
 use crate::reporter::Question;
+use crate::topology::Topology;
 use crate::topology::pages::{how_to_mount, not_mounted};
 use crate::world::World;
 use serde::Serialize;
@@ -124,8 +125,13 @@ pub struct NodePages {
 }
 
 /// Plans the change on this machine. Releasing surplus pages requires consent.
-pub fn set_pages(wanted: &NodePages) -> Result<Change> {
+pub fn set_pages(world: &World, wanted: &NodePages) -> Result<Change> {
     let steps = steps(wanted)?;
+    let grows =
+        |step: &Step| !matches!(step, Step::Host(HostStep::SetPages(step)) if step.to < step.was);
+    if wanted.count > 0 && steps.iter().any(grows) {
+        refuse_memory_of_gpu(wanted.node, &world.topology()?)?;
+    }
     let lowers =
         |step: &&Step| matches!(step, Step::Host(HostStep::SetPages(step)) if step.to < step.was);
     let lowered: Vec<String> = steps.iter().filter(lowers).map(Step::to_string).collect();
@@ -136,6 +142,15 @@ pub fn set_pages(wanted: &NodePages) -> Result<Change> {
     });
     let subject = format!("of {} on node {}", wanted.page, wanted.node);
     Ok(Change { question, ..Change::new("host pages", &subject, steps, ()) })
+}
+
+/// Refuses pages of a node whose memory is a GPU's.
+fn refuse_memory_of_gpu(node: NodeId, topology: &Topology) -> Result<()> {
+    let gpu = topology.nodes().iter().find(|one| one.os_index == node).and_then(|one| one.gpu);
+    let Some(gpu) = gpu else { return Ok(()) };
+    let (node, gpu) = (node.to_string(), gpu.to_string());
+    Err(HostVerbError::MemoryOfGpu { node, gpu }
+        .hint("`gpuvm host show` lists the nodes with CPUs, whose pages guests can have"))
 }
 
 fn steps(wanted: &NodePages) -> Result<Vec<Step>> {

@@ -36,6 +36,9 @@ pub enum HostVerbError {
     /// More huge pages are in use than would be left.
     #[error("{used} pages of {page} on node {node} are in use, so {count} are too few")]
     PagesInUse { used: String, page: String, node: String, count: String },
+    /// The node's memory is a GPU's, whose driver gives it to programs.
+    #[error("the memory of node {node} is that of GPU {gpu}, and no guest gets it")]
+    MemoryOfGpu { node: String, gpu: String },
     /// The host does not have the setting.
     #[error("{option}: this host does not have {name}")]
     NoSetting { option: String, name: String },

@@ -199,6 +199,30 @@ impl Grace<'_> {
     }
 }
 
+/// Adds files of a tray that libvirt reads before it passes GPUs through: their configuration, which
+/// shows a function level reset, their devices of VFIO, and the CPUs of nodes as libnuma reads them.
+pub fn complete_for_libvirt(root: &Path) {
+    for (at, gpu) in TRAY.iter().enumerate() {
+        let dir = root.join(format!("sys/bus/pci/devices/{gpu}"));
+        let mut config = vec![0_u8; 4096];
+        config[..4].copy_from_slice(&[0xde, 0x10, 0x41, 0x29]);
+        // The list of capabilities starts at 0x34; PCI Express, version 2, with that reset.
+        (config[0x06], config[0x34], config[0x40]) = (0x10, 0x40, 0x10);
+        (config[0x42], config[0x47]) = (0x02, 0x10);
+        fs::write(dir.join("config"), config).unwrap();
+        put(&dir, &format!("vfio-dev/vfio{at}/dev"), format!("511:{at}"));
+    }
+    for node in 0..2 + 8 * TRAY.len() {
+        let masks = (0..2 * CORES).rev().step_by(32).map(|last| {
+            let cpus = last / 32 * 32..(last / 32 + 1) * 32;
+            let own = cpus.enumerate().filter(|(_, cpu)| cpu / CORES == node && *cpu < 2 * CORES);
+            format!("{:08x}", own.fold(0_u32, |mask, (bit, _)| mask | 1 << bit))
+        });
+        let mask = masks.collect::<Vec<_>>().join(",");
+        put(root, &format!("sys/devices/system/node/node{node}/cpumap"), mask);
+    }
+}
+
 /// Writes a file, with the directories above it.
 fn put(root: &Path, path: &str, text: impl Display) {
     let file = root.join(path);

@@ -10,8 +10,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Those that judge the XML.
-const XML: &[&str] = &["iommufd::", "xml::", "libvirt::embed::", "check::"];
+/// Those of all and short runs.
+const XML: &[&str] = &["iommufd::", "xml::", "grace::libvirt", "libvirt::embed::", "check::"];
+/// Guests that show their nodes from inside, on QEMU's emulator.
+const NODES: &[&str] = &["grace::guest::"];
 /// Whole guests, started and stopped.
 const GUESTS: &[&str] = &[
     "libvirt::",
@@ -53,6 +55,12 @@ fn passes(set: &[&str]) {
 #[ignore = "nightly"]
 fn definitions_are_taken_by_libvirt_12() {
     passes(XML);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn guests_of_qemu_11_show_nodes_buses_and_smmus_from_inside() {
+    passes(NODES);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::input;
 use crate::seed::{self, Hidden, MAX_BYTES};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use gpuvm_ops::storage::{Keyless, NcclWanted, SeedRequest, SeedWanted};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// How a guest finds its NCCL topology file.
@@ -72,6 +73,12 @@ pub struct SeedArgs {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NcclArg::Link, hide_default_value = true)]
     #[arg(help_heading = FIRST_BOOT, hide_short_help = true, conflicts_with_all = ["no_nccl", "no_seed"])]
     pub nccl: NcclArg,
+    /// Addresses of all guests of the IMEX domain
+    ///
+    /// The guest's own among them, in any order; written to /etc/nvidia-imex/nodes_config.cfg, and
+    /// the driver makes channel 0. Only for guests with all GPUs of a tray of an NVL72 rack.
+    #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = FIRST_BOOT, hide_short_help = true)]
+    pub imex_node: Vec<IpAddr>,
     /// Create a guest without any login
     ///
     /// Without it, a guest of an image is refused if there is no key, no --password-hash and no
@@ -82,7 +89,7 @@ pub struct SeedArgs {
     ///
     /// Default for guests without an image that have none of the options of this section.
     #[arg(long, help_heading = FIRST_BOOT, hide_short_help = true)]
-    #[arg(conflicts_with_all = ["ssh_key", "user", "password_hash", "user_data", "meta_data", "network_config", "drop_seed"])]
+    #[arg(conflicts_with_all = ["ssh_key", "user", "password_hash", "user_data", "meta_data", "network_config", "imex_node", "drop_seed"])]
     pub no_seed: bool,
     /// Remove the seed once cloud-init has finished
     ///
@@ -110,6 +117,7 @@ impl SeedArgs {
                 (false, NcclArg::Link) => NcclWanted::Link,
                 (false, NcclArg::Conf) => NcclWanted::Conf,
             },
+            imex_nodes: self.imex_node.clone(),
             wanted: match (self.no_seed, self.drop_seed) {
                 (true, _) => SeedWanted::No,
                 (false, true) => SeedWanted::Yes,

@@ -65,7 +65,7 @@ fn set(args: &HostPagesArgs, count: u64, cx: &Context<'_>) -> anyhow::Result<u8>
     let wanted = NodePages { node, page, count, now, at_boot };
     let confirm = if args.yes { Confirm::Given } else { Confirm::IfNeeded };
     let manner = Manner { confirm, dry_run: args.dry_run, of: Of::Host, ..manner(&args.lock) };
-    let done = Session::begin(cx, manner)?.run(|_| set_pages(&wanted))?;
+    let done = Session::begin(cx, manner)?.run(|world| set_pages(world, &wanted))?;
     if args.dry_run {
         return Ok(EXIT_DONE);
     }

@@ -69,10 +69,11 @@ const REMAPPING: Rule = Rule::warning(
     "more than 255 vCPUs on x86 without an IOMMU that remaps interrupts, or without what that \
      needs",
 );
-/// QEMU exits at start (`vtd_machine_done_notify_one` in its `intel_iommu.c`).
+/// QEMU exits at start (`vtd_machine_done_notify_one` in its `intel_iommu.c`), or when the guest
+/// maps DMA (`amdvi_iommu_notify_flag_changed` in its `amd_iommu.c`).
 const CACHING: Rule = Rule::error(
     "iommu-without-caching",
-    "passed-through functions beside an Intel IOMMU without caching mode",
+    "passed-through functions beside an Intel IOMMU without caching mode, or AMD's",
 );
 
 /// Rules of this module.
@@ -159,12 +160,10 @@ fn interrupts<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t
         let hint = format!("on machine q35 write {iommu} in <devices>, and {ioapic} in <features>");
         report.add(&REMAPPING, vcpus.spot, message, hint);
     }
-    if let Some((spot, false)) = guest.iommu
+    if let Some(iommu) = &guest.silent_iommu
         && !guest.passed.is_empty()
     {
-        let message = "an Intel IOMMU that is not in caching mode; QEMU refuses to start with \
-                       passed-through functions";
-        report.add(&CACHING, spot, message, "write caching_mode='on' on the driver of <iommu>");
+        report.add(&CACHING, iommu.spot, iommu.message, iommu.hint);
     }
 }
 

@@ -73,8 +73,8 @@ pub struct Guest<'t> {
     pub is_by_iommufd: bool,
     /// Whether its interrupts reach vCPUs whose APIC id has more than 8 bits.
     pub remaps_interrupts: bool,
-    /// An Intel IOMMU, and whether its caching mode reports each mapping to QEMU.
-    pub iommu: Option<(Spot<'t>, bool)>,
+    /// An IOMMU that does not report each mapping of the guest to VFIO.
+    pub silent_iommu: Option<SilentIommu<'t>>,
     /// Shared memory that is in a file of a file system.
     pub shared_file: Option<Spot<'t>>,
     /// Its CPU.
@@ -121,11 +121,36 @@ fn emulated(device: Element<'_>) -> Option<String> {
     }
 }
 
-/// An Intel IOMMU, and whether its caching mode is on.
-fn intel_iommu(iommu: Element<'_>) -> Option<(Spot<'_>, bool)> {
-    let is_intels = iommu.attr("model").is_some_and(|model| model == "intel");
-    let mode = iommu.child("driver").and_then(|driver| driver.attr("caching_mode"));
-    is_intels.then(|| (Spot::of(iommu), mode.is_some_and(|mode| mode == "on")))
+/// An IOMMU that does not report each mapping of the guest to VFIO.
+#[derive(Debug)]
+pub struct SilentIommu<'t> {
+    /// Its place.
+    pub spot: Spot<'t>,
+    /// The fault with functions that are passed through.
+    pub message: &'static str,
+    /// Its remedy.
+    pub hint: &'static str,
+}
+
+impl<'t> SilentIommu<'t> {
+    fn read(iommu: Element<'t>) -> Option<SilentIommu<'t>> {
+        let mode = iommu.child("driver").and_then(|driver| driver.attr("caching_mode"));
+        let (message, hint) = match iommu.attr("model").as_deref() {
+            Some("intel") if mode.is_none_or(|mode| mode != "on") => (
+                "an Intel IOMMU that is not in caching mode; QEMU refuses to start with \
+                 passed-through functions",
+                "write caching_mode='on' on the driver of <iommu>",
+            ),
+            // libvirt 12.9 has neither `dma-remap` nor `dma-translation` of QEMU's amd-iommu.
+            Some("amd") => (
+                "an AMD IOMMU; with passed-through functions QEMU ends when the guest's kernel \
+                 translates DMA",
+                "write model='intel' with caching_mode='on' and dma_translation='off'",
+            ),
+            _ => return None,
+        };
+        Some(SilentIommu { spot: Spot::of(iommu), message, hint })
+    }
 }
 
 /// Shared memory without a source that is in memory: a memfd, or huge pages.
@@ -167,7 +192,7 @@ impl<'t> Guest<'t> {
             machine: root.find("os/type").and_then(|kind| kind.attr("machine")).map(Into::into),
             is_by_iommufd: domain.is_by_iommufd(),
             remaps_interrupts: domain.remaps_interrupts(),
-            iommu: root.find("devices/iommu").and_then(intel_iommu),
+            silent_iommu: root.find("devices/iommu").and_then(SilentIommu::read),
             shared_file: shared_file(root),
             controllers: BTreeMap::new(),
             addresses: Vec::new(),

@@ -133,6 +133,28 @@ fn machine_pc_takes_255_vcpus_whatever_its_iommu_says() {
     assert!(few.iter().all(|finding| finding.rule != "vcpus-beyond-machine"), "{few:#?}");
 }
 
+/// libvirt 12.9 adds the missing settings for more than 255 vCPUs (measured).
+#[test]
+fn an_amd_iommu_is_for_many_vcpus_without_passed_functions() {
+    let rules = |driver: &str| {
+        let iommu = format!("<memballoon model='none'/><iommu model='amd'>{driver}</iommu>");
+        let edits = [
+            defects::MANY[0],
+            defects::MANY[1],
+            defects::MANY[2],
+            (setting::BALLOON, iommu.as_str()),
+        ];
+        let found = found(&edits, |_| {});
+        found.into_iter().map(|finding| finding.rule).collect::<BTreeSet<&str>>()
+    };
+    for driver in ["", "<driver intremap='on' xtsup='on'/>"] {
+        let found = rules(driver);
+        assert!(!found.contains("vcpus-without-remapping"), "{driver}: {found:?}");
+        assert!(found.contains("iommu-without-caching"), "{driver}: {found:?}");
+    }
+    assert!(rules("<driver xtsup='off'/>").contains("vcpus-without-remapping"));
+}
+
 #[test]
 fn fixes_by_check_are_the_settings_of_create() {
     let on = |libvirt| {

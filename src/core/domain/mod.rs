@@ -155,9 +155,10 @@ impl DomainXml {
             let named = self.root().find(path).and_then(|element| element.attr(name));
             named.is_some_and(|named| named == value)
         };
-        self.can_remap_interrupts()
-            && ["intremap", "eim"].iter().all(|name| is("devices/iommu/driver", name, "on"))
-            && is("features/ioapic", "driver", "qemu")
+        let has_intels =
+            ["intremap", "eim"].iter().all(|name| is("devices/iommu/driver", name, "on"))
+                && is("features/ioapic", "driver", "qemu");
+        self.can_remap_interrupts() && (has_intels || self.has_amds_iommu())
     }
 
     /// Whether it has such an IOMMU or can get one: libvirt supports it on q35 only, and only one.
@@ -168,7 +169,18 @@ impl DomainXml {
         });
         let iommu = self.root().find("devices/iommu");
         let is_intels = |iommu: Element<'_>| iommu.attr("model").is_some_and(|of| of == "intel");
-        is_q35 && iommu.is_none_or(is_intels)
+        is_q35 && (iommu.is_none_or(is_intels) || self.has_amds_iommu())
+    }
+
+    /// Whether it has an AMD IOMMU that remaps interrupts: libvirt 12.2 and later set `intremap`,
+    /// `xtsup` and the I/O APIC of QEMU themselves where there are more than 255 vCPUs.
+    fn has_amds_iommu(&self) -> bool {
+        let Some(iommu) = self.root().find("devices/iommu") else { return false };
+        let is_off = |driver: Element<'_>| {
+            ["intremap", "xtsup"].iter().any(|name| driver.attr(name).is_some_and(|on| on == "off"))
+        };
+        iommu.attr("model").is_some_and(|of| of == "amd")
+            && !iommu.child("driver").is_some_and(is_off)
     }
 
     /// Facts that a plan needs about it as a template that the admin named.

@@ -133,6 +133,8 @@ pub enum Opt {
     NoNccl,
     /// How NCCL finds its topology file.
     Nccl,
+    /// Address of a guest of the same IMEX domain.
+    ImexNode,
     /// Without a cloud-init seed.
     NoSeed,
     /// Whether it starts with the host; only in files.
@@ -194,7 +196,8 @@ impl Opt {
             | Opt::Drive
             | Opt::Partition
             | Opt::AcceptBacking
-            | Opt::SshKey => Shape::Each,
+            | Opt::SshKey
+            | Opt::ImexNode => Shape::Each,
             Opt::Allow => Shape::Joined,
             Opt::GpuModel
             | Opt::Vgpu

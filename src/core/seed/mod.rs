@@ -7,6 +7,7 @@
 
 mod given;
 mod hidden;
+mod imex;
 mod volume;
 
 pub use given::{
@@ -17,6 +18,7 @@ pub use volume::{VOLUME_BYTES, check, is_seed, volume};
 
 use crate::nccl::place;
 use serde_json::{Value, json};
+use std::net::IpAddr;
 
 /// Where cloud-init finds the data disk: libvirt gives virtio disks the serial of their definition.
 pub const DATA_DISK_SERIAL: &str = "gpuvm-data";
@@ -45,6 +47,8 @@ pub struct Seed {
     pub nccl: Option<String>,
     /// Whether the guest's settings of NCCL name that file, too, where they name none.
     pub nccl_conf: bool,
+    /// Addresses of the guests of its IMEX domain, its own among them; none: it is in none.
+    pub imex_nodes: Vec<IpAddr>,
     /// The admin's own user-data, as it is.
     pub user_data: Option<Hidden>,
     /// The admin's own keys of the meta-data, JSON or YAML as it is; in place of ours.
@@ -217,7 +221,6 @@ impl Seed {
             }
         }
         let (mut files, mut commands, mut of_files) = (Vec::new(), Vec::new(), Vec::new());
-        let file = |path: &str, content: &str, permissions: &str| json!({ "path": path, "content": content, "permissions": permissions });
         if self.data_disk {
             commands.push(json!(["sh", "-c", DATA_DISK]));
         }
@@ -238,6 +241,7 @@ impl Seed {
                 of_files.push(json!(["sh", "-c", place::APPEND]));
             }
         }
+        imex::add(&self.imex_nodes, &mut files, &mut of_files);
         // Files overridden by the user-data do not exist.
         if !self.has_own("write_files") {
             commands.append(&mut of_files);
@@ -253,6 +257,11 @@ impl Seed {
         }
         config
     }
+}
+
+/// A file that cloud-init writes.
+fn file(path: &str, content: &str, permissions: &str) -> Value {
+    json!({ "path": path, "content": content, "permissions": permissions })
 }
 
 #[cfg(test)]

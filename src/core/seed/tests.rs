@@ -51,6 +51,30 @@ fn a_seed_says_who_may_log_in() {
 }
 
 #[test]
+fn nodes_of_an_imex_domain_are_the_same_list_in_each_guest() {
+    let written = |addresses: &[&str]| {
+        let imex_nodes = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let config = config(&Seed { imex_nodes, ..Seed::default() }.files(), "user-data");
+        let files = config["write_files"].as_array().unwrap().clone();
+        let commands = config["runcmd"].as_array().unwrap().clone();
+        (files, commands)
+    };
+    let (files, commands) = written(&["10.0.0.11", "10.0.0.9", "10.0.0.11"]);
+    assert_eq!(files[0]["path"], "/etc/nvidia-imex/nodes_config.cfg");
+    assert_eq!(files[0]["content"], "10.0.0.9\n10.0.0.11\n");
+    assert_eq!(files[1]["content"], "options nvidia NVreg_CreateImexChannel0=1\n");
+    assert_eq!((files.len(), commands.len()), (2, 1));
+    assert_eq!(written(&["10.0.0.9", "10.0.0.11"]), (files, commands));
+    // Without the files, the commands that need them are left out, too.
+    let own = Seed {
+        imex_nodes: vec!["10.0.0.9".parse().unwrap()],
+        user_data: Some("#cloud-config\nwrite_files: []\n".into()),
+        ..Seed::default()
+    };
+    assert!(config(&own.files(), "vendor-data").get("runcmd").is_none());
+}
+
+#[test]
 fn values_from_outside_stay_in_their_places() {
     let nasty = "x\"}\n- evil: [1]\n#cloud-config";
     let seed = Seed { host_name: nasty.into(), user: Some(nasty.into()), ..seed() };

@@ -48,8 +48,13 @@ const MODELS: [CoherentModel; 7] = [
 impl CoherentModel {
     /// Returns the model of a function by its ids; only boards with Arm processors have NVLink-C2C.
     pub fn of(device: &PciDevice) -> Option<CoherentModel> {
-        let is_nvidias = device.vendor == VENDOR_NVIDIA;
-        MODELS.into_iter().find(|model| is_nvidias && model.id == device.device)
+        CoherentModel::of_ids((device.vendor, device.device))
+    }
+
+    /// The same by vendor and device.
+    pub fn of_ids((vendor, device): (u16, u16)) -> Option<CoherentModel> {
+        let is_nvidias = vendor == VENDOR_NVIDIA;
+        MODELS.into_iter().find(|model| is_nvidias && model.id == device)
     }
 }
 

@@ -142,6 +142,11 @@ impl DeviceIdentity {
         self.marks.iter().any(|(kind, _)| *kind < MarkKind::Dsn)
     }
 
+    /// Vendor and device.
+    pub fn vendor_and_device(&self) -> (u16, u16) {
+        self.ids
+    }
+
     /// Vendor and device, as module options have them: `10de:1db8`.
     pub fn ids(&self) -> String {
         format!("{:04x}:{:04x}", self.ids.0, self.ids.1)

@@ -123,6 +123,8 @@ fn affinity(entry: &[u8]) -> Option<Affinity> {
         is_enabled.then_some(Affinity { domain, function: None })
     };
     match entry.first()? {
+        // The bytes of a local APIC's domain are in two places.
+        0 => plain(u32::from(*entry.get(2)?) | word(entry, 8)? & 0xffff_ff00, 4),
         1 => plain(word(entry, 2)?, 28),
         2 => plain(word(entry, 4)?, 12),
         3 => plain(word(entry, 2)?, 10),
@@ -279,6 +281,11 @@ mod tests {
         let wanted = [(1, of(b)), (2, of(a)), (3, of(b)), (4, of(a))];
         let wanted: GpuOfNode = wanted.map(|(id, bdf)| (NodeId(id), bdf)).into();
         assert_eq!(found(&shuffled), Some(wanted));
+        // A processor of x86.
+        let mut local_apic = vec![0; 16];
+        (local_apic[1], local_apic[4]) = (16, 1);
+        let of_x86 = [&[local_apic], &shuffled[1..]].concat();
+        assert_eq!(found(&of_x86), found(&shuffled));
         // The kernel lists others; an entry is cut off; there is none.
         assert_eq!(found(&shuffled[1..]), None);
         assert_eq!(found(&[processor(0), initiator(4, b)[..30].to_vec()]), None);

@@ -67,6 +67,7 @@ pub(crate) fn creation_options(wanted: &CreateRequest) -> CreationOptions {
     add(Opt::NoAgent, if_so(!seed.agent, "true"));
     add(Opt::NoNccl, if_so(seed.nccl == NcclWanted::No, "true"));
     add(Opt::Nccl, if_so(seed.nccl == NcclWanted::Conf, "conf"));
+    add(Opt::ImexNode, seed.imex_nodes.iter().map(ToString::to_string).collect());
     add(Opt::NoSeed, if_so(seed.wanted == SeedWanted::No, "true"));
     told
 }

@@ -53,6 +53,7 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
             network_config: None,
             agent: false,
             nccl: crate::storage::NcclWanted::Link,
+            imex_nodes: Vec::new(),
             wanted: SeedWanted::No,
             keyless: Keyless::Refused,
         },

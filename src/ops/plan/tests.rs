@@ -221,6 +221,7 @@ fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> Dom
         network_config: None,
         agent: false,
         nccl: crate::storage::NcclWanted::Link,
+        imex_nodes: Vec::new(),
         wanted: SeedWanted::No,
         keyless: Keyless::Refused,
     };

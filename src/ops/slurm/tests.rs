@@ -237,6 +237,7 @@ fn wanted(stage: &Stage) -> CreateRequest {
             network_config: None,
             agent: false,
             nccl: NcclWanted::No,
+            imex_nodes: Vec::new(),
             wanted: SeedWanted::No,
             keyless: Keyless::Refused,
         },

@@ -16,6 +16,12 @@ pub enum StorageError {
         /// Where a key was looked for.
         looked: String,
     },
+    /// The guest cannot be a node of an IMEX domain.
+    #[error("--imex-node: {lack}, and IMEX joins whole trays of an NVL72 rack")]
+    ImexTray {
+        /// The missing part of the guest.
+        lack: String,
+    },
     /// The data disk is too large.
     #[error("a data volume of {gigabytes} GB is too large")]
     TooLarge {

@@ -7,6 +7,7 @@ use crate::image::ImageName;
 use crate::images;
 use crate::memsize::MemSize;
 use crate::seed::Hidden;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// A request for a guest's disks.
@@ -156,6 +157,8 @@ pub struct SeedRequest {
     pub agent: bool,
     /// How it gets the topology file for NCCL, if it needs one.
     pub nccl: NcclWanted,
+    /// Addresses of the guests of its IMEX domain, its own among them; none: it is in none.
+    pub imex_nodes: Vec<IpAddr>,
     /// Whether the guest gets a seed.
     pub wanted: SeedWanted,
     /// The action if there is no way to log in.

@@ -4,13 +4,14 @@
 use super::error::StorageError;
 use super::{Disks, Keyless, NcclWanted, Place, SeedRequest, SeedWanted};
 use crate::apply::{Secret, Step, VolumeStep};
+use crate::bdf::Bdf;
 use crate::domain::guest::{Disk, DiskFormat, DiskIo, DiskKind, Made, Role, VolumeRef};
 use crate::error::{Coded as _, Error, Refusal, Result, usage};
 use crate::hypervisor::storage::NewVolume;
 use crate::input;
 use crate::paths::path_text;
 use crate::seed::{self, Hidden, MAX_BYTES, Seed, SeedError, SshKey};
-use crate::topology::FabricModel;
+use crate::topology::{FabricModel, Topology};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -68,6 +69,7 @@ fn is_wanted(wanted: &SeedRequest, is_made_of_image: bool) -> bool {
         wanted;
     let files = [user_data, meta_data, network_config];
     let is_told = !ssh_key.is_empty()
+        || !wanted.imex_nodes.is_empty()
         || user.is_some()
         || password_hash.is_some()
         || files.into_iter().any(Option::is_some);
@@ -98,6 +100,9 @@ fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Se
     let name = place.planned.name.as_str();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let placement = &place.planned.placement;
+    if !wanted.imex_nodes.is_empty() {
+        refuse_imex(&place.planned.topology, &placement.devices)?;
+    }
     let seed = Seed {
         host_name: seed::host_name(name),
         instance: format!("{name}-{:x}", since.as_nanos()),
@@ -113,6 +118,7 @@ fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Se
         network_config,
         nccl: None,
         nccl_conf: wanted.nccl == NcclWanted::Conf,
+        imex_nodes: wanted.imex_nodes.clone(),
         nics: Vec::new(),
     };
     for key in seed.overruled() {
@@ -121,6 +127,25 @@ fn read(wanted: &SeedRequest, place: &Place<'_>, disks: &mut Disks) -> Result<Se
         ));
     }
     Ok(seed)
+}
+
+/// Refuses IMEX to a guest that does not have all GPUs of a tray.
+fn refuse_imex(topology: &Topology, functions: &[Bdf]) -> Result<()> {
+    let of_rack = topology.gpus().map(|gpu| gpu.bdf).filter(|gpu| topology.is_of_rack(*gpu));
+    let (own, others): (Vec<Bdf>, Vec<Bdf>) = of_rack.partition(|gpu| functions.contains(gpu));
+    let (lack, hint) = match (own.len(), others.len()) {
+        (0, _) => {
+            let lack = "the guest has no GPU whose NVLinks leave the host".to_owned();
+            (lack, "leave --imex-node out".to_owned())
+        }
+        (_, 0) => return Ok(()),
+        (own, others) => {
+            let all = own + others;
+            let lack = format!("the guest has {own} of the tray's {all} GPUs");
+            (lack, format!("request all with `--gpus {all}`, or leave --imex-node out"))
+        }
+    };
+    Err(StorageError::ImexTray { lack }.hint(hint))
 }
 
 /// The keys that may log in: the named ones, otherwise the caller's own.

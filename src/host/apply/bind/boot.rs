@@ -21,7 +21,7 @@ use crate::discover::isolation::option_files;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::topology::identity::CLASS_STORAGE;
-use gpuvm_core::topology::{DeviceIdentity, DeviceKind, PciDevice, Topology};
+use gpuvm_core::topology::{DeviceIdentity, DeviceKind, NVGRACE, PciDevice, Topology, VFIO};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -167,6 +167,7 @@ fn files(topology: &Topology, functions: &Listed, program: &str, by_id: bool) ->
         let all = of_id.get(&(device.vendor, device.device)).into_iter().flatten();
         by_id
             && device.kind() == DeviceKind::Gpu
+            && topology.passing_driver(device.bdf) == VFIO
             && all.map(|d| d.bdf).all(|b| functions.contains_key(&b))
     };
     let devices = functions.keys().filter_map(|&bdf| topology.device(bdf));
@@ -178,6 +179,9 @@ fn files(topology: &Topology, functions: &Listed, program: &str, by_id: bool) ->
         (MODULES, (!by_id.is_empty()).then(|| format!("{HEAD}vfio-pci\n"))),
     ]
 }
+
+/// The line of the initramfs's script that accepts the other driver of GPUs.
+const NVGRACE_TOO: &str = "    nvgrace-gpu-vfio-pci:0x03*) ;;\n";
 
 /// The first answer of a script of the initramfs (initramfs-tools(7)).
 const PREREQS: &str = "case $1 in prereqs) exit 0 ;; esac\n";
@@ -192,19 +196,24 @@ fn early(topology: &Topology, functions: &Listed, held: &BTreeSet<Bdf>) -> BootF
     if devices.is_empty() {
         return (EARLY, None);
     }
+    let driver_of = |bdf: &Bdf| {
+        if held.contains(bdf) { NO_DRIVER } else { topology.passing_driver(*bdf) }
+    };
+    let is_other = |device: &&PciDevice| driver_of(&device.bdf) == NVGRACE;
+    let others = if devices.iter().any(is_other) { NVGRACE_TOO } else { "" };
     let mut text = format!(
         "#!/bin/sh\n{}{PREREQS}\
          reserve() {{\n  at=/sys/bus/pci/devices/$1\n  [ -e \"$at/driver_override\" ] || return 0\n  \
          read -r class <\"$at/class\"\n  read -r vendor <\"$at/vendor\"\n  \
          read -r device <\"$at/device\"\n  [ \"$vendor:$device\" = \"$2\" ] || return 0\n  \
-         case $3:$class in\n    vfio-pci:0x01*|vfio-pci:0x02*) return 0 ;;\n    vfio-pci:*) ;;\n    \
+         case $3:$class in\n    vfio-pci:0x01*|vfio-pci:0x02*) return 0 ;;\n    vfio-pci:*) ;;\n{others}    \
          *:0x01*) [ ! -e \"$at/driver\" ] || return 0 ;;\n    *) return 0 ;;\n  esac\n  \
          echo \"$3\" >\"$at/driver_override\"\n}}\n",
         head(&devices, functions)
     );
     for device in devices {
         let PciDevice { bdf, vendor, device: id, .. } = device;
-        let driver = if held.contains(bdf) { NO_DRIVER } else { "vfio-pci" };
+        let driver = driver_of(bdf);
         writeln!(text, "reserve {bdf} {vendor:#06x}:{id:#06x} {driver}").expect("text");
     }
     (EARLY, Some(text))
@@ -380,6 +389,27 @@ mod tests {
         assert_eq!(run(&["prereqs"]), (none.clone(), none.clone()));
         assert_eq!(run(&[]), ("vfio-pci\n".to_owned(), none));
         assert!(!at(&all[2], "").exists());
+    }
+
+    /// Plain vfio-pci passes no memory of such a GPU through.
+    #[test]
+    fn gpus_with_coherent_memory_are_bound_by_the_unit_and_reserved_for_their_own_driver() {
+        let mut parts = dgx2().parts().clone();
+        parts.machine.architecture = Some("aarch64".into());
+        let own = serde_json::json!({ "bdf": "0009:01:00.0", "class": "0x030200",
+            "vendor": "0x10de", "device": "0x2941" });
+        parts.devices.push(serde_json::from_value(own).unwrap());
+        let host = Topology::new(parts).unwrap();
+        let gpu: Bdf = "0009:01:00.0".parse().unwrap();
+        let all = files(&host, &bare(&[gpu].into()), "/usr/bin/gpuvm", true);
+        assert!(all[0].1.is_none() && all[3].1.is_none(), "{all:?}");
+        assert!(all[1].1.as_deref().unwrap().contains("--early 0009:01:00.0=10de:2941"));
+        let dir = tempfile::tempdir().unwrap();
+        let early = early(&host, &bare(&[gpu].into()), &BTreeSet::new());
+        let initramfs = Initramfs { dir: dir.path(), files: vec![early] };
+        initramfs.put(gpu, host.device(gpu).unwrap());
+        initramfs.run(EARLY);
+        assert_eq!(initramfs.reserved(gpu), "nvgrace-gpu-vfio-pci");
     }
 
     #[test]

@@ -10,21 +10,22 @@
 use super::{BindError, Binder};
 use crate::blockdev::refuse_used_function;
 use crate::discover::identity::{self, Patience, Present};
+use crate::fsroot::FsRoot;
 use gpuvm_core::bdf::Bdf;
-use gpuvm_core::topology::{Binding, DeviceIdentity, Likeness};
+use gpuvm_core::topology::{Binding, CoherentModel, DeviceIdentity, Likeness, NVGRACE, VFIO};
 
 /// The fate of a function.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Done {
-    /// It was bound to vfio-pci.
-    Bound,
-    /// vfio-pci has it already, and it is the recorded one.
+    /// It was bound to this driver.
+    Bound(&'static str),
+    /// That driver has it already, and it is the recorded one.
     Already,
     /// It is left to the host, for this reason.
     Left(String),
 }
 
-/// Binds each of these functions to vfio-pci if it is the recorded one. A failure does not stop the
+/// Binds each of these functions to its driver for guests if it is the recorded one. A failure does not stop the
 /// others.
 pub fn bind(
     binder: &Binder<'_>,
@@ -62,7 +63,18 @@ fn offer(binder: &Binder<'_>, bdf: Bdf, recorded: &DeviceIdentity) -> Result<(),
     Ok(())
 }
 
-/// Binds a function to vfio-pci if it is the recorded one.
+/// The driver that hands a function to guests. The topology is not read that early.
+fn driver_for_guests(root: &FsRoot, identity: &DeviceIdentity) -> Result<&'static str, BindError> {
+    if CoherentModel::of_ids(identity.vendor_and_device()).is_none() {
+        return Ok(VFIO);
+    }
+    // Since Linux 6.1, as each kernel with the other driver has it.
+    let architecture = root.read("proc/sys/kernel/arch")?;
+    let is_arm = architecture.is_some_and(|name| name.trim() == "aarch64");
+    Ok(if is_arm { NVGRACE } else { VFIO })
+}
+
+/// Binds a function to its driver for guests if it is the recorded one.
 fn take(
     binder: &Binder<'_>,
     bdf: Bdf,
@@ -75,7 +87,13 @@ fn take(
     if let Some(why) = left(binder, bdf, recorded, &present)? {
         return Ok(Done::Left(why));
     }
-    if !present.is_of_host() && present.driver.is_some() {
+    let driver = driver_for_guests(binder.root, &present.identity)?;
+    let is_there = match present.driver.as_deref() {
+        Some(now) if driver == NVGRACE => now == driver,
+        Some(_) => !present.is_of_host(),
+        None => false,
+    };
+    if is_there {
         return Ok(Done::Already);
     }
     if present.is_storage()
@@ -83,8 +101,8 @@ fn take(
     {
         return Ok(Done::Left(format!("{bdf} ({recorded}) is not bound: {error}")));
     }
-    binder.set(bdf, &Binding::vfio())?;
-    Ok(Done::Bound)
+    binder.set(bdf, &Binding::to(driver))?;
+    Ok(Done::Bound(driver))
 }
 
 /// Why a function is left to the host; `None` if it is bound.

@@ -450,7 +450,33 @@ fn a_gpu_that_another_is_in_the_place_of_goes_back_to_the_host_at_boot() {
     assert_eq!(early(&gpu(Some("vfio-pci"), 0x12), word).0, Done::Already);
     // Its word is all that there is.
     for driver in [None, Some("nvidia")] {
-        assert_eq!(early(&gpu(driver, 0), word), (Done::Bound, Some("vfio-pci".to_owned())));
+        assert_eq!(
+            early(&gpu(driver, 0), word),
+            (Done::Bound("vfio-pci"), Some("vfio-pci".to_owned()))
+        );
+    }
+}
+
+/// Plain vfio-pci passes no memory of such a GPU through; the same ids on x86 are another board's.
+#[test]
+fn a_gpu_with_coherent_memory_gets_its_own_driver_at_boot() {
+    for (architecture, wanted) in [("aarch64", "nvgrace-gpu-vfio-pci"), ("x86_64", "vfio-pci")] {
+        for driver in [None, Some("nvidia"), Some("vfio-pci"), Some("nvgrace-gpu-vfio-pci")] {
+            let played = Played::new(driver, driver);
+            for (file, text) in [("device", "0x2941\n"), ("class", "0x030200\n")] {
+                fs::write(played.function().join(file), text).unwrap();
+            }
+            let kernel = played.dir.path().join("proc/sys/kernel");
+            fs::create_dir_all(&kernel).unwrap();
+            fs::write(kernel.join("arch"), format!("{architecture}\n")).unwrap();
+            let (done, now) = early(&played, "10de:2941:0000:0000");
+            let is_there = driver.is_some_and(|driver| {
+                driver == wanted || (wanted == "vfio-pci" && driver != "nvidia")
+            });
+            assert_eq!(done == Done::Already, is_there, "{architecture} {driver:?}: {done:?}");
+            let kept = driver.filter(|_| is_there).unwrap_or(wanted);
+            assert_eq!(now.as_deref(), Some(kept), "{architecture} {driver:?}");
+        }
     }
 }
 
@@ -500,12 +526,17 @@ fn only_the_drive_that_reports_the_recorded_serial_number_is_bound_at_boot() {
     for driver in [Some("nvme"), None] {
         let played = drive("S1A", driver, None);
         let done = early(&played, "144d:a80a:0000:0000=serial:S1A");
-        assert_eq!(done, (Done::Bound, Some("vfio-pci".to_owned())), "{:?}", played.log);
+        assert_eq!(
+            done,
+            (Done::Bound("vfio-pci"), Some("vfio-pci".to_owned())),
+            "{:?}",
+            played.log
+        );
     }
     // One that the initramfs has kept from every driver.
     let played = drive("S1A", None, Some("gpuvm-boot"));
     let done = early(&played, "144d:a80a:0000:0000=serial:S1A");
-    assert_eq!(done, (Done::Bound, Some("vfio-pci".to_owned())), "{:?}", played.log);
+    assert_eq!(done, (Done::Bound("vfio-pci"), Some("vfio-pci".to_owned())), "{:?}", played.log);
     // Another one of the same model, also where an older initramfs has reserved it.
     for (driver, reserved) in [
         (Some("nvme"), None),

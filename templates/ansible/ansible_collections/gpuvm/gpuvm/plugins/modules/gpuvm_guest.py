@@ -149,6 +149,11 @@ options:
     description:
       - libvirt storage pool of the images.
     type: str
+  imex_node:
+    description:
+      - Addresses of all guests of the IMEX domain.
+    type: list
+    elements: str
   iommufd:
     description:
       - Pass functions through by iommufd.
@@ -513,6 +518,7 @@ FIELDS = dict(
     huge_pages=dict(type=choice, choices=['auto', 'off', '2M', '1G']),
     image=dict(type=text),
     image_pool=dict(type=text),
+    imex_node=dict(type=texts),
     iommufd=dict(type=switch, choices=['auto', 'on', 'off']),
     l3=dict(type=choice, choices=['any', 'large']),
     machine=dict(type='str'),

@@ -1,5 +1,9 @@
 //! Hosts with Grace: their discovery, possible guests, and the domains of these.
 
+mod guest;
+mod libvirt;
+mod verbs;
+
 use crate::support::grace::{Grace, TRAY};
 use crate::support::tree::scratch;
 use crate::support::{gpuvm, project, run};
