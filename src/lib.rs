@@ -29,7 +29,7 @@ pub use gpuvm_core::{
 };
 pub use gpuvm_host::{
     apply, blockdev, command, discover, fetch, fsroot, held, history, holders, hypervisor,
-    identity, input, netlink, program, signature, trace,
+    identity, input, netlink, program, signature, trace, tree,
 };
 
 pub mod cli;

@@ -49,6 +49,7 @@ pub mod released;
 pub mod signatures;
 pub mod silent;
 pub mod source;
+pub mod test_policy;
 pub mod topo;
 pub mod trust;
 pub mod tuning;
