@@ -54,7 +54,7 @@ mod vgpu;
 mod whycores;
 mod window;
 
-pub use crate::occupancy::{Exclusion, GuestVgpu, Held, Moved, Occupancy};
+pub use crate::occupancy::{Exclusion, Formerly, GuestVgpu, Held, Moved, Occupancy};
 pub use again::model_of;
 pub use budget::memory_node;
 pub use caches::{caches_of, has_own_pcpus, needs_remapping, shows_caches, with_caches};

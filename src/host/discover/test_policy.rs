@@ -40,7 +40,7 @@ pub enum OnFail {
 /// The policy. Only `mode` has an effect so far; the others describe the guest that tests GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestPolicy {
-    /// What a GPU's state means for plans.
+    /// The consequence of a GPU's state for plans.
     pub mode: TestMode,
     /// The image of the test guest.
     pub image: Option<String>,
@@ -73,7 +73,13 @@ impl Default for TestPolicy {
 /// The policy of a host; that of an absent file is off.
 pub fn test_policy(root: &FsRoot) -> Result<TestPolicy, FsError> {
     let Some(text) = root.read(FILE)? else { return Ok(TestPolicy::default()) };
-    parse(&text).map_err(|Fault { at, why }| root.malformed(FILE, at.line, why))
+    parse(&text).map_err(|Fault { at, why }| {
+        // The text has no blank lines in front.
+        let bytes = root.bytes(FILE).unwrap_or_default();
+        let blank = bytes.iter().take_while(|byte| byte.is_ascii_whitespace());
+        let before = blank.filter(|byte| **byte == b'\n').count();
+        root.malformed(FILE, before + at.line, why)
+    })
 }
 
 /// Returns the hint for an error of the file; `None`: it is of another.
