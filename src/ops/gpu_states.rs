@@ -141,7 +141,7 @@ fn marks(root: &FsRoot, records: &GpuRecords, gpus: &[Bdf], tenant: &Tenant) -> 
     Ok(steps)
 }
 
-/// What [`accept`] found.
+/// The findings of [`accept`].
 #[derive(Debug, Default)]
 pub(crate) struct Acceptance {
     /// The steps that record it as clean.

@@ -1,5 +1,5 @@
-//! GPUs between guests, on a real libvirtd as if on the DGX-2: what `delete` records where a test is
-//! required, that runs are killed at any record, and that plans leave the GPU out until an admin
+//! GPUs between guests, on a real libvirtd as if on the DGX-2: what `delete` records where a test
+//! is required, that runs are killed at any record, and that plans leave the GPU out until an admin
 //! accepts it. Guests that run with GPUs are those of tests/vdgx.
 
 use super::place::{MOST, Place};

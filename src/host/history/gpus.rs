@@ -1,6 +1,6 @@
 //! States of GPUs between guests: a document for each GPU that a guest has had while
-//! `/etc/gpuvm/test.toml` wanted that known, `gpus/NAME.json`. It is about a card, not about a slot:
-//! the identity in it decides, and its name only keeps two documents apart.
+//! `/etc/gpuvm/test.toml` wanted that known, `gpus/NAME.json`. It is about a card, not a slot: the
+//! identity in it decides, and its name only keeps two documents apart.
 
 use super::{HistoryError, store};
 use crate::apply::bind::BindError;
@@ -143,8 +143,8 @@ impl GpuRecords {
         }
     }
 
-    /// The documents by the addresses of their GPUs now, the worst state first. A GPU that cannot be
-    /// identified counts as the one that was last seen in its slot.
+    /// The documents by the addresses of their GPUs now, the worst state first. A GPU that cannot
+    /// be identified counts as the one that was last seen in its slot.
     pub fn located(&self, root: &FsRoot) -> Result<BTreeMap<Bdf, Vec<&GpuDocument>>, FsError> {
         let finder = Finder::new(root);
         let mut located: BTreeMap<Bdf, Vec<&GpuDocument>> = BTreeMap::new();
