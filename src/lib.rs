@@ -29,7 +29,7 @@ pub use gpuvm_core::{
 };
 pub use gpuvm_host::{
     apply, blockdev, command, discover, fetch, fsroot, function_users, history, hypervisor,
-    identity, input, netlink, pinned_dir, program, signature, trace,
+    identity, input, netlink, pinned_dir, program, signature, trace, tree,
 };
 
 pub mod cli;

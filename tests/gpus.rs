@@ -5,8 +5,9 @@
 use crate::support::daemon::namespaces;
 use crate::support::tree::{host_text, host_tree, scratch, unpack};
 use crate::support::{gpuvm, project, run, skip};
-use gpuvm::discover::{discover, discover_identified};
+use gpuvm::discover::{discover, discover_identified, identity};
 use gpuvm::fsroot::FsRoot;
+use gpuvm::history::gpus::{self, GpuRecord, GpuRecords, GpuState, Tenant};
 use gpuvm::topology::{DeviceKind, FabricModel};
 use std::fs;
 use std::path::Path;
@@ -122,6 +123,84 @@ fn a_damaged_list_is_never_passed_over() {
     }
     // A recorded host is not changed.
     holds(on(dir.path(), &["gpu", "exclude", "34:00.0"]), 2, &["does not take --host"]);
+}
+
+/// Writes the policy on tests.
+fn policy(tree: &Path, text: &str) {
+    fs::create_dir_all(tree.join("etc/gpuvm")).unwrap();
+    fs::write(tree.join("etc/gpuvm/test.toml"), text).unwrap();
+}
+
+/// Records that a guest has had a GPU.
+fn used(tree: &Path, bdf: &str) {
+    let root = FsRoot::at(tree).unwrap();
+    let bdf = bdf.parse().unwrap();
+    let identity = identity::read(&root, bdf).unwrap().unwrap().identity;
+    let uuid = "11111111-2222-4333-8444-555555555555".to_owned();
+    let mut record = GpuRecord::now(bdf, identity, GpuState::Used);
+    record.by = Some(Tenant { uuid, name: "a".to_owned() });
+    let records = GpuRecords::of_this_machine(Some(&tree.join("var/lib/gpuvm"))).unwrap();
+    gpus::write(&records.replace(&[], &record).unwrap()).unwrap();
+}
+
+#[test]
+fn an_untested_gpu_is_offered_as_the_policy_says() {
+    let dir = tree();
+    let tree = dir.path();
+    used(tree, "0000:34:00.0");
+    let untested = "GPU 0 (0000:34:00.0) is untested: domain `a` had it";
+    let noted = "not tested since their last guest: 0000:34:00.0: domain `a` had it";
+    let one = ["plan", "--gpu", "0"];
+    for (text, wanted) in [
+        ("", None),
+        ("mode = \"off\"", None),
+        ("mode = \"note\"", Some((0, noted))),
+        ("mode = \"require\"", Some((1, untested))),
+    ] {
+        policy(tree, text);
+        let (code, said) = on(tree, &one);
+        match wanted {
+            None => assert!(code == 0 && !said.contains("tested"), "{said}"),
+            Some((wanted, part)) => assert!(code == wanted && said.contains(part), "{said}"),
+        }
+        let (_, list) = on(tree, &["gpu", "list"]);
+        assert_eq!(list.contains("used by `a`"), wanted.is_some(), "{list}");
+        let (_, json) = on(tree, &["gpu", "list", "--json"]);
+        let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(rows[0]["test"]["state"], "used", "{json}");
+        assert_eq!(rows[0]["test"]["by"]["name"], "a", "{json}");
+    }
+    // Every verb sees the same GPUs.
+    let why = "is untested: domain `a` had it";
+    holds(on(tree, &["plan", "--gpus", "16"]), 1, &["no partition of 16 GPUs", untested]);
+    holds(on(tree, &["plan", "--gpus", "8", "--explain"]), 0, &["0000:b7:00.0", untested]);
+    holds(on(tree, &["export", "--gpu", "0", "--name", "b"]), 1, &[why, "--untested"]);
+    holds(on(tree, &["device", "list"]), 0, &[why]);
+    holds(on(tree, &["capacity", "--gpus", "16"]), 0, &[why]);
+    let (_, json) = on(tree, &["gpu", "list", "--json"]);
+    let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!([&rows[0]["state"], &rows[1]["state"]], ["untested", "free"]);
+    // It is excluded, too: the admin's reason comes first.
+    exclude(tree, "{\"bdf\":\"0000:34:00.0\",\"reason\":\"it is loud\"}");
+    holds(on(tree, &one), 1, &["is excluded: it is loud"]);
+}
+
+#[test]
+fn a_damaged_policy_or_record_never_means_clean() {
+    let dir = tree();
+    let tree = dir.path();
+    policy(tree, "# strict\nmode = \"strict\"\n");
+    let said = "etc/gpuvm/test.toml line 2: `mode` is `strict`; it must be off, note or require";
+    for verb in [&["plan", "--gpus", "1"][..], &["gpu", "list"], &["capacity"]] {
+        holds(on(tree, verb), 1, &[said, "hint: ", "gpuvm-guide(7)"]);
+    }
+    policy(tree, "mode = \"require\"\n");
+    used(tree, "0000:34:00.0");
+    let file = fs::read_dir(tree.join("var/lib/gpuvm/gpus")).unwrap().next().unwrap().unwrap();
+    fs::write(file.path(), "{\"format\":1}").unwrap();
+    holds(on(tree, &["plan", "--gpus", "1"]), 1, &["record of a GPU ", "missing field", "hint: "]);
+    policy(tree, "mode = \"note\"\n");
+    holds(on(tree, &["plan", "--gpus", "1"]), 0, &["warning: record of a GPU "]);
 }
 
 #[test]

@@ -39,6 +39,7 @@ mod traffic;
 mod trust;
 mod tune;
 mod undo;
+mod untested;
 mod vendor;
 mod verbs;
 mod verify;

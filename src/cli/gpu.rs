@@ -23,6 +23,7 @@ pub fn run(verb: &GpuVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
             let wanted = ExclusionChange::Include {
                 device: args.device.clone(),
                 despite_health: args.despite_health,
+                untested: args.untested,
             };
             change(cx, "gpu include", args.dry_run, &args.lock, &wanted)
         }
@@ -45,13 +46,18 @@ fn change(
         cx.output.json("gpuvm-exclusions", &outcome)?;
         return Ok(EXIT_DONE);
     }
-    let Excluded { bdf, entry, changed, unhealthy } = &outcome;
+    let Excluded { bdf, entry, changed, unhealthy, untested } = &outcome;
+    let cleans = matches!(wanted, ExclusionChange::Include { untested: true, .. });
     let accepts = matches!(wanted, ExclusionChange::Include { despite_health: true, .. });
     let text = match (entry, changed, dry_run) {
         (Some(_), true, true) => format!("exclude {bdf} in /{FILE}"),
         (None, true, true) if accepts => format!("offer {bdf} to guests despite its health"),
         (None, true, false) if accepts => format!("{bdf} is offered despite its health"),
-        (None, true, false) if unhealthy.is_some() => format!("{bdf} is not excluded any more"),
+        (None, true, true) if cleans => format!("record {bdf} as clean"),
+        (None, true, false) if cleans => format!("{bdf} is clean, without a test"),
+        (None, true, false) if unhealthy.is_some() || untested.is_some() => {
+            format!("{bdf} is not excluded any more")
+        }
         (None, true, true) => format!("take {bdf} out of /{FILE}"),
         (_, false, true) => "nothing to do".to_owned(),
         (Some(_), true, false) => format!("{bdf} is excluded"),
@@ -63,6 +69,12 @@ fn change(
         cx.warning(&format!(
             "{bdf} is unhealthy: {why}; no guest gets it, unless by `gpuvm gpu include {bdf} \
              --despite-health`"
+        ));
+    }
+    if let Some(why) = untested {
+        cx.warning(&format!(
+            "{bdf} is untested: {why}; no guest gets it, unless by `gpuvm gpu include {bdf} \
+             --untested`"
         ));
     }
     if dry_run {

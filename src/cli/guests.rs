@@ -1,12 +1,11 @@
 //! Files of guests: read for `apply`, written by `get`. A guest's fields are the options of
 //! `create`, read by the same parser: there is no second list of them, and no second meaning.
 
-pub mod tree;
-
 use super::args::CreateArgs;
 use super::error::{Coded, classed, whole};
 use crate::input;
 use crate::request::DomainName;
+use crate::tree::{self, Fault, Node, Spot, Value};
 #[cfg(feature = "schema")]
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
@@ -21,7 +20,6 @@ use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use tree::{Fault, Node, Spot, Value};
 
 /// The format of a file of guests.
 pub const FORMAT: &str = "gpuvm-guests";

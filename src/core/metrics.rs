@@ -214,6 +214,7 @@ fn kind(state: DeviceState) -> &'static str {
         DeviceState::Free => "free",
         DeviceState::Held => "guest",
         DeviceState::Excluded => "excluded",
+        DeviceState::Untested => "untested",
         DeviceState::Unhealthy => "unhealthy",
         DeviceState::Silent => "silent",
         DeviceState::Host => "host",

@@ -202,9 +202,12 @@ impl Occupancy {
 pub struct Occupancy {
     /// By domain name.
     pub domains: Vec<Held>,
-    /// GPUs and NVSwitches that an admin took out of use.
+    /// GPUs and NVSwitches that an admin took out of use, and GPUs that must be tested first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Exclusion>,
+    /// GPUs that are offered although they are not tested since their last guest.
+    #[serde(skip)]
+    pub formerly: Vec<Formerly>,
     /// The reasons why NVLink partitions cannot be activated for new guests.
     #[serde(skip)]
     pub readiness: Readiness,
@@ -241,6 +244,15 @@ pub struct OwnVgpus {
     pub stay: bool,
 }
 
+/// A GPU that is offered although it is not tested since its last guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Formerly {
+    /// Where it is.
+    pub bdf: Bdf,
+    /// The guest that had it, or that it failed a test, as a clause.
+    pub why: String,
+}
+
 /// A function that is never placed because an admin said so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -251,6 +263,28 @@ pub struct Exclusion {
     /// The admin's reason; may be empty.
     #[serde(default)]
     pub reason: String,
+    /// Whether the reason is that it is not tested since its last guest, and the host's policy
+    /// requires that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untested: bool,
+}
+
+impl Exclusion {
+    /// A function that an admin excluded.
+    pub fn new(bdf: Bdf, reason: impl Into<String>) -> Exclusion {
+        Exclusion { bdf, reason: reason.into(), untested: false }
+    }
+
+    /// A GPU that must be tested first.
+    pub fn untested(bdf: Bdf, why: impl Into<String>) -> Exclusion {
+        Exclusion { bdf, reason: why.into(), untested: true }
+    }
+
+    /// Why it is not placed, to follow "is" or "are".
+    pub fn says(&self) -> String {
+        let word = if self.untested { "untested" } else { "excluded" };
+        format!("{word}: {}", self.reason).trim_end_matches([':', ' ']).to_owned()
+    }
 }
 
 #[cfg(test)]

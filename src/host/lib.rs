@@ -31,6 +31,7 @@ pub mod pinned_dir;
 pub mod program;
 pub mod quiet;
 pub mod trace;
+pub mod tree;
 
 pub mod fabric;
 

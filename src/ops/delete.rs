@@ -10,6 +10,7 @@ use crate::domain::view::View;
 use crate::domain_history::boot;
 use crate::drives;
 use crate::error::{Result, crashed, dump_hint};
+use crate::gpu_states;
 use crate::history::{guest, measured};
 use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{DomainState, Hypervisor, Kept, Lease, XmlOf};
@@ -52,6 +53,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     if made_on.is_none() {
         steps.extend(partition_once_gone(world, hypervisor, name, &parsed, !steps.is_empty()));
     }
+    steps.extend(used_gpus(world, hypervisor, name, &parsed, summary.state.is_active())?);
     if summary.persistent {
         steps.push(DomainStep::Undefine { name: name.clone(), xml }.into());
     }
@@ -188,6 +190,22 @@ fn partition_once_gone(
         world.warning(&format!("{error}; {todo}"));
         Vec::new()
     })
+}
+
+/// Returns the steps that record that a guest has had its GPUs: those of its definition, and those
+/// that it runs with.
+fn used_gpus(
+    world: &World,
+    hypervisor: &dyn Hypervisor,
+    name: &str,
+    defined: &DomainXml,
+    runs: bool,
+) -> Result<Vec<Step>> {
+    if !runs {
+        return gpu_states::once_gone(world, &[defined]);
+    }
+    let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
+    gpu_states::once_gone(world, &[defined, &live])
 }
 
 /// Returns the warning that a domain has snapshots, of which libvirt knows nothing afterwards;

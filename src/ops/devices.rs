@@ -8,6 +8,7 @@ use crate::current_users::current_users;
 use crate::discover::cards::cards;
 use crate::error::Result;
 use crate::function_users::{Take, Use};
+use crate::gpu_states::{self, ListedState};
 use crate::health::Health;
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::model::model;
@@ -68,6 +69,9 @@ pub struct ListedGpu {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Its state between guests; absent: no guest had it while that was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<ListedState>,
     /// Its health; `None` if not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
@@ -134,7 +138,12 @@ pub fn gpus(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<
     let devices = counted(topology);
     let functions: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
     let uses = current_users(world, topology, held, &functions)?;
-    Ok(listed_gpus(topology, held, &devices, &uses, &uuids))
+    let mut rows = listed_gpus(topology, held, &devices, &uses, &uuids);
+    let mut states = gpu_states::listed(world)?;
+    for row in &mut rows {
+        row.test = states.remove(&row.bdf);
+    }
+    Ok(rows)
 }
 
 fn listed_device(
@@ -147,7 +156,7 @@ fn listed_device(
     let bdf = device.bdf;
     let mut why: Vec<String> = Vec::new();
     if let Some(excluded) = held.excluded.iter().find(|excluded| excluded.bdf == bdf) {
-        why.push(format!("is excluded: {}", excluded.reason).trim_end_matches([':', ' ']).into());
+        why.push(format!("is {}", excluded.says()));
     }
     if let Some(health) = device.health.as_ref().filter(|health| health.is_over()) {
         why.push(format!("is unhealthy: {}", health.why()));
@@ -231,6 +240,7 @@ fn listed_gpus(
             partitions: needs.map(|partition| partition.id).collect(),
             state,
             why,
+            test: None,
             health: device.health.clone(),
             vgpu: shared(device, topology),
             mig: device.mig,

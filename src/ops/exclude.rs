@@ -9,7 +9,9 @@ use crate::discover::health::accepting;
 use crate::error::{Class, Coded, Result, classed, usage};
 use crate::fsroot::FsRoot;
 use crate::gpu_health;
+use crate::gpu_states;
 use crate::health::Health;
+use crate::history::gpus;
 use crate::session::Session;
 use crate::topology::{DeviceKind, PciDevice, Topology};
 use crate::unfinished;
@@ -74,6 +76,8 @@ pub enum ExclusionChange {
         /// Whether guests get it although its health is over a limit; otherwise the override is
         /// removed.
         despite_health: bool,
+        /// Whether it counts as clean although it is not tested since its last guest.
+        untested: bool,
     },
 }
 
@@ -90,6 +94,9 @@ pub struct Excluded {
     /// Why it is still not offered, in words: its health is over a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<String>,
+    /// Why it is still not offered, in words: it is not tested since its last guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untested: Option<String>,
 }
 
 /// Whether a function can be excluded: GPUs, NVSwitches, and unresponsive functions in their place.
@@ -166,7 +173,7 @@ impl List<'_> {
         }
         self.entries.sort_by_key(|entry| entry.bdf);
         let changed = before.as_ref() != Some(&entry);
-        Ok(Excluded { bdf, changed, entry: Some(entry), unhealthy: None })
+        Ok(Excluded { bdf, changed, entry: Some(entry), unhealthy: None, untested: None })
     }
 
     /// Removes the entries of a function.
@@ -194,7 +201,8 @@ impl List<'_> {
         let before = self.entries.len();
         let (cards, entries) = (&self.cards, &mut self.entries);
         entries.retain(|entry| !named(entry) && place(entry, cards) != Some(bdf));
-        Ok(Excluded { bdf, changed: entries.len() < before, entry: None, unhealthy: None })
+        let changed = entries.len() < before;
+        Ok(Excluded { bdf, changed, entry: None, unhealthy: None, untested: None })
     }
 }
 
@@ -233,24 +241,29 @@ fn exclude_in(
         ExclusionChange::Exclude { device, reason } => list.exclude(device, reason.as_ref())?,
         ExclusionChange::Include { device, .. } => list.include(device)?,
     };
+    let mut accepted = Vec::new();
+    if let ExclusionChange::Include { untested, .. } = wanted {
+        let found = gpu_states::accept(&root, world.state(), outcome.bdf, *untested)?;
+        (accepted, outcome.untested) = (found.steps, found.why);
+    }
+    let mut health = None;
     if let ExclusionChange::Include { despite_health, .. } = wanted
         && let Some(gpu) = topology.device(outcome.bdf)
     {
-        let text = accepting(&root, gpu, *despite_health)?;
+        health = accepting(&root, gpu, *despite_health)?;
         let findings = gpu.health.as_ref().filter(|_| !despite_health);
         let bare = findings.map(|health| Health { accepted: Vec::new(), ..health.clone() });
         outcome.unhealthy = bare.map(|health| health.why()).filter(|why| !why.is_empty());
+    }
+    if !dry_run {
         // Written first: whoever sees the GPU on no list any more sees that it is accepted, too.
-        if let Some(text) = text.as_ref().filter(|_| !dry_run) {
-            gpu_health::write(&root, text)?;
-        }
-        if outcome.changed && !dry_run {
+        health.iter().try_for_each(|text| gpu_health::write(&root, text))?;
+        gpus::write(&accepted)?;
+        if outcome.changed {
             write_exclusions(root.path(), &list.entries)?;
         }
-        outcome.changed |= text.is_some();
-    } else if outcome.changed && !dry_run {
-        write_exclusions(root.path(), &list.entries)?;
     }
+    outcome.changed |= health.is_some() || !accepted.is_empty();
     Ok(outcome)
 }
 

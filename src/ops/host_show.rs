@@ -52,7 +52,7 @@ fn degraded(topology: &Topology, excluded: &[Exclusion]) -> Vec<String> {
             lines.push(format!("{bdf} does not answer"));
         }
     }
-    for Exclusion { bdf, reason } in excluded {
+    for Exclusion { bdf, reason, .. } in excluded {
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         lines.push(format!("{} is excluded{reason}", name(topology, *bdf)));
     }

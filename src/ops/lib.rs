@@ -151,6 +151,7 @@ pub mod fleet;
 mod formats;
 pub mod gone;
 pub mod gpu_health;
+pub mod gpu_states;
 pub mod guest;
 pub mod guest_disks;
 pub mod guest_shell;
@@ -216,6 +217,7 @@ pub mod verify;
 pub mod vfs;
 pub mod vgpu;
 pub mod watch;
+mod withheld;
 pub mod world;
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::change::{Change, Hold};
 use crate::domain::DomainXml;
 use crate::domain::view::{AgentState, View};
 use crate::error::{Class, Error, Result, classed, coded};
+use crate::gpu_states;
 use crate::guest::still;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
 use crate::lookup::find;
@@ -70,15 +71,23 @@ pub(crate) fn question(
 /// The steps after a guest is off. If they cannot be determined, it is stopped anyway.
 fn after(world: &World, hypervisor: &dyn Hypervisor, name: &str, of: XmlOf) -> Vec<Step> {
     let ran = of == XmlOf::Live;
-    let read = || Ok::<_, Error>(DomainXml::parse(&hypervisor.xml(name, of)?)?);
-    let plan = || partition::once_stopped(world, &read()?, ran);
-    plan().unwrap_or_else(|error| {
+    let mut steps = Vec::new();
+    let mut plan = || -> Result<Vec<Step>> {
+        let xml = DomainXml::parse(&hypervisor.xml(name, of)?)?;
+        if ran {
+            steps.extend(gpu_states::once_stopped(world, &xml));
+        }
+        partition::once_stopped(world, &xml, ran)
+    };
+    let found = plan().unwrap_or_else(|error| {
         let todo = "`gpuvm fabric show` tells whether an NVLink partition stays active";
         world.warning(&format!(
             "what domain `{name}` had of the host is not looked at: {error}; {todo}"
         ));
         Vec::new()
-    })
+    });
+    steps.extend(found);
+    steps
 }
 
 /// The change that ends a guest by a step, with the steps after it. If there are any, an

@@ -4,11 +4,13 @@
 use crate::apply::{Change, other_state, state_root};
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
+use crate::discover::test_policy::{TestMode, test_policy};
 use crate::disks::{functions_of_disks, linked_functions};
 use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
 use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
+use crate::history::gpus::GpuRecords;
 use crate::history::{History, Owner, UserRecords, of_users};
 use crate::hypervisor::machine::{self, Machine};
 use crate::hypervisor::network::VfPool;
@@ -21,6 +23,7 @@ use crate::placement::{Exclusion, Held, Occupancy};
 use crate::remote;
 use crate::reporter::Reporter;
 use crate::topology::{OldStack, Topology};
+use crate::withheld;
 use gpuvm_core::versions::{Stack, Versions};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -429,7 +432,7 @@ impl World {
     /// devices.
     pub fn occupancy(&self, assume_empty: bool) -> Result<Occupancy> {
         if assume_empty || self.is_recorded() {
-            return Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() });
+            return self.without_domains();
         }
         self.held_by(&*self.hypervisor()?)
     }
@@ -494,14 +497,14 @@ impl World {
         if !known.is_empty() {
             moved::relocate(&FsRoot::live()?, &mut domains, &known)?;
         }
-        let mut excluded = self.excluded()?;
+        let mut held = self.without_domains()?;
         // libvirt gives them to the next guest that starts.
         for VfPool { name, functions } in hypervisor.networks().vf_pools()? {
             let reason = format!("network `{name}` hands it out");
-            let of_pool = |bdf: Bdf| Exclusion { bdf, reason: reason.clone() };
-            excluded.extend(functions.into_iter().map(of_pool));
+            let of_pool = |bdf: Bdf| Exclusion::new(bdf, reason.clone());
+            held.excluded.extend(functions.into_iter().map(of_pool));
         }
-        Ok(Occupancy { domains, excluded, ..Occupancy::default() })
+        Ok(Occupancy { domains, ..held })
     }
 
     /// The same; without domains, and with a warning, if no libvirt answers.
@@ -511,10 +514,42 @@ impl World {
                 let told = "libvirt does not answer, so devices of guests are known only by the \
                             processes that have them open";
                 self.warning(told);
-                Ok(Occupancy { excluded: self.excluded()?, ..Occupancy::default() })
+                self.without_domains()
             }
             held => held,
         }
+    }
+
+    /// The devices that are not offered although no domain holds them.
+    fn without_domains(&self) -> Result<Occupancy> {
+        let mut held = Occupancy { excluded: self.excluded()?, ..Occupancy::default() };
+        let Some(root) = self.root()? else { return Ok(held) };
+        let mode = test_policy(&root)?.mode;
+        if mode == TestMode::Off {
+            return Ok(held);
+        }
+        let is_strict = mode == TestMode::Require && self.settings.host.is_none();
+        let unread = if is_strict { self.unread_records() } else { None };
+        match unread {
+            Some(why) => withheld::add_all(&mut held, &self.topology()?, &why),
+            None => withheld::add(&mut held, mode, &self.gpu_records(&root, mode)?, &root)?,
+        }
+        Ok(held)
+    }
+
+    /// The records of GPUs. Damaged ones are an error where a test is required, else a warning.
+    pub(crate) fn gpu_records(&self, root: &FsRoot, mode: TestMode) -> Result<GpuRecords> {
+        let mut records = match self.settings.host {
+            Some(_) => GpuRecords::recorded(root)?,
+            None => GpuRecords::of_this_machine(self.state())?,
+        };
+        for error in std::mem::take(&mut records.damaged) {
+            if mode == TestMode::Require {
+                return Err(error.into());
+            }
+            self.warning(&error.to_string());
+        }
+        Ok(records)
     }
 
     /// The root directory of the host; none if it is recorded in a file, or another machine.
@@ -531,7 +566,7 @@ impl World {
     pub fn excluded(&self) -> Result<Vec<Exclusion>> {
         let Some(root) = self.root()? else { return Ok(Vec::new()) };
         let excluded = exclusions::excluded(&root)?.into_iter();
-        Ok(excluded.map(|(bdf, reason)| Exclusion { bdf, reason }).collect())
+        Ok(excluded.map(|(bdf, reason)| Exclusion::new(bdf, reason)).collect())
     }
 
     /// Refuses a verb that changes this machine itself, if the connection is of another.

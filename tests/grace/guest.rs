@@ -23,7 +23,7 @@ const NESTED: [&str; 5] = ["accel", "ats", "ril", "ssidsize", "oas"];
 /// Makes the Linux of an architecture; none: not in this run.
 fn linux(architecture: &str) -> Option<PathBuf> {
     if std::env::var_os("GPUVM_TRIXIE_RUN").is_none() {
-        return skip(lawful::NIGHTLY);
+        return skip(lawful::NOT_DEBIAN_13);
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("linux-{architecture}"));
     let script = project().join("tests/trixie/linux");

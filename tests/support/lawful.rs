@@ -26,3 +26,5 @@ pub const NO_LIMITS: Lawful = Lawful("the kernel does not limit rates");
 pub const RAMFS_WITH_BIRTHS: Lawful = Lawful("a ramfs that records times of birth");
 /// A container may not mount one, and a root that is a layer itself takes no other.
 pub const NO_OVERLAY: Lawful = Lawful("no overlay can be mounted over /");
+/// tests/trixie/mod.rs runs it there, nightly.
+pub const NOT_DEBIAN_13: Lawful = Lawful("libvirt 12 and QEMU 11 of Debian 13 are needed");

@@ -13,7 +13,8 @@ const EXCLUDE: &str = "Examples:
 /// Examples of `include`.
 const INCLUDE: &str = "Examples:
   gpuvm gpu include 39:00.0
-  gpuvm gpu include 39:00.0 --despite-health";
+  gpuvm gpu include 39:00.0 --despite-health
+  gpuvm gpu include 39:00.0 --untested";
 /// Examples of `list`.
 const LIST: &str = "Examples:
   gpuvm gpu list
@@ -73,6 +74,12 @@ pub struct IncludeArgs {
     /// option an earlier override is removed.
     #[arg(long)]
     pub despite_health: bool,
+    /// Record it as clean without a test
+    ///
+    /// Where /etc/gpuvm/test.toml has mode = "require", a GPU is not offered once a guest has had
+    /// it, until it is tested. This option answers for that test.
+    #[arg(long)]
+    pub untested: bool,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

@@ -3,8 +3,8 @@
 use crate::cli::args::HostsArgs;
 use crate::cli::error::{Coded, usage};
 use crate::cli::guests::begins_as_toml;
-use crate::cli::guests::tree::{Fault, Node, Spot, Value, toml, yaml};
 use crate::input::{self, InputError};
+use crate::tree::{Fault, Node, Spot, Value, toml, yaml};
 use gpuvm_host::hypervisor::machine::{UnsafeUri, unsafe_uri};
 use gpuvm_ops::error::coded;
 use gpuvm_ops::fleet::{FleetHost, HostsError};

@@ -4,9 +4,11 @@ use crate::cli::args::TakenArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::table::Table;
+use crate::discover::test_policy::TestMode;
 use crate::placement::DeviceState;
 use crate::topology::PartitionId;
 use gpuvm_ops::devices::{ListedGpu, SharedGpu, gpus};
+use gpuvm_ops::gpu_states::{ListedState, mode};
 
 /// Runs the verb.
 pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
@@ -20,7 +22,8 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if rows.is_empty() {
         cx.output.progress(&topology.without("GPU"));
     } else {
-        cx.output.table(&table(&rows))?;
+        let shows_tests = mode(cx)? != TestMode::Off;
+        cx.output.table(&table(&rows, shows_tests))?;
     }
     Ok(EXIT_DONE)
 }
@@ -37,7 +40,7 @@ fn numbers(ids: &[PartitionId]) -> String {
 }
 
 /// The rows as a table; UUIDs and health only where one is known.
-fn table(rows: &[ListedGpu]) -> Table {
+fn table(rows: &[ListedGpu], shows_tests: bool) -> Table {
     let has_uuids = rows.iter().any(|row| row.uuid.is_some());
     let mut head = vec!["GPU", "ADDRESS", "MODEL", "NODE", "PARTITIONS"];
     head.extend(has_uuids.then_some("UUID"));
@@ -47,6 +50,7 @@ fn table(rows: &[ListedGpu]) -> Table {
     head.extend(has_vgpus.then_some("VGPUS"));
     let has_mig = rows.iter().any(|row| row.mig.is_some_and(|mig| mig.enabled || mig.pending));
     head.extend(has_mig.then_some("MIG"));
+    head.extend(shows_tests.then_some("TEST"));
     head.push("STATE");
     let mut table = Table::new(head);
     let dash = || "-".to_owned();
@@ -62,6 +66,7 @@ fn table(rows: &[ListedGpu]) -> Table {
         cells.extend(has_health.then(|| health(row)));
         cells.extend(has_vgpus.then(|| row.vgpu.as_ref().map_or_else(dash, vgpus)));
         cells.extend(has_mig.then(|| row.mig.map_or_else(dash, |mig| mig.words().to_owned())));
+        cells.extend(shows_tests.then(|| row.test.as_ref().map_or_else(dash, ListedState::words)));
         cells.push(row.why.clone().unwrap_or_else(|| "free".to_owned()));
         table.push(cells);
     }

@@ -2,9 +2,9 @@
 
 use crate::cli::args::KnownArgs;
 use crate::cli::error::Coded as _;
-use crate::cli::guests::tree::{Fault, Node, Spot, Value, toml};
 use crate::image::ImageName;
 use crate::input;
+use crate::tree::{Fault, Node, Spot, Value, toml};
 use gpuvm_ops::images::error::ImagesFileError;
 use gpuvm_ops::images::fetch::KnownImage;
 use std::path::{Path, PathBuf};

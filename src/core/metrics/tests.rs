@@ -53,7 +53,7 @@ fn metrics_of_a_dgx2_with_guests() {
     parts.devices[at].uuid = Some("GPU-1".into());
     topology = Topology::new(parts).unwrap();
     let excluded = topology.gpus().last().unwrap().bdf;
-    held.excluded.push(crate::occupancy::Exclusion { bdf: excluded, reason: String::new() });
+    held.excluded.push(crate::occupancy::Exclusion::new(excluded, ""));
     let text = text(&topology, &held);
     assert!(text.starts_with(METRICS_MARK), "{text}");
     assert!(is_metrics_of("capacity", &text) && !is_metrics_of("verify", &text));

@@ -37,7 +37,7 @@ pub(super) fn choose(
     of_model(&mut slots, request)?;
     let wanted = wanted(&slots, &request.gpus)?;
     supported(&slots, wanted)?;
-    healthy(&slots, wanted)?;
+    acceptable(&slots, wanted)?;
     let set = match wanted {
         Wanted::Any(0) => Set::default(),
         _ if !topology.is_partitioned() => unpartitioned(&slots, wanted, judges, request, reasons)?,
@@ -70,6 +70,7 @@ pub(super) fn choose(
     }
     devices.companions = groups::companions(topology, taken, &chosen);
     explain(&slots, &devices, reasons);
+    untested(taken, &devices, reasons);
     isolation::iommu(topology, &devices.all(), reasons);
     isolation::explain(topology, taken, &devices, reasons);
     Ok(devices)
@@ -169,21 +170,26 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     })
 }
 
-/// Refuses named GPUs whose health is over a limit, with the option that accepts them.
-fn healthy(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
+/// Refuses named GPUs in a state that an admin can accept, with the option that does.
+fn acceptable(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     let Wanted::These(gpus) = wanted else { return Ok(()) };
     let row = &slots.gpus;
-    let is_not = |&at: &usize| {
-        row.blocked[at].as_ref().is_some_and(|block| block.state() == DeviceState::Unhealthy)
+    let acceptable = |at: usize| match row.blocked[at].as_ref()?.state() {
+        state @ (DeviceState::Unhealthy | DeviceState::Untested) => Some(state),
+        _ => None,
     };
-    let Some(first) = bits(gpus).find(is_not) else { return Ok(()) };
+    let first = bits(gpus).find_map(|at| Some((at, acceptable(at)?)));
+    let Some((first, state)) = first else { return Ok(()) };
+    let is_not = |at: &usize| acceptable(*at) == Some(state);
     let named = bits(gpus).filter(is_not).fold(0, |set, at| set | 1 << at);
+    let bdf = row.bdfs[first];
+    let command = match state {
+        DeviceState::Untested => format!("`gpuvm gpu include {bdf} --untested`"),
+        _ => format!("`gpuvm gpu include {bdf} --despite-health`"),
+    };
     Err(PlanError::Impossible {
         what: slots.lines(named).join("; "),
-        hint: format!(
-            "choose others, or `gpuvm gpu include {} --despite-health`, which an admin answers for",
-            row.bdfs[first]
-        ),
+        hint: format!("choose others, or {command}, which an admin answers for"),
     })
 }
 
@@ -334,6 +340,16 @@ fn left(slots: &Slots<'_>) -> String {
             None => format!("no GPU is free; {NOTHING_LEFT}"),
         },
         _ => NOTHING_LEFT.into(),
+    }
+}
+
+/// Adds a reason if GPUs are not tested since their last guest, unless that is the planned one.
+fn untested(taken: &Taken<'_>, devices: &Devices, reasons: &mut Reasons) {
+    let is_new = |bdf| devices.gpus.contains(&bdf) && !taken.is_own(bdf);
+    let gpus = taken.formerly.iter().filter(|gpu| is_new(gpu.bdf));
+    let lines: Vec<String> = gpus.map(|gpu| format!("{}: {}", gpu.bdf, gpu.why)).collect();
+    if !lines.is_empty() {
+        reasons.compromise(Topic::Gpus, GpuReason::Untested { lines });
     }
 }
 

@@ -5,6 +5,7 @@ use super::taken::Taken;
 use super::types::DeviceState;
 use crate::bdf::Bdf;
 use crate::health::Health;
+use crate::occupancy::Exclusion;
 use crate::topology::{
     Barred, DeviceKind, Drive, DriveUse, PciDevice, SetAside, Sriov, Topology, Unsupported,
 };
@@ -24,8 +25,8 @@ pub(super) struct Block<'a> {
 enum Cause<'a> {
     /// A domain holds it; by its record, which names this other address, or by its definition.
     Held(Option<Bdf>),
-    /// An admin took it out of use, with a reason or none.
-    Excluded(&'a str),
+    /// An admin took it out of use, or it must be tested first.
+    Excluded(&'a Exclusion),
     /// It is over the limits of health.
     Unhealthy(&'a Health),
     /// gpuvm cannot pass it through yet.
@@ -104,6 +105,7 @@ impl<'a> Block<'a> {
     pub(super) fn state(&self) -> DeviceState {
         match self.cause {
             Cause::Held(_) => DeviceState::Held,
+            Cause::Excluded(Exclusion { untested: true, .. }) => DeviceState::Untested,
             Cause::Excluded(_) => DeviceState::Excluded,
             Cause::Unhealthy(_) => DeviceState::Unhealthy,
             Cause::Silent(..) => DeviceState::Silent,
@@ -125,8 +127,7 @@ impl<'a> Block<'a> {
                 "{} recorded for domain `{domain}`, which had it at {was}",
                 verb("is", "are")
             ),
-            Cause::Excluded("") => format!("{} excluded", verb("is", "are")),
-            Cause::Excluded(reason) => format!("{} excluded: {reason}", verb("is", "are")),
+            Cause::Excluded(exclusion) => format!("{} {}", verb("is", "are"), exclusion.says()),
             Cause::Unhealthy(health) => {
                 format!("{} unhealthy: {}", verb("is", "are"), health.why())
             }
@@ -196,8 +197,8 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     if let Some(why) = is_new.then(barred).flatten() {
         return Some(Block::own(Cause::Barred(why)));
     }
-    if let Some(reason) = taken.excluded(bdf).filter(|_| is_new) {
-        return Some(Block::own(Cause::Excluded(reason)));
+    if let Some(exclusion) = taken.excluded(bdf).filter(|_| is_new) {
+        return Some(Block::own(Cause::Excluded(exclusion)));
     }
     if let Some(health) = device.health.as_ref().filter(|health| is_new && health.is_over()) {
         return Some(Block::own(Cause::Unhealthy(health)));

@@ -55,7 +55,7 @@ mod vgpu_capacity;
 mod whycores;
 mod window;
 
-pub use crate::occupancy::{Exclusion, GuestVgpu, Held, Moved, Occupancy};
+pub use crate::occupancy::{Exclusion, Formerly, GuestVgpu, Held, Moved, Occupancy};
 pub use budget::memory_node;
 pub use caches::{caches_of, has_own_pcpus, needs_remapping, shows_caches, with_caches};
 pub use candidates::Kind as ExtraKind;

@@ -136,8 +136,7 @@ impl Card<'_> {
             return Some(format!("{bdf} {}, as a whole", held.holds(bdf)));
         }
         if let Some(excluded) = self.held.excluded.iter().find(|excluded| excluded.bdf == bdf) {
-            let why = format!("{bdf} is excluded: {}", excluded.reason);
-            return Some(why.trim_end_matches([':', ' ']).to_owned());
+            return Some(format!("{bdf} is {}", excluded.says()));
         }
         let health = self.card.health.as_ref().filter(|health| health.is_over());
         health.map(|health| format!("{bdf} is unhealthy: {}", health.why()))

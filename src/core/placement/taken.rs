@@ -6,7 +6,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::fabric::Readiness;
 use crate::memsize::MemSize;
-use crate::occupancy::{Exclusion, Held, Occupancy};
+use crate::occupancy::{Exclusion, Formerly, Held, Occupancy};
 use crate::request::GpuWish;
 use crate::topology::{DeviceKind, NumaNode, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +32,10 @@ pub(super) struct Taken<'a> {
     floating: Vec<(u32, Option<CpuSet>)>,
     /// Memory of each domain, in the order of [`Topology::nodes`].
     memory: Vec<Vec<Amount>>,
-    /// GPUs and NVSwitches that an admin excluded.
+    /// GPUs and NVSwitches that an admin excluded, and GPUs that must be tested first.
     excluded: &'a [Exclusion],
+    /// GPUs that are not tested since their last guest, and offered.
+    pub(super) formerly: &'a [Formerly],
     /// Functions of a guest that is planned again.
     own_devices: &'a [Bdf],
     /// The reasons why NVLink partitions cannot be activated.
@@ -65,6 +67,7 @@ impl<'a> Taken<'a> {
             floating: Vec::new(),
             memory: vec![Vec::new(); topology.nodes().len()],
             excluded: &held.excluded,
+            formerly: &held.formerly,
             own_devices: &held.own_devices,
             readiness: &held.readiness,
             closed: &held.closed,
@@ -196,9 +199,9 @@ impl<'a> Taken<'a> {
         (*found == bdf).then(|| &self.domains[*domain as usize])
     }
 
-    /// Returns why an admin excluded a function; `None` if it is not excluded.
-    pub(super) fn excluded(&self, bdf: Bdf) -> Option<&'a str> {
-        self.excluded.iter().find(|excluded| excluded.bdf == bdf).map(|e| e.reason.as_str())
+    /// Returns the exclusion of a function; `None` if it is not excluded.
+    pub(super) fn excluded(&self, bdf: Bdf) -> Option<&'a Exclusion> {
+        self.excluded.iter().find(|excluded| excluded.bdf == bdf)
     }
 
     /// Whether a guest that is planned again has a function.

@@ -17,6 +17,8 @@ pub enum DeviceState {
     Held,
     /// Excluded by an admin or by the NVIDIA driver.
     Excluded,
+    /// It is not tested since its last guest, and the host's policy requires that.
+    Untested,
     /// Its health is over a limit.
     Unhealthy,
     /// It does not answer.

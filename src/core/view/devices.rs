@@ -150,6 +150,7 @@ pub(super) fn devices(topology: &Topology, held: &Occupancy, guests: &[Guest<'_>
             // Held by a guest that the picture replaces.
             DeviceState::Held => Look::Free,
             DeviceState::Excluded
+            | DeviceState::Untested
             | DeviceState::Unhealthy
             | DeviceState::Silent
             | DeviceState::Barred

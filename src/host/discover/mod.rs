@@ -49,6 +49,7 @@ pub mod reach;
 pub mod released;
 pub mod signatures;
 pub mod source;
+pub mod test_policy;
 pub mod topo;
 pub mod trust;
 pub mod tuning;

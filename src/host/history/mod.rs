@@ -12,11 +12,13 @@
 //! | `networks/UUID.json` | a [`network::NetworkEntry`] |
 //! | `reserved/UUID.json` | a [`guest::GuestRecord`] |
 //! | `measured/UUID.json` | the runs of [`measured`] |
+//! | `gpus/NAME.json` | a [`gpus::GpuRecord`] |
 //!
 //! `store` reads and writes them, [`Owner`] decides whose they are. The store does not know why
 //! something was changed.
 
 mod entry;
+pub mod gpus;
 pub mod guest;
 pub mod measured;
 pub mod network;
@@ -86,6 +88,8 @@ enum Records {
     Guests,
     /// Measurements in guests.
     Measured,
+    /// States of GPUs.
+    Gpus,
 }
 
 impl Records {
@@ -95,6 +99,7 @@ impl Records {
         let mut known = names.filter_map(|name| match name.to_str()? {
             guest::DIRECTORY => Some(Records::Guests),
             measured::DIRECTORY => Some(Records::Measured),
+            gpus::DIRECTORY => Some(Records::Gpus),
             network::DIRECTORY => Some(Records::Networks),
             HOST => Some(Records::Host),
             _ => None,
@@ -109,6 +114,7 @@ impl Records {
             Records::Networks => "record of a network",
             Records::Guests => "record of a guest's resources",
             Records::Measured => "measurements of a guest",
+            Records::Gpus => "record of a GPU",
         }
     }
 
@@ -126,6 +132,7 @@ impl Records {
                  images of a conversion"
             }
             Records::Measured => "later measurements of the guest have nothing to compare with",
+            Records::Gpus => "its GPU counts as one that no guest has had, so test it first",
         }
     }
 }

@@ -47,7 +47,7 @@ fn out(stage: &Stage, device: &str, reason: Option<&str>) -> Result<Excluded> {
 
 fn back(stage: &Stage, device: &str) -> Result<Excluded> {
     let device = device.parse().unwrap();
-    let wanted = ExclusionChange::Include { device, despite_health: false };
+    let wanted = ExclusionChange::Include { device, despite_health: false, untested: false };
     run(stage, &wanted, manner(Confirm::Given))
 }
 

@@ -398,6 +398,11 @@ pub enum GpuReason {
         /// Lines.
         lines: Vec<String>,
     },
+    /// GPUs that are not tested since their last guest, a line each.
+    Untested {
+        /// Lines.
+        lines: Vec<String>,
+    },
     /// Functions that are not bound to the driver that passes them through.
     Unbound {
         /// Functions.
@@ -506,6 +511,9 @@ impl GpuReason {
                 })
             }
             GpuReason::Display { gpu, aside } => write!(f, "{gpu} {}", aside.costs()),
+            GpuReason::Untested { lines } => {
+                write!(f, "not tested since their last guest: {}", lines.join("; "))
+            }
             GpuReason::Never { lines } => write!(f, "never placed: {}", lines.join("; ")),
             GpuReason::Unbound { functions, driver, to } => {
                 let driver = driver.as_deref().unwrap_or("no driver");

@@ -183,8 +183,7 @@ fn occupied(host: &Topology) -> Vec<(&'static str, Occupancy)> {
         number % 3 != 0
     });
     let last = host.gpus().last().filter(|gpu| gpu.bdf.bus() > 0x80);
-    pieces.excluded =
-        last.map(|gpu| Exclusion { bdf: gpu.bdf, reason: "broken".into() }).into_iter().collect();
+    pieces.excluded = last.map(|gpu| Exclusion::new(gpu.bdf, "broken")).into_iter().collect();
     vec![("empty", Occupancy::default()), ("few guests", few), ("in pieces", pieces)]
 }
 

@@ -52,7 +52,7 @@ fn a_guest_keeps_a_gpu_that_no_other_gets() {
         Health { source: HealthSource::Nvml, findings: vec![finding], accepted: Vec::new() };
     parts.devices.iter_mut().find(|device| device.bdf == gpu).unwrap().health = Some(health);
     let sick = Topology::new(parts).unwrap();
-    let excluded = vec![Exclusion { bdf: gpu, reason: "it is loud".into() }];
+    let excluded = vec![Exclusion::new(gpu, "it is loud")];
     for (host, excluded) in [(&sick, Vec::new()), (&host, excluded)] {
         let new = Occupancy { excluded, ..Occupancy::default() };
         let own = Occupancy { own_devices: vec![gpu], ..new.clone() };
@@ -63,6 +63,37 @@ fn a_guest_keeps_a_gpu_that_no_other_gets() {
         assert!(sixteen.is_err(), "no partition has all GPUs but this one");
         assert!(!plan(host, &new, &Request::for_gpus(8)).unwrap().devices.contains(&gpu));
     }
+}
+
+#[test]
+fn an_untested_gpu_is_left_out_or_named_and_its_own_guest_keeps_it() {
+    use crate::placement::{DeviceState, Formerly, device_states};
+    let host = dgx2();
+    let gpu = host.gpus().next().unwrap().bdf;
+    let request = Request { gpus: GpuWish::Exact(vec![gpu]), ..Request::for_gpus(0) };
+    let excluded = vec![Exclusion::untested(gpu, "domain `a` had it")];
+    let required = Occupancy { excluded, ..Occupancy::default() };
+    let [(state, why)] = &device_states(&host, &required, &[gpu])[..] else { panic!() };
+    assert_eq!(*state, DeviceState::Untested);
+    assert_eq!(why.as_deref(), Some("is untested: domain `a` had it"));
+    let error = plan(&host, &required, &request).unwrap_err();
+    assert!(error.to_string().contains("is untested: domain `a` had it"), "{error}");
+    let PlanError::Impossible { hint, .. } = &error else { panic!("{error:?}") };
+    assert!(hint.contains(&format!("`gpuvm gpu include {gpu} --untested`")), "{hint}");
+    assert!(!plan(&host, &required, &Request::for_gpus(8)).unwrap().devices.contains(&gpu));
+    assert!(plan(&host, &required, &Request::for_gpus(16)).is_err());
+    let own = Occupancy { own_devices: vec![gpu], ..required };
+    assert_eq!(plan(&host, &own, &request).unwrap().devices, [gpu]);
+    // Where a test is only noted it is taken, and named; of its own guest nothing is said.
+    let formerly = vec![Formerly { bdf: gpu, why: "domain `a` had it".into() }];
+    let noted = Occupancy { formerly, ..Occupancy::default() };
+    let said = |held: &Occupancy| {
+        let place = plan(&host, held, &request).unwrap();
+        let words = format!("not tested since their last guest: {gpu}: domain `a` had it");
+        place.reasons.iter().any(|why| why.compromise && why.because.to_string() == words)
+    };
+    assert!(said(&noted));
+    assert!(!said(&Occupancy { own_devices: vec![gpu], ..noted }));
 }
 
 #[test]
