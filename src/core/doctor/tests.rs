@@ -266,7 +266,7 @@ fn isolation_of_whole_cores_leaves_each_node_one_for_the_host() {
         parts.cores = whole.into_iter().zip(0..).map(core).collect();
         (parts.l3, parts.offline, parts.devices) = (Vec::new(), CpuSet::new(), Vec::new());
         parts.drives.clear();
-        parts.fabric = Default::default();
+        parts.fabric = crate::topology::Fabric::default();
         parts.isolated = isolated.parse().unwrap();
         let all = found(&Topology::new(parts).unwrap(), &Facts::default()).findings;
         let one = all.into_iter().find(|finding| finding.rule == "isolation-mismatch");

@@ -359,9 +359,12 @@ fn home<'a, O: Ord + Copy>(
     } else {
         helpers.retain(is_slower);
     }
-    helpers.sort_by_key(|seat| match is_slower(seat) {
-        true => (0, seat.speed, Reverse(None)),
-        false => (1 + u8::from(seat.speed != among.kind), None, Reverse(seat.speed)),
+    helpers.sort_by_key(|seat| {
+        if is_slower(seat) {
+            (0, seat.speed, Reverse(None))
+        } else {
+            (1 + u8::from(seat.speed != among.kind), None, Reverse(seat.speed))
+        }
     });
     let (annexes, tenants) = (Vec::new(), Vec::new());
     Home { id, seats, helpers, kept, cores, gpus: Vec::new(), annexes, tenants }

@@ -303,17 +303,15 @@ impl Topology {
         let groups = groups(&parts);
         let device_index = device_index.into_iter().map(|(bdf, at)| (bdf.key(), at)).collect();
         let l3_index = l3_index(&parts.l3);
-        let (counted, openings) = (Vec::new(), Vec::new());
-        let confined = for_guests::confined(&parts);
         let mut host = Topology {
+            confined: for_guests::confined(&parts),
             parts,
             device_index,
             core_index,
             l3_index,
             groups,
-            counted,
-            openings,
-            confined,
+            counted: Vec::new(),
+            openings: Vec::new(),
         };
         let counts = |(_, gpu): &(usize, &PciDevice)| {
             gpu.kind() == DeviceKind::Gpu && host.set_aside(gpu).is_none()

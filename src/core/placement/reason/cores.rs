@@ -349,16 +349,8 @@ impl fmt::Display for CoreReason {
                     "the kernel reports no node for {gpu}; its cores are those of node {from}"
                 )
             }
-            CoreReason::NodeWithoutCores { gpu, own, from, slice: Some(slice) } => write!(
-                f,
-                "machine.slice confines guests to pcpus {slice}, none of which is on node {own} of \
-                 {gpu}; its cores are taken from node {from}, the nearest"
-            ),
-            CoreReason::NodeWithoutCores { gpu, own, from, slice: None } => {
-                write!(
-                    f,
-                    "node {own} of {gpu} has no cores; they are taken from node {from}, the nearest"
-                )
+            CoreReason::NodeWithoutCores { gpu, own, from, slice } => {
+                without_cores(f, *gpu, (*own, *from), slice.as_ref())
             }
             CoreReason::TooFew { gpus } => {
                 write!(f, "too few vCPUs: none is on the node of {}", list(gpus))
@@ -438,19 +430,7 @@ impl CoreReason {
                     None => Ok(()),
                 }
             }
-            CoreReason::Slice { slice, parts } => {
-                write!(f, "cpuset.cpus of machine.slice confines guests to pcpus {slice}")?;
-                if parts.is_empty() {
-                    return Ok(());
-                }
-                let (is, their) =
-                    if parts.len() == 1 { ("is", "its core") } else { ("are", "their cores") };
-                write!(
-                    f,
-                    ", of which {parts} {is} on part of {their} only: tasks of the host on the \
-                     other threads slow the guest"
-                )
-            }
+            CoreReason::Slice { slice, parts } => confined(f, slice, parts),
             CoreReason::Fastest { slower } if slower.is_empty() => {
                 f.write_str("on performance cores")
             }
@@ -459,17 +439,7 @@ impl CoreReason {
                 "on performance cores; the slower pcpus {slower} are for the host, the emulator, and \
                  I/O threads"
             ),
-            CoreReason::Slower { kind, nodes, set_aside } => {
-                write!(f, "on {} cores, which are slower: ", kind.as_str())?;
-                match (&nodes[..], set_aside) {
-                    ([], Some(aside)) => {
-                        write!(f, "too few performance cores that are {aside} are free")
-                    }
-                    ([], None) => f.write_str("too few performance cores are free"),
-                    ([node], _) => write!(f, "node {node} has no performance cores"),
-                    (nodes, _) => write!(f, "nodes {} have no performance cores", list(nodes)),
-                }
-            }
+            CoreReason::Slower { kind, nodes, set_aside } => slower(f, *kind, nodes, *set_aside),
             CoreReason::Mixed { vcpus, set_aside } => {
                 let part = |(kind, number): &(Speed, usize)| {
                     format!("{number} on {} cores", kind.as_str())
@@ -548,6 +518,58 @@ impl CoreReason {
             }
             _ => self.kinds(f),
         }
+    }
+}
+
+/// Writes the text for a GPU whose node has no cores for guests, by this node and that of its
+/// cores.
+fn without_cores(
+    f: &mut fmt::Formatter<'_>,
+    gpu: Bdf,
+    (own, from): (NodeId, NodeId),
+    slice: Option<&CpuSet>,
+) -> fmt::Result {
+    match slice {
+        Some(slice) => write!(
+            f,
+            "machine.slice confines guests to pcpus {slice}, none of which is on node {own} of \
+             {gpu}; its cores are taken from node {from}, the nearest"
+        ),
+        None => write!(
+            f,
+            "node {own} of {gpu} has no cores; they are taken from node {from}, the nearest"
+        ),
+    }
+}
+
+/// Writes the text for guests confined to a slice, and for pcpus of theirs whose cores have other
+/// threads outside.
+fn confined(f: &mut fmt::Formatter<'_>, slice: &CpuSet, parts: &CpuSet) -> fmt::Result {
+    write!(f, "cpuset.cpus of machine.slice confines guests to pcpus {slice}")?;
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let (is, their) = if parts.len() == 1 { ("is", "its core") } else { ("are", "their cores") };
+    write!(
+        f,
+        ", of which {parts} {is} on part of {their} only: tasks of the host on the other threads \
+         slow the guest"
+    )
+}
+
+/// Writes the text for vCPUs on slower cores.
+fn slower(
+    f: &mut fmt::Formatter<'_>,
+    kind: Speed,
+    nodes: &[NodeId],
+    set_aside: Option<SetAsideBy>,
+) -> fmt::Result {
+    write!(f, "on {} cores, which are slower: ", kind.as_str())?;
+    match (nodes, set_aside) {
+        ([], Some(aside)) => write!(f, "too few performance cores that are {aside} are free"),
+        ([], None) => f.write_str("too few performance cores are free"),
+        ([node], _) => write!(f, "node {node} has no performance cores"),
+        (nodes, _) => write!(f, "nodes {} have no performance cores", list(nodes)),
     }
 }
 

@@ -3,9 +3,9 @@
 
 use super::testhost::{HostSpec, held};
 use super::{pins, plan_on, says};
-use crate::cpuset::{CpuSet, NodeId};
+use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::placement::Placement;
-use crate::request::Request;
+use crate::request::{GpuWish, Request};
 use crate::topology::{CoreKind, Parts, Speed, Topology};
 
 fn set(text: &str) -> CpuSet {
@@ -101,16 +101,19 @@ fn guests_have_single_threads_where_machine_slice_has_no_whole_core() {
 
 #[test]
 fn a_node_with_single_threads_in_machine_slice_has_cores() {
-    // Node 0: 0-7 and 16-23; node 1: 8-15 and 24-31.
-    let spec = HostSpec { gpus: vec![Some(0)], ..HostSpec::even(2, 8, 64, 1) };
-    let host = confined(&spec, "4-7,12-15,28-31");
-    let plan = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+    // Node 0: 0-7 and 16-23; node 1: 8-15 and 24-31. A GPU is on each.
+    let spec = HostSpec::even(2, 8, 64, 2);
+    let first = |host: &Topology| {
+        let gpu = host.gpus().next().unwrap().bdf;
+        let gpus = GpuWish::Exact(vec![gpu]);
+        plan_on(host, &[], &Request { gpus, ..Request::for_gpus(1) }).unwrap()
+    };
+    let plan = first(&confined(&spec, "4-7,12-15,28-31"));
     assert!(used(&plan).is_subset(&set("4-7")), "{:?}", plan.reasons);
     assert_eq!(plan.cells.len(), 1);
     assert!(!says(&plan, "node 1", true), "{:?}", plan.reasons);
     // None of its pcpus are in the slice.
-    let host = confined(&spec, "12-15,28-31");
-    let plan = plan_on(&host, &[], &Request::for_gpus(1)).unwrap();
+    let plan = first(&confined(&spec, "12-15,28-31"));
     let said = "machine.slice confines guests to pcpus 12-15,28-31, none of which is on node 0";
     assert!(says(&plan, said, true), "{:?}", plan.reasons);
 }
@@ -138,7 +141,7 @@ fn performance_cores_have_all_threads_beside_a_node_of_efficiency_cores() {
     let more: Vec<_> = more
         .map(|mut core| {
             let first = core.pcpus.first().unwrap().0 + 24;
-            core.pcpus = CpuSet::of(crate::cpuset::PcpuId(first));
+            core.pcpus = CpuSet::of(PcpuId(first));
             core.core_id += 8;
             core
         })
@@ -150,13 +153,13 @@ fn performance_cores_have_all_threads_beside_a_node_of_efficiency_cores() {
         vec![kind(Speed::Performance, "0-7,16-23"), kind(Speed::Efficiency, "8-15,32-39")];
     let host = Topology::new(parts).unwrap();
     let gpu = host.gpus().next().unwrap().bdf;
-    let exact = crate::request::GpuWish::Exact(vec![gpu]);
+    let exact = GpuWish::Exact(vec![gpu]);
     let request = Request { gpus: exact, ..gpu_and(14) };
     let plan = plan_on(&host, &[], &request).unwrap();
     assert!(used(&plan).is_subset(&set("0-7,16-23")), "{}", used(&plan));
     assert_eq!((plan.topology.threads, plan.vcpu_pins.len()), (2, 14));
     let gpu = host.gpus().nth(1).unwrap().bdf;
-    let exact = crate::request::GpuWish::Exact(vec![gpu]);
+    let exact = GpuWish::Exact(vec![gpu]);
     let plan = plan_on(&host, &[], &Request { gpus: exact, ..gpu_and(14) }).unwrap();
     assert_eq!((plan.topology.threads, plan.vcpu_pins.len()), (1, 14));
     assert!(!says(&plan, "most cores of the host have", true), "{:?}", plan.reasons);
