@@ -4,6 +4,7 @@
 use super::testhost::{HostSpec, held};
 use super::{pins, plan_on, says};
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
+use crate::memsize::MemSize;
 use crate::placement::Placement;
 use crate::request::{GpuWish, Request};
 use crate::topology::{CoreKind, Parts, Speed, Topology};
@@ -68,7 +69,8 @@ fn efficiency_cores_that_are_set_aside_are_for_guests() {
     // A guest for which too few of them are free has others.
     let few = plan_on(&host, &[], &Request { vcpus: Some(6), ..Request::for_gpus(0) }).unwrap();
     let domains = [held("few", &few)];
-    let second = plan_on(&host, &domains, &gpu_and(4)).unwrap();
+    let memory_kib = Some(MemSize::from_kib(8 << 20));
+    let second = plan_on(&host, &domains, &Request { memory_kib, ..gpu_and(4) }).unwrap();
     assert!(used(&second).is_subset(&set("0-3,12-15")), "{:?}", second.reasons);
     assert!(says(&second, "fewer isolated ones are free than it needs", true));
     assert!(!says(&second, "the slower pcpus", false), "{:?}", second.reasons);
