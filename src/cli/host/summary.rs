@@ -100,6 +100,9 @@ fn layout(topology: &Topology) -> String {
     if let Some(by) = topology.kept_off_by() {
         parts.push(format!("set aside for guests {} ({})", topology.for_guests(), by.setting()));
     }
+    if let Some(slice) = topology.confined_to() {
+        parts.push(format!("guests confined to {slice} (cpuset.cpus of machine.slice)"));
+    }
     for kind in &host.core_kinds {
         parts.push(format!("{} cores {}", kind.kind.as_str(), kind.pcpus));
     }

@@ -5,7 +5,7 @@ use super::guest::Guest;
 use super::report::Report;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::finding::Rule;
-use crate::placement::{Occupancy, idle_cores, is_meant};
+use crate::placement::{Occupancy, idle_cores};
 use crate::request::{L3Wish, Profile, Request};
 use crate::topology::{Core, Topology};
 
@@ -50,7 +50,8 @@ pub fn check<'t>(
     });
     let is_clean = |core: &&Core| !core.pcpus.intersects(set_aside);
     let clean = whole(topology, &idle, is_clean);
-    if let (Some((what, pin)), false) = (helper, clean.is_empty()) {
+    let has_other = |pin: &CpuSet| !clean.is_empty() || splits(topology, pin, set_aside);
+    if let Some((what, pin)) = helper.filter(|(_, pin)| has_other(&pin.value)) {
         let on = pin.value.and(set_aside);
         parts.push(format!("{what} may run on pcpus {on}, which are {by}"));
         spot = Some(pin.spot);
@@ -73,19 +74,30 @@ pub fn check<'t>(
 }
 
 /// Idle pcpus set aside for guests that vCPUs could be on instead of these: of their nodes, where
-/// at least half of the cores are set aside, on cores of the same kind with as many threads.
+/// cores are set aside for guests, on cores of the same kind with as many threads, or on enough of
+/// another kind for all of them.
 fn better(topology: &Topology, vcpus: &CpuSet, off: &CpuSet, idle: &CpuSet) -> CpuSet {
     let cores: Vec<&Core> = off.iter().filter_map(|pcpu| topology.core_of(pcpu)).collect();
     let least = cores.iter().map(|core| core.pcpus.and(vcpus).len()).max().unwrap_or(0);
-    whole(topology, idle, |core| {
-        let like =
-            |own: &&&Core| own.node == core.node && topology.speed(own) == topology.speed(core);
+    let is_open = |core: &Core| {
         topology.is_for_guests(core)
             && !core.pcpus.intersects(vcpus)
-            && core.pcpus.len() >= least
-            && cores.iter().any(|own| like(&own))
-            && is_meant(topology, core.node)
-    })
+            && cores.iter().any(|own| own.node == core.node)
+            && topology.has_guest_cores(core.node)
+    };
+    let is_like = |core: &Core| cores.iter().any(|own| topology.speed(own) == topology.speed(core));
+    let like =
+        whole(topology, idle, |core| is_open(core) && is_like(core) && core.pcpus.len() >= least);
+    let all = whole(topology, idle, |core| is_open(core));
+    let number = topology.cores().iter().filter(|core| core.pcpus.intersects(&all)).count();
+    if like.is_empty() && number >= vcpus.len() { all } else { like }
+}
+
+/// Whether a pin has, of one core, both pcpus that are set aside and others.
+fn splits(topology: &Topology, pin: &CpuSet, set_aside: &CpuSet) -> bool {
+    let parts = topology.cores().iter().map(|core| core.pcpus.and(pin));
+    let mut parts = parts.filter(|part| part.intersects(set_aside));
+    parts.any(|part| !part.is_subset(set_aside))
 }
 
 /// The pcpus of cores of which all are among these.

@@ -4,6 +4,7 @@ use super::report::{Report, Wrong};
 use super::{Case, fix};
 use crate::cpuset::CpuSet;
 use crate::finding::Rule;
+use crate::topology::Topology;
 use crate::topology::facts::IRQBALANCE as IRQBALANCE_SERVICE;
 use crate::verify::{BALANCING, GOVERNOR, THP};
 
@@ -118,6 +119,28 @@ fn tuning(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// The isolated pcpus with whole cores: with the missing threads, unless these would leave no core
+/// of a node to the host; then without the cores that are isolated in part.
+fn whole_cores(topology: &Topology, isolated: &CpuSet) -> CpuSet {
+    let mut whole = CpuSet::new();
+    for node in topology.nodes() {
+        let cores: Vec<&CpuSet> =
+            topology.cores_of(node.os_index).map(|core| &core.pcpus).collect();
+        let mut part: Vec<&CpuSet> =
+            cores.iter().copied().filter(|pcpus| pcpus.intersects(isolated)).collect();
+        if part.len() == cores.len() {
+            let is_full = |pcpus: &&CpuSet| pcpus.is_subset(isolated);
+            if part.iter().any(is_full) {
+                part.retain(is_full);
+            } else if !part.is_empty() {
+                part.remove(0);
+            }
+        }
+        whole = part.into_iter().fold(whole, |all, pcpus| all.or(pcpus));
+    }
+    whole
+}
+
 /// Compares isolated pcpus with cores, with `nohz_full=` and with the pins of guests.
 fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
     let isolated = &case.topology.parts().isolated;
@@ -138,10 +161,11 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
              guests need it",
         );
     }
-    let whole = case.topology.cores().iter().filter(|core| core.pcpus.intersects(isolated));
-    let whole = whole.fold(CpuSet::new(), |all, core| all.or(&core.pcpus));
+    let whole = whole_cores(case.topology, isolated);
     if whole != *isolated {
-        let half = whole.minus(isolated);
+        let cores = case.topology.cores().iter().map(|core| &core.pcpus);
+        let touched = cores.filter(|pcpus| pcpus.intersects(isolated));
+        let half = touched.fold(CpuSet::new(), |all, pcpus| all.or(pcpus)).minus(isolated);
         say(
             format!("isolcpus= takes pcpus {isolated}, and not {half} of the same cores"),
             (whole.to_string(), isolated.to_string()),

@@ -1,6 +1,7 @@
 //! The rules on values; the integration tests have a tree of files for each.
 
 use super::*;
+use crate::cpuset::CpuSet;
 use crate::topology::file::from_json;
 
 fn host() -> Topology {
@@ -244,4 +245,43 @@ fn names_on_a_host_are_not_commands() {
     assert_eq!(commands, [&format!(r"sed -i 's/\bvfio_virqfd\b//' {quoted}")]);
     let told = format!("# remove from the kernel's arguments: {evil}");
     assert!(lines.contains(&told), "{lines:?}");
+}
+
+#[test]
+fn isolation_of_whole_cores_leaves_each_node_one_for_the_host() {
+    // A node of 8 cores: pcpu 0 and 8 are one, and so on.
+    let expected = |isolated: &str| {
+        let mut parts = host().parts().clone();
+        let whole: Vec<CpuSet> =
+            (0..8).map(|core| format!("{core},{}", core + 8).parse().unwrap()).collect();
+        let first = parts.cores[0].clone();
+        parts.nodes.truncate(1);
+        parts.nodes[0].pcpus = "0-15".parse().unwrap();
+        parts.nodes[0].distances = vec![10];
+        let core = |(pcpus, id): (CpuSet, u32)| crate::topology::Core {
+            pcpus,
+            core_id: id,
+            ..first.clone()
+        };
+        parts.cores = whole.into_iter().zip(0..).map(core).collect();
+        (parts.l3, parts.offline, parts.devices) = (Vec::new(), CpuSet::new(), Vec::new());
+        parts.drives.clear();
+        parts.fabric = crate::topology::Fabric::default();
+        parts.isolated = isolated.parse().unwrap();
+        let all = found(&Topology::new(parts).unwrap(), &Facts::default()).findings;
+        let one = all.into_iter().find(|finding| finding.rule == "isolation-mismatch");
+        one.map(|one| one.says.expected)
+    };
+    for (isolated, whole) in [
+        ("4-7,12-15", None),
+        // The other threads are added where that leaves cores to the host.
+        ("4-7", Some("4-7,12-15")),
+        // 8 to 11 are second threads of the host's cores.
+        ("4-15", Some("4-7,12-15")),
+        ("1-15", Some("1-7,9-15")),
+        // A thread of each core: all but one core.
+        ("8-15", Some("1-7,9-15")),
+    ] {
+        assert_eq!(expected(isolated).as_deref(), whole, "{isolated}");
+    }
 }

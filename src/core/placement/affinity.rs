@@ -4,7 +4,7 @@
 mod annex;
 
 use crate::bdf::Bdf;
-use crate::cpuset::NodeId;
+use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{L3Wish, PinPolicy, Profile, Request};
 use crate::topology::{Core, NumaNode, Speed, Topology};
 use std::cmp::Reverse;
@@ -35,12 +35,19 @@ pub(super) struct Seat<'a> {
     is_large: bool,
 }
 
+impl Seat<'_> {
+    /// Its pcpus for emulator and I/O threads: those not set aside for vCPUs, if there are any.
+    pub(super) fn for_helpers(&self, set_aside: &CpuSet) -> CpuSet {
+        let others = self.core.pcpus.minus(set_aside);
+        if others.is_empty() { self.core.pcpus.clone() } else { others }
+    }
+}
+
 /// The cores that a guest's vCPUs may be on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Among {
     pub(super) kind: Option<Speed>,
-    /// On nodes where at least half are so, those only that the host's own tasks are kept off: the
-    /// admin has set these aside for guests.
+    /// On nodes with cores set aside for guests ([`Topology::has_guest_cores`]), those only.
     pub(super) isolated: bool,
     /// Those below the largest L3 caches only.
     pub(super) large: bool,
@@ -55,16 +62,24 @@ impl Among {
         if request.pins == PinPolicy::None || request.profile == Profile::NvidiaVm {
             return vec![Among::default()];
         }
-        let kinds = match &parts.core_kinds[..] {
+        let mut kinds: Vec<Option<Speed>> = match &parts.core_kinds[..] {
             kinds @ [_, _, ..] => kinds.iter().map(|kind| Some(kind.kind)).collect(),
             _ => Vec::new(),
         };
-        let has_isolated = topology.cores().iter().any(|core| topology.is_for_guests(core));
+        kinds.push(None);
         let large = request.l3 == L3Wish::Large;
         let homes = request.gpus.number() > 0 && !large;
-        let of_kind = |kind| [true, false].map(|isolated| Among { kind, isolated, large, homes });
-        let all = kinds.into_iter().chain([None]).flat_map(of_kind);
-        all.filter(|among| has_isolated || !among.isolated).collect()
+        let of_kind =
+            |isolated| kinds.iter().map(move |&kind| Among { kind, isolated, large, homes });
+        let is_meant = |core: &Core, kind: Option<Speed>| {
+            topology.is_for_guests(core)
+                && (kind.is_none() || topology.speed(core) == kind)
+                && topology.has_guest_cores(core.node)
+        };
+        let has_meant =
+            |among: &Among| topology.open_cores().any(|core| is_meant(core, among.kind));
+        // The admin's choice of cores for guests counts before their kind.
+        of_kind(true).filter(has_meant).chain(of_kind(false)).collect()
     }
 }
 
@@ -73,8 +88,8 @@ pub(super) struct Home<'a> {
     pub(super) id: NodeId,
     /// Cores available to guests, in the order of the node's caches, which is hwloc's.
     pub(super) seats: Vec<Seat<'a>>,
-    /// Cores for emulator and I/O threads: slower ones than those, or where those are isolated,
-    /// ones that are not.
+    /// Cores for emulator and I/O threads, the best first: slower ones than those, or where those
+    /// are set aside for guests, ones that are not.
     pub(super) helpers: Vec<Seat<'a>>,
     /// Number of cores reserved for the host, which are the first ones of the slowest kind that are
     /// not isolated, and neither in `seats` nor in `helpers`.
@@ -106,7 +121,7 @@ pub(super) struct Homes<'a> {
     /// L3 caches as [`Seat::cache`] with each core below, reserved ones included, as places in
     /// [`Topology::cores`]; ascending.
     below: Vec<(usize, usize)>,
-    /// The most common number of threads per core.
+    /// The most common number of threads per core, of the wanted kind where there is one.
     common: usize,
 }
 
@@ -120,7 +135,7 @@ impl<'a> Homes<'a> {
     fn among(topology: &'a Topology, kept: u32, among: Among) -> Homes<'a> {
         let (nodes, below) = nodes(topology, kept as usize, among);
         let mut homes = Homes { topology, nodes, gpus: Vec::new(), below, common: 1 };
-        homes.common = homes.most_common();
+        homes.common = homes.most_common(among.kind);
         for gpu in topology.gpus() {
             let (node, moved) = homes.find(gpu.node);
             let at = homes.place(node).unwrap_or(0);
@@ -248,9 +263,12 @@ impl<'a> Homes<'a> {
         self.common
     }
 
-    fn most_common(&self) -> usize {
+    fn most_common(&self, kind: Option<Speed>) -> usize {
         let mut cores_with: Vec<usize> = Vec::new();
-        for seat in self.nodes.iter().flat_map(|home| &home.seats) {
+        let seats = || self.nodes.iter().flat_map(|home| &home.seats);
+        // Nodes without the kind have others, too.
+        let kind = kind.filter(|_| seats().any(|seat| seat.speed == kind));
+        for seat in seats().filter(|seat| kind.is_none() || seat.speed == kind) {
             cores_with.resize(cores_with.len().max(seat.threads + 1), 0);
             cores_with[seat.threads] += 1;
         }
@@ -275,7 +293,6 @@ fn nodes<'a>(
     let mut lists: Vec<Vec<_>> = pcpus.map(Vec::with_capacity).collect();
     let mut below = Vec::with_capacity(topology.cores().len());
     let largest = caches.iter().filter_map(|cache| cache.size_kib).max();
-    let confined = topology.confined_to();
     for (at, core) in topology.cores().iter().enumerate() {
         let Ok(node) = ids.binary_search(&core.node) else { continue };
         let first = core.pcpus.first();
@@ -283,25 +300,32 @@ fn nodes<'a>(
         let order = (cache.and_then(|at| firsts[at]).or(first), first);
         let cache = cache.unwrap_or(caches.len() + node);
         below.push((cache, at));
-        if confined.is_some_and(|slice| !core.pcpus.is_subset(slice)) {
-            continue;
-        }
+        let Some(core) = topology.open_core(at) else { continue };
         let (threads, speed) = (core.pcpus.len(), topology.speed(core));
         let is_large = caches.get(cache).is_some_and(|cache| cache.size_kib == largest);
         lists[node].push((order, Seat { core, at, cache, threads, speed, is_large }));
     }
     let has_gpu = |id| among.homes && topology.gpus().any(|gpu| gpu.node == Some(id));
-    let is_of_kind = |seat: &Seat<'_>| among.kind.is_none() || seat.speed == among.kind;
     let home = |(id, list): (NodeId, Vec<(_, Seat<'a>)>)| {
+        let isolated = among.isolated && topology.has_guest_cores(id);
+        let is_of_kind = |seat: &Seat<'_>| {
+            (among.kind.is_none() || seat.speed == among.kind)
+                && (!isolated || topology.is_for_guests(seat.core))
+        };
+        let among = Among { isolated, ..among };
         let has_none = !list.iter().any(|(_, seat)| is_of_kind(seat));
         let kind = among.kind.filter(|_| !(has_none && has_gpu(id)));
         home(topology, id, list, kept, Among { kind, ..among })
     };
     let homes = ids.into_iter().zip(lists).filter(|(_, list)| !list.is_empty()).map(home);
     let takes_all = among.kind.is_none() && !among.large;
-    let homes = homes.filter(|home| takes_all || !home.seats.is_empty());
+    let (mut homes, empty): (Vec<Home<'_>>, Vec<Home<'_>>) =
+        homes.partition(|home| takes_all || !home.seats.is_empty());
+    if homes.is_empty() {
+        homes = empty;
+    }
     below.sort_unstable();
-    (homes.collect(), below)
+    (homes, below)
 }
 
 /// Makes a node of its cores, each with its place in the node's order.
@@ -324,15 +348,24 @@ fn home<'a, O: Ord + Copy>(
     };
     let (mut seats, mut helpers): (Vec<Seat<'_>>, Vec<Seat<'_>>) = all.partition(of_kind);
     // Those for guests are not for threads that disturb them.
-    let is_slower = |seat: &Seat<'_>| seat.speed > among.kind || (among.large && !seat.is_large);
-    helpers.retain(|seat| is_slower(seat) && !is_isolated(seat));
-    helpers.sort_by_key(|seat| seat.speed);
-    let isolated = seats.iter().filter(|seat| is_isolated(seat)).count();
-    if among.isolated && isolated > 0 && 2 * isolated >= seats.len() {
+    helpers.retain(|seat| !is_isolated(seat));
+    let is_slower = |seat: &Seat<'_>| {
+        (among.kind.is_some() && seat.speed > among.kind) || (among.large && !seat.is_large)
+    };
+    if among.isolated {
         let (isolated, others): (Vec<_>, Vec<_>) = seats.into_iter().partition(is_isolated);
         seats = isolated;
         helpers.extend(others);
+    } else {
+        helpers.retain(is_slower);
     }
+    helpers.sort_by_key(|seat| {
+        if is_slower(seat) {
+            (0, seat.speed, Reverse(None))
+        } else {
+            (1 + u8::from(seat.speed != among.kind), None, Reverse(seat.speed))
+        }
+    });
     let (annexes, tenants) = (Vec::new(), Vec::new());
     Home { id, seats, helpers, kept, cores, gpus: Vec::new(), annexes, tenants }
 }

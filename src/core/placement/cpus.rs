@@ -34,6 +34,7 @@ fn small(number: usize) -> u32 {
 /// Pins each vCPU to a pcpu, node by node: successive ones to the threads of one core, or in thread
 /// order. `first` is the node of the first GPU, whose cell has the first I/O thread.
 pub(super) fn pinned(
+    topology: &Topology,
     cores: &GuestCores<'_>,
     request: &Request,
     first: Option<NodeId>,
@@ -43,7 +44,7 @@ pub(super) fn pinned(
     for node in &cores.nodes {
         vcpu_pins.extend(order(node, threads, request.pins).map(CpuSet::of));
     }
-    let (emulator_pin, threads_of) = helpers(cores);
+    let (emulator_pin, threads_of) = helpers(cores, topology.for_guests());
     let mut cells: Vec<(Option<NodeId>, u32)> =
         cores.nodes.iter().map(|node| (Some(node.node), small(node.number))).collect();
     let start = cores.nodes.iter().position(|node| Some(node.node) == first).unwrap_or(0);
@@ -55,13 +56,13 @@ pub(super) fn pinned(
     }
     let threads = if request.pins == PinPolicy::Core { cores.seen_threads() } else { 1 };
     let sockets = if vcpu_pins.len().is_multiple_of(cores.threads) { sockets(cores) } else { 1 };
-    let topology = GuestTopology {
+    let shape = GuestTopology {
         sockets: small(sockets),
         dies: 1,
         cores: small(vcpu_pins.len() / threads / sockets),
         threads: small(threads),
     };
-    GuestCpus { vcpu_pins, emulator_pin, iothread_pins, topology, cells }
+    GuestCpus { vcpu_pins, emulator_pin, iothread_pins, topology: shape, cells }
 }
 
 /// Returns the pcpus of a node's vCPUs in order.
@@ -82,9 +83,9 @@ fn order<'n>(
 /// Pins of the emulator, and of the I/O threads of each node: on the core taken for them, otherwise
 /// on unused threads of the last core, otherwise as those of its other node next in number,
 /// otherwise over the guest's cores.
-fn helpers(cores: &GuestCores<'_>) -> (CpuSet, Vec<CpuSet>) {
+fn helpers(cores: &GuestCores<'_>, set_aside: &CpuSet) -> (CpuSet, Vec<CpuSet>) {
     let helper = |node: &NodeCores<'_>| match node.own {
-        Some(seat) => seat.core.pcpus.clone(),
+        Some(seat) => seat.for_helpers(set_aside),
         None => node.spare(cores.threads),
     };
     let alone: Vec<CpuSet> = cores.nodes.iter().map(helper).collect();

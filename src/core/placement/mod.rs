@@ -67,7 +67,6 @@ pub use isolation::{not_ready, shared_fabric, shared_nvlink};
 pub use limits::MOST_VCPUS;
 pub use nearest::nearest;
 pub use pages::page_to_reserve;
-pub use pcpus::is_meant;
 pub use reason::{Because, Reason, Topic, vgpu_words};
 pub use request_of_domain::model_of;
 pub use result::Placement;

@@ -197,8 +197,8 @@ impl Picker<'_> {
     }
 
     /// Returns the cores for vCPUs, and the one for emulator and I/O threads, if one is wanted.
-    /// vCPUs are on cores that are set aside for guests, if these suffice or are at least half of
-    /// the node, and emulator and I/O threads on one of which no thread is.
+    /// vCPUs are on cores that are set aside for guests, if these suffice or are for guests
+    /// ([`Topology::has_guest_cores`]), and emulator and I/O threads on one of which no thread is.
     fn choose(
         &self,
         node: NodeId,
@@ -207,7 +207,7 @@ impl Picker<'_> {
     ) -> (Vec<usize>, Option<usize>) {
         let quiet = |place: usize| self.is_quiet(place) && self.seats[place].threads >= least;
         let there = self.count(quiet);
-        if there > 0 && (there >= vcpus || is_meant(self.topology, node)) {
+        if there > 0 && (there >= vcpus || self.topology.has_guest_cores(node)) {
             let mut chosen = self.grow(Vec::new(), vcpus.min(there), &quiet);
             for among in [&|place| !self.is_quiet(place), &|_| true] as [&dyn Fn(usize) -> bool; 2]
             {
@@ -281,11 +281,4 @@ impl Picker<'_> {
         }
         chosen
     }
-}
-
-/// Whether the cores of a node that are set aside are so for guests: fewer than half are for
-/// something else.
-pub fn is_meant(topology: &Topology, node: NodeId) -> bool {
-    let of_node = || topology.cores_of(node);
-    2 * of_node().filter(|core| topology.is_for_guests(core)).count() >= of_node().count()
 }

@@ -120,7 +120,8 @@ fn pcpus(
     chooser.explain(&cores, reasons);
     Ok(match request.profile {
         Profile::Share | Profile::Near => {
-            cpus::pinned(&cores, request, gpus.first().map(|&gpu| homes.of_gpu(gpu).0))
+            let first = gpus.first().map(|&gpu| homes.of_gpu(gpu).0);
+            cpus::pinned(topology, &cores, request, first)
         }
         Profile::NvidiaVm => cpus::vendor(&cores, request, gpus.len()),
     })

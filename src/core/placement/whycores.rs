@@ -1,9 +1,9 @@
 //! Explains the choice of a plan's cores, as data. Chooses nothing.
 
-use super::affinity::{Home, Moved, distance};
+use super::affinity::{Home, Moved, Seat, distance};
 use super::explain::Reasons;
-use super::pcpus::{Cores, GuestCores, NodeCores, is_meant};
-use super::reason::{CoreReason, FewerThreads, NodeRule, Only, Topic};
+use super::pcpus::{Cores, GuestCores, NodeCores};
+use super::reason::{CoreReason, FewerThreads, NodeRule, Only, SetAsideBy, Topic};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId};
 use crate::request::{CellWish, PinPolicy, Profile};
@@ -17,6 +17,7 @@ impl Cores<'_> {
         for node in &cores.nodes {
             self.explain_node(node, reasons);
         }
+        self.explain_slice(cores, reasons);
         self.explain_kinds(cores, reasons);
         self.explain_dropped(cores, reasons);
         self.explain_emulator(cores, reasons);
@@ -52,6 +53,7 @@ impl Cores<'_> {
             [] => {}
             [(kind, _)] if kind == fastest.kind => {
                 let slower = slower.iter().fold(CpuSet::new(), |all, kind| all.or(&kind.pcpus));
+                let slower = slower.minus(self.topology.for_guests());
                 reasons.say(Topic::Vcpus, CoreReason::Fastest { slower });
             }
             [(kind, _)] => {
@@ -62,11 +64,39 @@ impl Cores<'_> {
                 let nodes = cores.nodes.iter().filter(|node| has_none(node));
                 let nodes: Vec<NodeId> = nodes.map(|node| node.node).collect();
                 let nodes = if nodes.len() < cores.nodes.len() { Vec::new() } else { nodes };
-                reasons.compromise(Topic::Vcpus, CoreReason::Slower { kind, nodes });
+                let set_aside = self.set_aside(cores);
+                reasons.compromise(Topic::Vcpus, CoreReason::Slower { kind, nodes, set_aside });
             }
             ref vcpus => {
-                reasons.compromise(Topic::Vcpus, CoreReason::Mixed { vcpus: vcpus.to_vec() });
+                let (vcpus, set_aside) = (vcpus.to_vec(), self.set_aside(cores));
+                reasons.compromise(Topic::Vcpus, CoreReason::Mixed { vcpus, set_aside });
             }
+        }
+    }
+
+    /// How the cores of all vCPUs are set aside for guests; none: not all are, or all cores of
+    /// their nodes.
+    fn set_aside(&self, cores: &GuestCores<'_>) -> Option<SetAsideBy> {
+        let is_aside = |core: &Core| self.topology.is_for_guests(core);
+        let mut seats = cores.nodes.iter().flat_map(|node| &node.vcpus);
+        let has_others = cores.nodes.iter().any(|node| {
+            let mut of_node = self.topology.open_cores().filter(|core| core.node == node.node);
+            of_node.any(|core| !is_aside(core))
+        });
+        let is_all = has_others && seats.all(|seat| is_aside(seat.core));
+        is_all.then(|| SetAsideBy(self.topology.kept_off_by()))
+    }
+
+    /// Adds which pcpus machine.slice confines the guest to.
+    fn explain_slice(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
+        let Some(slice) = self.topology.confined_to().cloned() else { return };
+        let is_part = |seat: &&Seat<'_>| seat.core.pcpus != self.topology.cores()[seat.at].pcpus;
+        let parts: CpuSet =
+            cores.seats().filter(is_part).flat_map(|seat| seat.core.pcpus.iter()).collect();
+        if parts.is_empty() {
+            reasons.say(Topic::Vcpus, CoreReason::Slice { slice, parts });
+        } else {
+            reasons.compromise(Topic::Vcpus, CoreReason::Slice { slice, parts });
         }
     }
 
@@ -98,7 +128,9 @@ impl Cores<'_> {
                     reasons.compromise(Topic::Nodes, CoreReason::NodeUnknown { gpu, from });
                 }
                 (from, Some(Moved::NoCores(own))) => {
-                    let why = CoreReason::NodeWithoutCores { gpu, own, from };
+                    let has_some = self.topology.cores_of(own).next().is_some();
+                    let slice = self.topology.confined_to().filter(|_| has_some).cloned();
+                    let why = CoreReason::NodeWithoutCores { gpu, own, from, slice };
                     reasons.compromise(Topic::Nodes, why);
                 }
             }
@@ -129,7 +161,13 @@ impl Cores<'_> {
 
     /// Adds how the guest's threads differ from the host's.
     fn explain_threads(&self, cores: &GuestCores<'_>, reasons: &mut Reasons) {
-        let common = self.homes.common_threads();
+        // Other kinds of cores may have more threads.
+        let kinds: BTreeSet<Option<Speed>> =
+            cores.nodes.iter().flat_map(|node| &node.vcpus).map(|seat| seat.speed).collect();
+        let alike = self.topology.open_cores();
+        let alike = alike.filter(|core| kinds.contains(&self.topology.speed(core)));
+        let most = alike.map(|core| core.pcpus.len()).max().unwrap_or(1);
+        let common = self.homes.common_threads().min(most);
         let vcpus = cores.vcpus();
         if cores.threads < common && self.request.vcpus.is_none_or(|n| n as usize >= common) {
             let mut seats = cores.nodes.iter().flat_map(|node| &node.vcpus);
@@ -173,7 +211,7 @@ impl Cores<'_> {
         for of_node in &cores.nodes {
             let node = of_node.node;
             if let Some(seat) = of_node.own {
-                let pcpus = seat.core.pcpus.clone();
+                let pcpus = seat.for_helpers(self.topology.for_guests());
                 self.explain_emulator_isolated(&pcpus, node, reasons);
                 reasons.say(Topic::Emulator, CoreReason::EmulatorCore { pcpus, node });
                 some = true;
@@ -242,6 +280,7 @@ impl Cores<'_> {
         let only_isolated =
             seats.all(|seat| is_for_guests(seat.core)) && !of_node().all(is_for_guests);
         let only = match self.topology.kept_off_by() {
+            _ if !only_isolated && self.is_confined(node) => Only::Slice,
             _ if !only_isolated => Only::All,
             None => Only::Isolated,
             Some(_) => Only::ForGuests,
@@ -263,9 +302,15 @@ impl Cores<'_> {
         if !on.is_empty() {
             reasons.say(Topic::Vcpus, CoreReason::Isolated { pcpus: on, by });
         }
-        if !off.is_empty() && !isolated.is_empty() && is_meant(self.topology, node) {
+        if !off.is_empty() && self.topology.has_guest_cores(node) {
             reasons.compromise(Topic::Vcpus, CoreReason::NotIsolated { pcpus: off, by });
         }
+    }
+
+    /// Whether guests are confined to some of a node's cores.
+    fn is_confined(&self, node: NodeId) -> bool {
+        let open = self.topology.open_cores().filter(|core| core.node == node);
+        open.count() < self.topology.cores_of(node).count()
     }
 
     /// Adds the sizes of the L3 caches above the cores of a node, where those of the host differ.

@@ -244,6 +244,8 @@ pub struct Topology {
     counted: Vec<usize>,
     /// Ports that do not keep IOMMU groups apart; none on a sound host.
     openings: Vec<peers::Opening>,
+    /// The part of each of `parts.cores` that machine.slice leaves to guests; none: all.
+    confined: Option<Vec<Option<Core>>>,
 }
 
 impl Topology {
@@ -302,9 +304,16 @@ impl Topology {
         let groups = groups(&parts);
         let device_index = device_index.into_iter().map(|(bdf, at)| (bdf.key(), at)).collect();
         let l3_index = l3_index(&parts.l3);
-        let (counted, openings) = (Vec::new(), Vec::new());
-        let mut host =
-            Topology { parts, device_index, core_index, l3_index, groups, counted, openings };
+        let mut host = Topology {
+            confined: for_guests::confined(&parts),
+            parts,
+            device_index,
+            core_index,
+            l3_index,
+            groups,
+            counted: Vec::new(),
+            openings: Vec::new(),
+        };
         let counts = |(_, gpu): &(usize, &PciDevice)| {
             gpu.kind() == DeviceKind::Gpu && host.set_aside(gpu).is_none()
         };

@@ -73,6 +73,21 @@ pub enum Only {
     Isolated,
     /// Those that another setting sets aside for guests.
     ForGuests,
+    /// Those that machine.slice confines guests to.
+    Slice,
+}
+
+/// The setting that sets cores aside for guests; none: the kernel isolates them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetAsideBy(pub Option<KeptOffBy>);
+
+impl fmt::Display for SetAsideBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("isolated"),
+            Some(by) => write!(f, "set aside for guests by {}", by.setting()),
+        }
+    }
 }
 
 /// A reason for cores.
@@ -129,6 +144,8 @@ pub enum CoreReason {
         own: NodeId,
         /// The node that its cores are taken from.
         from: NodeId,
+        /// Pcpus of machine.slice, if it has cores but none of these is among them.
+        slice: Option<CpuSet>,
     },
     /// A node without GPUs with nothing left for the guest's share.
     AnnexTaken {
@@ -213,6 +230,13 @@ pub enum CoreReason {
         /// Pcpus of machine.slice.
         slice: CpuSet,
     },
+    /// Pcpus that machine.slice confines the guest to.
+    Slice {
+        /// These pcpus.
+        slice: CpuSet,
+        /// Pcpus of the guest on cores that have other threads outside.
+        parts: CpuSet,
+    },
     /// The size of the L3 caches above the guest's cores, on a host with several sizes.
     L3Size {
         /// Pcpus.
@@ -224,7 +248,8 @@ pub enum CoreReason {
     },
     /// All vCPUs are on the fastest cores of a host with several kinds.
     Fastest {
-        /// Pcpus of slower cores, which are for the host and for the emulator and I/O threads.
+        /// Pcpus of slower cores, which are for the host and for the emulator and I/O threads;
+        /// empty: all are set aside for guests.
         slower: CpuSet,
     },
     /// All vCPUs are on slower cores.
@@ -233,11 +258,15 @@ pub enum CoreReason {
         kind: Speed,
         /// Nodes of the cores, if none of them has faster ones.
         nodes: Vec<NodeId>,
+        /// How the slower ones are set aside for guests, if others are not.
+        set_aside: Option<SetAsideBy>,
     },
     /// vCPUs are on cores of several kinds.
     Mixed {
         /// How many are on each.
         vcpus: Vec<(Speed, usize)>,
+        /// How all of them are set aside for guests, if others are not.
+        set_aside: Option<SetAsideBy>,
     },
     /// The emulator is not pinned, as with `nvidia-vm`.
     EmulatorFree,
@@ -320,11 +349,8 @@ impl fmt::Display for CoreReason {
                     "the kernel reports no node for {gpu}; its cores are those of node {from}"
                 )
             }
-            CoreReason::NodeWithoutCores { gpu, own, from } => {
-                write!(
-                    f,
-                    "node {own} of {gpu} has no cores; they are taken from node {from}, the nearest"
-                )
+            CoreReason::NodeWithoutCores { gpu, own, from, slice } => {
+                without_cores(f, *gpu, (*own, *from), slice.as_ref())
             }
             CoreReason::TooFew { gpus } => {
                 write!(f, "too few vCPUs: none is on the node of {}", list(gpus))
@@ -404,25 +430,23 @@ impl CoreReason {
                     None => Ok(()),
                 }
             }
+            CoreReason::Slice { slice, parts } => confined(f, slice, parts),
+            CoreReason::Fastest { slower } if slower.is_empty() => {
+                f.write_str("on performance cores")
+            }
             CoreReason::Fastest { slower } => write!(
                 f,
                 "on performance cores; the slower pcpus {slower} are for the host, the emulator, and \
                  I/O threads"
             ),
-            CoreReason::Slower { kind, nodes } => {
-                write!(f, "on {} cores, which are slower: ", kind.as_str())?;
-                match &nodes[..] {
-                    [] => f.write_str("too few performance cores are free"),
-                    [node] => write!(f, "node {node} has no performance cores"),
-                    nodes => write!(f, "nodes {} have no performance cores", list(nodes)),
-                }
-            }
-            CoreReason::Mixed { vcpus } => {
+            CoreReason::Slower { kind, nodes, set_aside } => slower(f, *kind, nodes, *set_aside),
+            CoreReason::Mixed { vcpus, set_aside } => {
                 let part = |(kind, number): &(Speed, usize)| {
                     format!("{number} on {} cores", kind.as_str())
                 };
                 let parts: Vec<String> = vcpus.iter().map(part).collect();
-                write!(f, "{}: no kind of core alone has as many free", parts.join(", "))
+                write!(f, "{}: no kind of core alone has as many free", parts.join(", "))?;
+                set_aside.map_or(Ok(()), |aside| write!(f, " that are {aside}"))
             }
             _ => Ok(()),
         }
@@ -497,6 +521,58 @@ impl CoreReason {
     }
 }
 
+/// Writes the text for a GPU whose node has no cores for guests, by this node and that of its
+/// cores.
+fn without_cores(
+    f: &mut fmt::Formatter<'_>,
+    gpu: Bdf,
+    (own, from): (NodeId, NodeId),
+    slice: Option<&CpuSet>,
+) -> fmt::Result {
+    match slice {
+        Some(slice) => write!(
+            f,
+            "machine.slice confines guests to pcpus {slice}, none of which is on node {own} of \
+             {gpu}; its cores are taken from node {from}, the nearest"
+        ),
+        None => write!(
+            f,
+            "node {own} of {gpu} has no cores; they are taken from node {from}, the nearest"
+        ),
+    }
+}
+
+/// Writes the text for guests confined to a slice, and for pcpus of theirs whose cores have other
+/// threads outside.
+fn confined(f: &mut fmt::Formatter<'_>, slice: &CpuSet, parts: &CpuSet) -> fmt::Result {
+    write!(f, "cpuset.cpus of machine.slice confines guests to pcpus {slice}")?;
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let (is, their) = if parts.len() == 1 { ("is", "its core") } else { ("are", "their cores") };
+    write!(
+        f,
+        ", of which {parts} {is} on part of {their} only: tasks of the host on the other threads \
+         slow the guest"
+    )
+}
+
+/// Writes the text for vCPUs on slower cores.
+fn slower(
+    f: &mut fmt::Formatter<'_>,
+    kind: Speed,
+    nodes: &[NodeId],
+    set_aside: Option<SetAsideBy>,
+) -> fmt::Result {
+    write!(f, "on {} cores, which are slower: ", kind.as_str())?;
+    match (nodes, set_aside) {
+        ([], Some(aside)) => write!(f, "too few performance cores that are {aside} are free"),
+        ([], None) => f.write_str("too few performance cores are free"),
+        ([node], _) => write!(f, "node {node} has no performance cores"),
+        (nodes, _) => write!(f, "nodes {} have no performance cores", list(nodes)),
+    }
+}
+
 /// The words for cores that are also of domains that are off. Pinning these again would only take
 /// the cores of others that are off: no other is free.
 fn yielded(f: &mut fmt::Formatter<'_>, cores: &[(String, CpuSet)]) -> fmt::Result {
@@ -533,6 +609,7 @@ fn on_node(
     let counted = |cores: usize| match only {
         Only::All => count(cores, "core"),
         Only::Isolated => count(cores, "isolated core"),
+        Only::Slice => format!("{} of machine.slice", count(cores, "core")),
         Only::ForGuests => format!("{} set aside for guests", count(cores, "core")),
     };
     match *rule {

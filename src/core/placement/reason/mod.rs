@@ -10,7 +10,7 @@ mod tree;
 mod vgpu;
 
 pub use beside::{BesideGpu, BesideReason};
-pub use cores::{CoreReason, FewerThreads, NodeRule, Only};
+pub use cores::{CoreReason, FewerThreads, NodeRule, Only, SetAsideBy};
 pub(super) use gpus::label;
 pub use gpus::{
     AfterSplit, Compared, Criterion, GpuList, GpuName, GpuReason, LostBy, Scatter, Unit,

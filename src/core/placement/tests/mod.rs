@@ -2,6 +2,7 @@
 
 mod annexes;
 mod answers;
+mod aside;
 mod capacity;
 mod choices;
 mod cores;
