@@ -150,8 +150,8 @@ pub fn lost(topology: &Topology, held: &Occupancy, placement: &Placement) -> u64
 pub struct Fit {
     /// The fewest NVLinks between two of its GPUs; `None` if it has fewer than two.
     pub nvlinks: Option<u32>,
-    /// How near the NIC is that is nearest to the GPU farthest from all; `None` if no GPU, or no
-    /// NIC.
+    /// How near the NIC is that is nearest to the GPU farthest from all, of its own NICs or, if it
+    /// has none, those of the host; `None` if no GPU, or no NIC.
     pub nic: Option<Proximity>,
 }
 
@@ -165,7 +165,10 @@ pub fn fit(topology: &Topology, placement: &Placement) -> Fit {
         Proximity::NvLink(links) => links,
         _ => 0,
     };
-    let nics: Vec<Bdf> = topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf).collect();
+    let all: Vec<Bdf> = topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf).collect();
+    let own = all.iter().copied().filter(|nic| placement.devices.contains(nic));
+    let own: Vec<Bdf> = own.collect();
+    let nics = if own.is_empty() { all } else { own };
     let nearest = |gpu: &Bdf| nics.iter().map(|nic| topology.proximity(*gpu, *nic)).min();
     Fit { nvlinks: pairs.map(links).min(), nic: gpus.iter().filter_map(nearest).max() }
 }

@@ -185,8 +185,13 @@ fn of_partition<'t>(
         );
         let from = list(&partition.nvswitch_pool);
         let name = shell::word(&guest.name);
-        let accept = accepted(partition, topology);
-        let hint = format!("`gpuvm set {name} --gpus {number}{accept}` gives it so many of {from}");
+        let hint = if is_refused(partition, topology) {
+            format!(
+                "`gpuvm set {name} --gpus {number} --accept-shared-fabric` gives it so many of {from}"
+            )
+        } else {
+            format!("`gpuvm set {name} --gpus {number}` gives it so many of {from}")
+        };
         let spot = switches.last().map_or(gpu, |switch| switch.device);
         report.add(&COUNT, spot, message, hint);
     }
@@ -199,15 +204,13 @@ fn of_partition<'t>(
     }
 }
 
-/// The option that `set` needs to give a guest a partition with its NVSwitches; empty: none.
-fn accepted(partition: &Partition, topology: &Topology) -> &'static str {
+/// Whether `set` refuses a partition with its NVSwitches unless that is accepted.
+fn is_refused(partition: &Partition, topology: &Topology) -> bool {
     let switches = partition.nvswitch_pool.iter().take(partition.nvswitches as usize);
     let functions: Vec<Bdf> = partition.gpus.iter().chain(switches).copied().collect();
     let is_shared = shared_fabric(topology, &Occupancy::default(), &functions).is_some();
-    match topology.machine().trust {
-        said if is_shared && Trust::refuses(said, false) => " --accept-shared-fabric",
-        _ => "",
-    }
+    let trust = topology.machine().trust;
+    is_shared && Trust::refuses(trust, false) && !Trust::refuses(trust, true)
 }
 
 /// The hint for guests with some GPUs of an H100 or later board.

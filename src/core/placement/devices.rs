@@ -61,11 +61,18 @@ pub(super) fn choose(
         _ => error,
     })?;
     let chosen = devices.asked();
-    if let Some((bdf, group, other)) = groups::stranger(topology, &chosen) {
+    if let Some((bdf, group, _)) = groups::stranger(topology, &chosen) {
+        let others = groups::strangers(topology, bdf, &chosen);
+        let names: Vec<String> = others.map(|(_, other)| other.to_string()).collect();
+        let (are, all) = if names.len() == 1 { ("is", "both") } else { ("are", "all of them") };
         return Err(PlanError::Impossible {
-            what: format!("{bdf} shares IOMMU group {group} with {other}, which is not in the set"),
-            hint: "ask for both, or for a number of GPUs and leave the choice to the planner"
-                .into(),
+            what: format!(
+                "{bdf} shares IOMMU group {group} with {}, which {are} not in the set",
+                names.join(", ")
+            ),
+            hint: format!(
+                "ask for {all}, or for a number of GPUs and leave the choice to the planner"
+            ),
         });
     }
     devices.companions = groups::companions(topology, taken, &chosen);

@@ -10,6 +10,7 @@ use crate::topology::{
     Barred, DeviceKind, Drive, DriveUse, PciDevice, SetAside, Sriov, Topology, Unsupported,
 };
 use crate::words::count;
+use std::borrow::Cow;
 use std::fmt;
 
 /// Why a function cannot be passed through. Its text is made on demand: most plans never need it.
@@ -152,7 +153,7 @@ impl<'a> Block<'a> {
                         format!("which has {} enabled", count(*enabled, "virtual function"))
                     }
                     Neighbour::Stays(class) => {
-                        format!("a device of class {class:#08x} that stays with the host")
+                        format!("{} that stays with the host", noun(*class))
                     }
                     Neighbour::Display(why) => format!("which {}", why.why()),
                 };
@@ -163,6 +164,18 @@ impl<'a> Block<'a> {
                 format!("{} {tied} with {other}, {what}", verb("shares", "share"))
             }
         }
+    }
+}
+
+/// A device by its class, with its article.
+fn noun(class: u32) -> Cow<'static, str> {
+    match class >> 8 {
+        0x0106 => "a SATA controller".into(),
+        0x0108 => "an NVMe drive".into(),
+        0x0200 => "a NIC".into(),
+        0x0403 => "an audio device".into(),
+        0x0c03 => "a USB controller".into(),
+        _ => format!("a device of class {class:#08x}").into(),
     }
 }
 
@@ -288,11 +301,21 @@ pub(super) fn companions<'a>(
 /// stranger.
 pub(super) fn stranger(topology: &Topology, chosen: &[Bdf]) -> Option<(Bdf, u32, Bdf)> {
     chosen.iter().find_map(|&bdf| {
-        let mut others = members(topology, bdf);
-        others
-            .find(|(_, other)| is_peer(other) && !chosen.contains(&other.bdf))
-            .map(|(group, other)| (bdf, group, other.bdf))
+        let mut others = strangers(topology, bdf, chosen);
+        others.next().map(|(group, other)| (bdf, group, other))
     })
+}
+
+/// All of them for one function, each with the group.
+pub(super) fn strangers<'a>(
+    topology: &'a Topology,
+    bdf: Bdf,
+    chosen: &'a [Bdf],
+) -> impl Iterator<Item = (u32, Bdf)> + use<'a> {
+    let others = members(topology, bdf);
+    others
+        .filter(|(_, other)| is_peer(other) && !chosen.contains(&other.bdf))
+        .map(|(group, other)| (group, other.bdf))
 }
 
 /// The other members of a function's IOMMU group, with the group's number.
