@@ -35,7 +35,7 @@ pub(crate) fn unread(name: &str, error: &DomainXmlError) -> Error {
     classed(
         Class::Refused,
         message,
-        "a later gpuvm may have made it: `gpuvm --version` is this one",
+        "a later gpuvm may have made it: that one, or a newer one, reads it",
     )
 }
 
