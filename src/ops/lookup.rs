@@ -29,7 +29,7 @@ pub(crate) fn refuse_unread(xml: &DomainXml) -> Result<()> {
     }
 }
 
-/// The error that what was requested of a guest cannot be read.
+/// The error that the request of a guest cannot be read.
 pub(crate) fn unread(name: &str, error: &DomainXmlError) -> Error {
     let message = format!("gpuvm made domain `{name}`, and its record cannot be read: {error}");
     classed(

@@ -7,7 +7,7 @@ use crate::cpuset::NodeId;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::function_users::{self, Use, UseKind};
-use crate::placement::Occupancy;
+use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::model::model;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Sriov, Topology};
 use crate::world::World;
@@ -48,6 +48,9 @@ pub struct NetworkCard {
     pub domains: Vec<String>,
     /// Who uses it.
     pub used_by: Vec<Use>,
+    /// The device of its IOMMU group for which no guest gets it; absent: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<String>,
     /// Its virtual functions.
     pub vfs: Vec<CardFunction>,
 }
@@ -97,6 +100,14 @@ pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec
 }
 
 impl Host<'_> {
+    /// Why no guest gets a card that is free otherwise.
+    fn blocked(&self, nic: &PciDevice) -> Option<String> {
+        let is_free = !matches!(nic.sriov, Some(Sriov::Pf { enabled: 1.., .. }));
+        let mut states = device_states(self.topology, self.held, &[nic.bdf]).into_iter();
+        let (state, why) = states.next().filter(|_| is_free)?;
+        why.filter(|_| state == DeviceState::Blocked)
+    }
+
     fn card(&self, nic: &PciDevice) -> Result<NetworkCard> {
         let bdf = nic.bdf;
         let netdevs = nic.net.as_ref().map(|net| net.netdevs.clone()).unwrap_or_default();
@@ -134,6 +145,7 @@ impl Host<'_> {
             domains: self.domains(bdf),
             // Its virtual functions are listed separately.
             used_by: self.used_by(bdf, |used| used.kind != UseKind::Functions),
+            blocked: self.blocked(nic),
             vfs: vfs.map(|(number, vf)| self.function(number, vf)).collect(),
             netdevs,
         })

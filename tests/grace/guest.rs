@@ -32,7 +32,7 @@ fn linux(architecture: &str) -> Option<PathBuf> {
     Some(dir)
 }
 
-/// What a guest has printed of itself.
+/// The output of a guest.
 struct Printed(Vec<String>);
 
 impl Printed {

@@ -1,4 +1,4 @@
-//! Verbs that change a host, on a tray: what they would do there, and what they refuse.
+//! Verbs that change a host, on a tray: their steps there, and their refusals.
 
 use super::{NEW, on, tray};
 use crate::support::grace::{Grace, TRAY};

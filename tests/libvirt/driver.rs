@@ -90,7 +90,8 @@ fn list_and_show_say_the_same_of_a_guest() {
         let (code, shown, err) = run(&mut gpuvm(&["-c", &uri, "show", name]));
         assert_eq!(code, 0, "{err}");
         assert!(shown.contains(&format!("made by   {by}\n")), "{shown}");
-        let all = "request   --spare-ports 3 --pins none --profile near --reserve-cores 1 --movable\n";
+        let all =
+            "request   --spare-ports 3 --pins none --profile near --reserve-cores 1 --movable\n";
         assert_eq!(shown.contains(all), by == "gpuvm", "{shown}");
     }
 }

@@ -278,7 +278,7 @@ fn a_type_that_another_has_set_is_never_cleared() {
     machine.done(&["delete", "a", "--yes"]);
     let all = ["3b:00.4", "3b:00.5", "3b:00.6"].map(|slot| of(slot, 1437));
     assert_eq!(machine.set_types(), all);
-    // Another type by now.
+    // Meanwhile it has another type.
     machine.set("3b:00.5", 0);
     machine.done(&machine.create("b", &VGPU));
     machine.done(&["stop", "b", "--force"]);

@@ -52,6 +52,9 @@ fn table(cards: &[NetworkCard]) -> Table {
         if let Some(count) = card.enabled_vfs.filter(|count| *count > 0 && state == "free") {
             state = format!("used by its {}", words::count(count as usize, "VF"));
         }
+        if let Some(why) = card.blocked.as_ref().filter(|_| state == "free") {
+            state.clone_from(why);
+        }
         if let Some(count) = card.vfs_at_boot {
             state += &format!(", {count} VFs at boot");
         }

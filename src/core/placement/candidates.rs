@@ -226,10 +226,7 @@ impl Devices<'_> {
         if let Some(block) = groups::block(self.topology, self.taken, bdf) {
             return Some((block.domain.is_some(), block.why(1)));
         }
-        let (_, group, other) = groups::stranger(self.topology, &[bdf])?;
-        let what = self.topology.device(other).map(PciDevice::kind);
-        let what = if what == Some(DeviceKind::Gpu) { "a GPU" } else { "an NVSwitch" };
-        Some((false, format!("shares IOMMU group {group} with {other}, {what}")))
+        groups::beside_peer(self.topology, bdf).map(|why| (false, why))
     }
 
     /// Refuses a number that the host does not have now.

@@ -7,7 +7,7 @@ use super::types::DeviceState;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::occupancy::Occupancy;
-use crate::topology::Topology;
+use crate::topology::{DeviceKind, PciDevice, Topology};
 
 /// Why no guest gets an NVSwitch in the shared model, as words to follow its name.
 pub const FABRIC_MANAGERS: &str = "stays with Fabric Manager, which sets up the NVLinks of guests";
@@ -21,9 +21,16 @@ pub fn device_states(
 ) -> Vec<(DeviceState, Option<String>)> {
     let taken = Taken::new(topology, held);
     let aside = |bdf| topology.device(bdf).and_then(|device| topology.set_aside(device));
+    let is_extra = |bdf| {
+        let kind = topology.device(bdf).map(PciDevice::kind);
+        matches!(kind, Some(DeviceKind::Nic | DeviceKind::Nvme))
+    };
     let state = |&bdf: &Bdf| match groups::block(topology, &taken, bdf) {
         None if topology.is_fabric_managers(bdf) => {
             (DeviceState::Host, Some(FABRIC_MANAGERS.to_owned()))
+        }
+        None if is_extra(bdf) && groups::beside_peer(topology, bdf).is_some() => {
+            (DeviceState::Blocked, groups::beside_peer(topology, bdf))
         }
         None => match (groups::remains(topology, bdf), aside(bdf)) {
             (Some(why), _) => (DeviceState::Data, Some(why)),

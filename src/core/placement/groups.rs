@@ -318,6 +318,15 @@ pub(super) fn strangers<'a>(
         .map(|(group, other)| (group, other.bdf))
 }
 
+/// Why a NIC or drive is not available by itself: it shares its group with a GPU or NVSwitch. Words
+/// to follow its name.
+pub(super) fn beside_peer(topology: &Topology, bdf: Bdf) -> Option<String> {
+    let (_, group, other) = stranger(topology, &[bdf])?;
+    let what = topology.device(other).map(PciDevice::kind);
+    let what = if what == Some(DeviceKind::Gpu) { "a GPU" } else { "an NVSwitch" };
+    Some(format!("shares IOMMU group {group} with {other}, {what}"))
+}
+
 /// The other members of a function's IOMMU group, with the group's number.
 fn members(topology: &Topology, bdf: Bdf) -> impl Iterator<Item = (u32, &PciDevice)> {
     let group = topology.iommu_group(bdf);
