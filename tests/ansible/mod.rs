@@ -282,7 +282,7 @@ fn story(managed: &Managed) {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: Ansible drives guests that run, minutes by emulation"]
 fn a_guest_is_started_changed_while_it_runs_and_stopped() {
     let Some(managed) = Managed::new() else { return };
     let place = &managed.place;
@@ -551,7 +551,7 @@ fn rack(controller: &Controller, number: usize) {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: pip fetches Ansible and its linter"]
 fn the_newest_ansible_does_the_same_and_ansible_lint_finds_nothing() {
     let dir = tree::scratch();
     let mut install = Command::new(project().join("tests/ansible/newest"));

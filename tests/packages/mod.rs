@@ -672,7 +672,7 @@ fn a_guest_survives_upgrade_removal_and_purge() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: debootstrap makes a bare Debian, and packages are built"]
 fn a_bare_debian_takes_upgrade_removal_and_purge_beside_a_guest() {
     if !namespaces() {
         return skip("namespaces need root");
@@ -689,7 +689,7 @@ fn a_bare_debian_takes_upgrade_removal_and_purge_beside_a_guest() {
 /// and no GPU: from the package alone to a guest of an image, its metrics, an interrupted change,
 /// and the removal of all.
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: two bare Debians are made, and boot"]
 fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
     if !namespaces() {
         return skip("namespaces need root");
@@ -710,7 +710,7 @@ fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
 /// The files that bind devices at boot are in an initramfs of Debian's own tools, and work there
 /// before the drivers of the devices are loaded.
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: debootstrap makes a Debian, whose initramfs is booted by emulation"]
 fn a_real_initramfs_keeps_functions_for_vfio() {
     if !namespaces() {
         return skip("namespaces need root");
@@ -722,7 +722,7 @@ fn a_real_initramfs_keeps_functions_for_vfio() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: debootstrap makes a Debian with the programs that read them"]
 fn examples_are_taken_by_those_who_read_them() {
     if !namespaces() {
         return skip("namespaces need root");
@@ -733,7 +733,7 @@ fn examples_are_taken_by_those_who_read_them() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: packages are built, and apt fetches their linters"]
 fn lintian_and_rpmlint_find_no_error() {
     let Some(packed) = packed() else { return };
     if !have(&["lintian", "rpmlint"]) {
@@ -753,7 +753,7 @@ fn lintian_and_rpmlint_find_no_error() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: the program is built from nothing, more than once"]
 fn two_builds_and_the_source_archive_give_one_program() {
     if !namespaces() {
         return skip("namespaces need root");

@@ -137,7 +137,7 @@ fn jobs_get_guests_wait_for_gpus_and_give_them_back() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: a Slurm cluster with real guests"]
 fn a_killed_slurmd_leaves_no_guest_behind() {
     let Some(mut cluster) = Cluster::new() else { return };
     // In the middle of a prolog, which goes on or is killed, too.
@@ -181,7 +181,7 @@ fn a_killed_slurmd_leaves_no_guest_behind() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: a Slurm cluster with real guests"]
 fn without_controller_or_munge_nothing_is_deleted() {
     let Some(cluster) = Cluster::new() else { return };
     let job = cluster.submit(&["--nodelist=dgx01", "--gres=gpuvm:2"]);
@@ -208,7 +208,7 @@ fn without_controller_or_munge_nothing_is_deleted() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: a Slurm cluster with real guests, and its timeouts"]
 fn requeued_jobs_get_new_guests_and_a_failing_machine_is_drained() {
     let Some(cluster) = Cluster::new() else { return };
     let two = ["--nodelist=dgx01", "--gres=gpuvm:2"];
@@ -258,7 +258,7 @@ fn requeued_jobs_get_new_guests_and_a_failing_machine_is_drained() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: twenty jobs of a Slurm cluster"]
 fn of_twenty_random_jobs_no_two_hold_a_gpu_and_nothing_stays() {
     let Some(cluster) = Cluster::new() else { return };
     // A generator of numbers that are the same in each run.

@@ -52,31 +52,31 @@ fn passes(set: &[&str]) {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: debootstrap makes a Debian 13 of 1 GB"]
 fn definitions_are_taken_by_libvirt_12() {
     passes(XML);
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: in that Debian 13, and two guests are booted by emulation"]
 fn guests_of_qemu_11_show_nodes_buses_and_smmus_from_inside() {
     passes(NODES);
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: runs whole sets of tests in that Debian 13"]
 fn guests_run_by_libvirt_12_and_qemu_11() {
     passes(GUESTS);
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: runs whole sets of tests in that Debian 13"]
 fn definitions_are_tuned_and_exported_beside_libvirt_12() {
     passes(DEFINITIONS);
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "nightly: runs whole sets of tests in that Debian 13"]
 fn promises_hold_beside_libvirt_12() {
     passes(ATTACKS);
 }
