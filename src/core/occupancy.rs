@@ -249,7 +249,7 @@ pub struct OwnVgpus {
 pub struct Formerly {
     /// Where it is.
     pub bdf: Bdf,
-    /// The guest that had it, or that it failed a test, as a clause.
+    /// The guest that had it, as a clause.
     pub why: String,
 }
 

@@ -4,7 +4,7 @@
 use crate::apply::Step;
 use crate::bdf::Bdf;
 use crate::discover::identity;
-use crate::discover::test_policy::{TestMode, test_policy};
+use crate::discover::test_policy::{TestMode, test_mode};
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
@@ -45,7 +45,7 @@ impl ListedState {
 /// The mode of the host's policy; off where a host has none.
 pub fn mode(world: &World) -> Result<TestMode> {
     Ok(match world.root()? {
-        Some(root) => test_policy(&root)?.mode,
+        Some(root) => test_mode(&root)?,
         None => TestMode::Off,
     })
 }
@@ -53,7 +53,7 @@ pub fn mode(world: &World) -> Result<TestMode> {
 /// The recorded states of GPUs, by address.
 pub fn listed(world: &World) -> Result<BTreeMap<Bdf, ListedState>> {
     let Some(root) = world.root()? else { return Ok(BTreeMap::new()) };
-    let records = world.gpu_records(&root, test_policy(&root)?.mode)?;
+    let records = world.gpu_records(&root, test_mode(&root)?)?;
     let listed = |(bdf, of): (Bdf, Vec<&gpus::GpuDocument>)| {
         let GpuRecord { state, by, since_s, tested_s, .. } = of.first()?.record.clone();
         Some((bdf, ListedState { state, by, since_s, tested_s }))
@@ -81,22 +81,32 @@ pub(crate) fn once_stopped(world: &World, definition: &DomainXml) -> Vec<Step> {
     })
 }
 
+/// The same for functions that a guest loses while it is off.
+pub(crate) fn once_taken(world: &World, before: &DomainXml, gone: &[Bdf]) -> Result<Vec<Step>> {
+    if gone.is_empty() { Ok(Vec::new()) } else { used_of(world, before, gone.to_vec()) }
+}
+
 fn used(world: &World, definitions: &[&DomainXml]) -> Result<Vec<Step>> {
+    let Some(first) = definitions.first() else { return Ok(Vec::new()) };
+    let mut devices = Vec::new();
+    for definition in definitions {
+        devices.extend(definition.held(true)?.devices);
+    }
+    used_of(world, first, devices)
+}
+
+fn used_of(world: &World, definition: &DomainXml, mut devices: Vec<Bdf>) -> Result<Vec<Step>> {
     if world.is_test() || !world.has_guests_here()? {
         return Ok(Vec::new());
     }
     let Some(root) = world.root()? else { return Ok(Vec::new()) };
-    let mode = test_policy(&root).map(|policy| policy.mode).unwrap_or_else(|error| {
+    let mode = test_mode(&root).unwrap_or_else(|error| {
         // Once the file is repaired, a GPU must not count as one that no guest had.
         world.warning(&format!("{error}; the guest's GPUs are recorded as used"));
         TestMode::Note
     });
     if mode == TestMode::Off {
         return Ok(Vec::new());
-    }
-    let mut devices = Vec::new();
-    for definition in definitions {
-        devices.extend(definition.held(true)?.devices);
     }
     devices.sort();
     devices.dedup();
@@ -105,7 +115,6 @@ fn used(world: &World, definitions: &[&DomainXml]) -> Result<Vec<Step>> {
     }
     let topology = world.topology()?;
     devices.retain(|bdf| is_whole_gpu(&topology, *bdf));
-    let Some(definition) = definitions.first() else { return Ok(Vec::new()) };
     let uuid = definition.uuid().unwrap_or_default();
     let tenant = Tenant { uuid, name: definition.name() };
     marks(&root, &world.gpu_records(&root, TestMode::Note)?, &devices, &tenant)
@@ -116,7 +125,7 @@ fn is_whole_gpu(topology: &Topology, bdf: Bdf) -> bool {
     topology.device(bdf).is_some_and(|gpu| gpu.kind() == DeviceKind::Gpu && !gpu.is_vf())
 }
 
-/// The steps that record that a guest has had these GPUs. A GPU that failed a test keeps that.
+/// The steps that record that a guest has had these GPUs.
 fn marks(root: &FsRoot, records: &GpuRecords, gpus: &[Bdf], tenant: &Tenant) -> Result<Vec<Step>> {
     let located = records.located(root)?;
     let mut steps = Vec::new();
@@ -124,7 +133,6 @@ fn marks(root: &FsRoot, records: &GpuRecords, gpus: &[Bdf], tenant: &Tenant) -> 
         let old = located.get(&bdf).map_or(&[][..], Vec::as_slice);
         let before = old.first().map(|document| &document.record);
         let is_known = |before: &GpuRecord| match before.state {
-            GpuState::Failed => true,
             GpuState::Used => before.by.as_ref() == Some(tenant),
             GpuState::Clean => false,
         };
@@ -168,7 +176,7 @@ pub(crate) fn accept(
         return Ok(Acceptance::default());
     }
     if !accepts {
-        let is_required = test_policy(root).is_ok_and(|policy| policy.mode == TestMode::Require);
+        let is_required = test_mode(root).is_ok_and(|mode| mode == TestMode::Require);
         let why = why(before).filter(|_| is_required);
         return Ok(Acceptance { why, ..Acceptance::default() });
     }

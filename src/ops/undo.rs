@@ -254,8 +254,9 @@ pub fn undo(world: &World, wanted: &Undo) -> Result<Change<Undoing>> {
 
 /// The steps that clear vGPUs which a definition has and the one before it had not.
 fn vgpus_go(now: &str, before: &str, world: &World) -> Result<Vec<Step>> {
-    let lost = vgpu::claim::lost(&DomainXml::parse(now)?, &DomainXml::parse(before)?)?;
-    vgpu::claim::give_back_these(&lost, world)
+    let now = DomainXml::parse(now)?;
+    let lost = vgpu::claim::lost(&now, &DomainXml::parse(before)?)?;
+    vgpu::claim::give_back_these(&now, &lost, world)
 }
 
 /// The messages about images that stay.

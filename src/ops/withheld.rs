@@ -7,11 +7,10 @@ use crate::history::gpus::{GpuRecord, GpuRecords, GpuState};
 use crate::placement::{Exclusion, Formerly, Occupancy};
 use crate::topology::Topology;
 
-/// Why a GPU is not clean, as a clause; none: it is.
+/// Why a GPU is not clean, as a clause; `None` if it is.
 pub(crate) fn why(record: &GpuRecord) -> Option<String> {
     Some(match (record.state, &record.by) {
         (GpuState::Clean, _) => return None,
-        (GpuState::Failed, _) => "it failed its last test".to_owned(),
         (GpuState::Used, Some(by)) => format!("domain `{}` had it", by.name),
         (GpuState::Used, None) => "a guest had it".to_owned(),
     })

@@ -4,7 +4,7 @@
 use crate::apply::{Change, other_state, state_root};
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
-use crate::discover::test_policy::{TestMode, test_policy};
+use crate::discover::test_policy::{TestMode, test_mode};
 use crate::disks::{functions_of_disks, linked_functions};
 use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
@@ -524,7 +524,7 @@ impl World {
     fn without_domains(&self) -> Result<Occupancy> {
         let mut held = Occupancy { excluded: self.excluded()?, ..Occupancy::default() };
         let Some(root) = self.root()? else { return Ok(held) };
-        let mode = test_policy(&root)?.mode;
+        let mode = test_mode(&root)?;
         if mode == TestMode::Off {
             return Ok(held);
         }

@@ -76,6 +76,16 @@ fn a_gpu_of_a_deleted_guest_is_left_out_until_it_is_accepted() {
 }
 
 #[test]
+fn a_gpu_that_set_takes_from_a_guest_is_left_out_too() {
+    let Some(place) = place("require") else { return };
+    create(&place);
+    place.done(&["set", "a", "--gpus", "0", "--yes"]);
+    let list = place.done(&["gpu", "list"]);
+    assert!(list.contains("is untested: domain `a` had it"), "{list}");
+    assert_eq!(place.gpuvm(&PLAN).0, 1);
+}
+
+#[test]
 fn a_deletion_that_is_killed_records_the_gpu_or_leaves_the_guest() {
     let Some(place) = place("note") else { return };
     create(&place);

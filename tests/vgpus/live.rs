@@ -289,6 +289,22 @@ fn a_type_that_another_has_set_is_never_cleared() {
 }
 
 #[test]
+fn the_vgpu_of_a_copy_of_its_guest_is_left() {
+    let Some(machine) = Machine::new() else { return };
+    machine.done(&machine.create("a", &VGPU));
+    let text = machine.place.virsh(&["dumpxml", "--inactive", "a"]);
+    let (before, rest) = text.split_once("<uuid>").unwrap();
+    let (_, after) = rest.split_once("</uuid>").unwrap();
+    let copy = format!("{before}{after}").replacen("<name>a</name>", "<name>copy</name>", 1);
+    let file = machine.place.disks.join("copy.xml");
+    fs::write(&file, copy).unwrap();
+    machine.place.virsh(&["define", file.to_str().unwrap()]);
+    let gone = machine.done(&["delete", "a", "--yes"]);
+    assert!(gone.contains("domain `copy` has vGPU 0000:3b:00.4, too: it is left"), "{gone}");
+    assert_eq!(machine.set_types(), [of("3b:00.4", 1437)]);
+}
+
+#[test]
 fn a_type_is_not_cleared_while_a_process_has_the_function_open() {
     let Some(machine) = Machine::new() else { return };
     machine.done(&machine.create("a", &VGPU));

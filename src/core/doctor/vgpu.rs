@@ -62,7 +62,7 @@ fn on_vfio(gpu: &PciDevice, report: &mut Report<'_>) {
         values: ("no virtual functions, or the vendor's driver".into(), driver.to_owned()),
         at: file.clone(),
         hint: format!("`echo 0 > {file}` once no guest has one of them"),
-        fix: vec![format!("echo 0 > {file}")],
+        fix: vec![format!("# once no guest has one of them: echo 0 > {file}")],
     };
     report.of(&ON_VFIO, gpu.bdf, wrong);
 }

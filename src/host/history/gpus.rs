@@ -34,8 +34,6 @@ pub enum GpuState {
     Clean,
     /// A guest had it.
     Used,
-    /// It failed a test.
-    Failed,
 }
 
 /// The last guest of a GPU.

@@ -103,18 +103,6 @@ fn an_admin_accepts_a_gpu_and_the_next_guest_ends_that() {
 }
 
 #[test]
-fn a_gpu_that_failed_is_not_merely_used() {
-    let (dir, root) = host();
-    let dir = dir.path();
-    let identity = identity::read(&root, at("05:00.0")).unwrap().unwrap().identity;
-    let failed = GpuRecord::now(at("05:00.0"), identity, GpuState::Failed);
-    gpus::write(&read(dir).replace(&[], &failed).unwrap()).unwrap();
-    assert_eq!(mark(dir, &root, &["05:00.0"], "a"), 0);
-    assert_eq!(state(dir, &root, "05:00.0"), Some((GpuState::Failed, String::new())));
-    assert_eq!(why(&failed).unwrap(), "it failed its last test");
-}
-
-#[test]
 fn guests_mark_nothing_where_no_policy_wants_it() {
     let stage = Stage::who_says(Answer::Nobody);
     let settings = Settings {

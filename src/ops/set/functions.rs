@@ -22,7 +22,7 @@ use crate::tune::extra::Extra;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
 use crate::world::World;
-use crate::{vfs, vgpu};
+use crate::{gpu_states, vfs, vgpu};
 use gpuvm_core::placement::ExtraKind;
 use gpuvm_core::tune::items::OtherFunctions;
 use gpuvm_core::tune::kinds::Kinds;
@@ -250,7 +250,8 @@ pub(super) fn settle(
         extra.waits = Some(later.map(|change| change.item.to_string()).collect());
     }
     extra.last.extend(give_back_some(&subject.xml, &moves.gone, world)?);
-    extra.last.extend(vgpu::claim::give_back_these(&vgpus, world)?);
+    extra.last.extend(gpu_states::once_taken(world, &subject.xml, &moves.gone)?);
+    extra.last.extend(vgpu::claim::give_back_these(&subject.xml, &vgpus, world)?);
     extra.last.extend(back);
     Ok(())
 }

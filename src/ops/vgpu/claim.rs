@@ -7,6 +7,7 @@ use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
+use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::GuestVgpu;
 use crate::topology::{Mdev, PciDevice, Topology, Vgpu};
 use crate::world::World;
@@ -146,7 +147,7 @@ fn refuse_mode(
     let Some(vgpu) = vgpus.iter().find(of_board).filter(|_| is_other) else { return Ok(()) };
     let (domain, card) = (domain.to_owned(), vgpu.card);
     let hint = format!(
-        "`sed -i s/^FABRIC_MODE=.*/FABRIC_MODE=2/ {CONFIG}`, then `systemctl restart \
+        "`sed -i 's/^FABRIC_MODE=.*/FABRIC_MODE=2/' {CONFIG}`, then `systemctl restart \
          nvidia-fabricmanager` while no guest has a GPU"
     );
     Err(VgpuClaimError::FabricMode { domain, card }.hint(hint))
@@ -178,7 +179,7 @@ fn refuse_stack(
 /// Returns the steps that clear the vGPUs of a guest that is gone: types that are as recorded and
 /// that gpuvm has set, and its mediated devices.
 pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
-    give_back_these(&xml.vgpus()?, world)
+    give_back_these(xml, &xml.vgpus()?, world)
 }
 
 /// The vGPUs that a guest's definition loses.
@@ -187,14 +188,51 @@ pub fn lost(before: &DomainXml, after: &DomainXml) -> Result<Vec<GuestVgpu>> {
     Ok(before.vgpus()?.into_iter().filter(|vgpu| !has.contains(vgpu)).collect())
 }
 
-/// The same for some of its vGPUs, which its definition loses.
-pub fn give_back_these(vgpus: &[GuestVgpu], world: &World) -> Result<Vec<Step>> {
+/// The same for some of its vGPUs, which its definition loses. Those that another domain has, also
+/// one that is off, stay as they are.
+pub fn give_back_these(xml: &DomainXml, vgpus: &[GuestVgpu], world: &World) -> Result<Vec<Step>> {
     if vgpus.is_empty() || !world.has_guests_here()? {
         return Ok(Vec::new());
     }
     let (topology, root) = (world.topology()?, FsRoot::live()?);
-    let cleared = |vgpu: &GuestVgpu| cleared(vgpu, &topology, &root, world).map(Step::from);
-    Ok(vgpus.iter().filter_map(cleared).collect())
+    let others = others(&*world.hypervisor()?, &xml.uuid().unwrap_or_default())?;
+    let mut steps = Vec::new();
+    for vgpu in vgpus {
+        if let Some(name) = others.iter().find_map(|(name, other)| has(other, vgpu).then_some(name))
+        {
+            let id = vgpu.uuid.clone().unwrap_or_else(|| vgpu.function.to_string());
+            world.warning(&format!("domain `{name}` has vGPU {id}, too: it is left as it is"));
+            continue;
+        }
+        steps.extend(cleared(vgpu, &topology, &root, world).map(Step::from));
+    }
+    Ok(steps)
+}
+
+/// The definitions of the other domains, by name. One that cannot be read is an error: what it has
+/// is not known.
+fn others(hypervisor: &dyn Hypervisor, own: &str) -> Result<Vec<(String, DomainXml)>> {
+    let mut others = Vec::new();
+    for row in hypervisor.domains()?.into_iter().filter(|row| row.uuid != own) {
+        let mut definitions = vec![XmlOf::Inactive];
+        definitions.extend(row.state.is_active().then_some(XmlOf::Live));
+        for which in definitions {
+            match hypervisor.xml(&row.name, which) {
+                Ok(text) => others.push((row.name.clone(), DomainXml::parse(&text)?)),
+                Err(error) if error.kind == HypervisorErrorKind::NoDomain => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(others)
+}
+
+/// Whether a definition has the function of a vGPU, or its mediated device.
+fn has(xml: &DomainXml, vgpu: &GuestVgpu) -> bool {
+    match &vgpu.uuid {
+        Some(uuid) => xml.mdevs().iter().any(|mdev| mdev.eq_ignore_ascii_case(uuid)),
+        None => xml.held(true).is_ok_and(|held| held.devices.contains(&vgpu.function)),
+    }
 }
 
 /// The step that clears a vGPU; `None` if it is not there, not as recorded, or set by another.

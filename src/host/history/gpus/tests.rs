@@ -77,9 +77,9 @@ fn a_record_follows_its_card_and_not_its_slot() {
     put(dir.path(), "05:00.0", "0x2330\n", None);
     put(dir.path(), "06:00.0", "0x1db8\n", Some(UUIDS[1]));
     is(&[]);
-    set(&root, &state, &record(&root, "05:00.0", GpuState::Failed));
+    set(&root, &state, &record(&root, "05:00.0", GpuState::Used));
     assert!(state.join("gpus/0000-05-00.0-10de-2330.json").exists());
-    is(&[("05:00.0", GpuState::Failed)]);
+    is(&[("05:00.0", GpuState::Used)]);
 }
 
 #[test]

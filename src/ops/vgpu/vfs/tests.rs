@@ -9,7 +9,7 @@ use gpuvm_core::topology::{Topology, Vgpu};
 const PF: &str = "0000:3b:00.0";
 const VF: &str = "0000:3b:00.4";
 
-/// A host whose card 3b:00.0 is a GPU with one virtual function of this type; `None` if with none.
+/// A host whose card 3b:00.0 is a GPU with one virtual function of this type; `None` for none.
 fn stage(number: Option<u32>, driver: &str) -> Stage {
     let text = include_str!("../../../../topologies/dual-socket.json");
     let host = gpuvm_core::topology::file::from_json(text).unwrap();
