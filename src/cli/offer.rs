@@ -171,7 +171,7 @@ impl Call {
         words.join(" ")
     }
 
-    /// The `create` of the guest that this call describes, on another connection; `None` if on that
+    /// The `create` of the guest that this call describes, on another connection; `None` on that
     /// machine.
     fn create_on(&self, uri: Option<&str>) -> String {
         let (_, target) = verb_of("create");

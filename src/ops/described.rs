@@ -101,7 +101,7 @@ pub struct DescribedGuest {
     pub name: DomainName,
     /// How it is made.
     pub create: CreateRequest,
-    /// Whether it starts with the host; `None` if as it is.
+    /// Whether it starts with the host; `None` to leave it.
     pub autostart: Option<bool>,
     /// Whether it may be restarted for a change.
     pub may_restart: bool,

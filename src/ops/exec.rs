@@ -64,7 +64,7 @@ pub struct ExecWanted {
     pub command: Vec<String>,
     /// Its standard input; `None` if empty.
     pub input: Option<Vec<u8>>,
-    /// How long it may take; `None` if as long as it takes.
+    /// How long it may take; `None` for no limit.
     pub limit: Option<Duration>,
 }
 

@@ -112,7 +112,7 @@ pub struct SetRequest {
     pub functions: OtherFunctions,
     /// Whether it may get drives with data on them.
     pub accept_data_loss: bool,
-    /// All NICs on networks that it has afterwards; `None` if those that it has.
+    /// All NICs on networks that it has afterwards; `None` for those that it has.
     pub networks: Option<Vec<NicWish>>,
     /// Whether the running guest is changed at once, too.
     pub live: bool,
@@ -124,7 +124,7 @@ pub struct SetRequest {
     pub allow_remote: bool,
     /// Whether missing huge pages are reserved, if it is off.
     pub reserve_pages: bool,
-    /// Whether it may be moved to make room for others; `None` if as it is.
+    /// Whether it may be moved to make room for others; `None` to leave it.
     pub movable: Option<bool>,
     /// The occupancy of other domains: of a recorded host, or of a file, which is only printed.
     pub taken: Taken,
@@ -133,8 +133,8 @@ pub struct SetRequest {
 }
 
 impl SetRequest {
-    /// The settings with these GPUs, `None` if its own stay; and with these root ports for
-    /// functions, none: any.
+    /// The settings with these GPUs, `None` for its own; and with these root ports for
+    /// functions, `None` for any.
     pub(crate) fn tuning(&self, gpus: Option<GpuWish>, ports: Option<BTreeSet<u8>>) -> Tune {
         let resize = Resize {
             vcpus: self.vcpus,

@@ -228,7 +228,7 @@ fn no_connection_hint(doing: &str) -> String {
     format!("{start}, or name another connection with --connect URI")
 }
 
-/// Returns the command that installs packages on this machine; `None` if of an unknown
+/// Returns the command that installs packages on this machine; `None` for an unknown
 /// distribution.
 fn install(packages: &[Package]) -> Option<String> {
     let command = gpuvm_ops::doctor::software()?.install(packages, Some(std::env::consts::ARCH))?;

@@ -162,7 +162,7 @@ impl DomainXml {
     }
 }
 
-/// Returns the file or block device of a disk; `None` if on the network, a volume by name, or
+/// Returns the file or block device of a disk; `None` for one on the network, a volume by name, or
 /// empty.
 pub fn path_of(disk: Element<'_>) -> Option<String> {
     disk_path(disk)

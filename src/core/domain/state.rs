@@ -16,7 +16,7 @@ impl DomainXml {
         self.emulated_tpm().is_some()
     }
 
-    /// Returns where an administrator has put the state of its TPM; `None` if in libvirt's own
+    /// Returns where an administrator has put the state of its TPM; `None` for libvirt's own
     /// directory.
     pub fn foreign_tpm(&self) -> Option<String> {
         Some(self.emulated_tpm()?.child("source")?.attr("path")?.into_owned())

@@ -331,7 +331,7 @@ impl Card<'_> {
 }
 
 /// How many of a frame buffer a card has: the nearest number, since names round (eight of
-/// `H200X-18C` make up 141 GB). `None` if of those that MIG backs several may share an instance.
+/// `H200X-18C` make up 141 GB). `None` where, of those that MIG backs, several may share an instance.
 fn fitting(whole: MemSize, own: MemSize, name: &str) -> Option<u32> {
     if is_mig_backed(name) || own.kib() == 0 {
         return None;

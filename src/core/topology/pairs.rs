@@ -108,7 +108,7 @@ const LANES: [(u32, u32); 6] = [(25, 15), (50, 30), (80, 60), (160, 120), (320, 
 
 impl Pairs {
     /// The pairs of a GPU with another GPU, a NIC or an NVMe drive; `among`: only of these
-    /// functions, `None` if of all. Virtual functions count as NICs.
+    /// functions, `None` for all. Virtual functions count as NICs.
     pub fn of(topology: &Topology, among: Option<&[Bdf]>) -> Pairs {
         let is_among = |device: &&PciDevice| among.is_none_or(|all| all.contains(&device.bdf));
         let gpus: Vec<&PciDevice> = topology.gpus().filter(is_among).collect();

@@ -93,9 +93,9 @@ pub struct OtherFunctions {
     pub vf_settings: Vec<VfSettings>,
     /// NVMe drives; `None` if they stay.
     pub nvmes: Option<DeviceWish>,
-    /// The required distance of new NICs and virtual functions; `None` if as requested at creation.
+    /// The required distance of new NICs and virtual functions; `None` to leave it as requested at creation.
     pub nic_near: Option<Near>,
-    /// The required distance of new NVMe drives; `None` if as requested at creation.
+    /// The required distance of new NVMe drives; `None` to leave it as requested at creation.
     pub nvme_near: Option<Near>,
     /// The root ports that new ones may get, which are free in the running guest; `None` for any,
     /// also new ones.
@@ -137,7 +137,7 @@ pub struct Resize {
     pub memory: Option<MemSize>,
     /// The passed-through GPUs; `None` if they stay.
     pub gpus: Option<GpuWish>,
-    /// How they were requested, for the record; `None` if as the recorded ones were.
+    /// How they were requested, for the record; `None` for the way of the recorded ones.
     pub gpus_said: Option<GpuWish>,
     /// Its vGPUs.
     pub vgpu: Item<VgpuWish>,

@@ -137,7 +137,7 @@ pub(super) fn delete_made(
     Ok(storage.delete_volume(pool, &new.name)?)
 }
 
-/// Where a volume of a pool is, or will be; `None` if in no file of this machine.
+/// Where a volume of a pool is, or will be; `None` for none in a file of this machine.
 pub fn volume_place(
     pool: &str,
     volume: &str,

@@ -287,7 +287,7 @@ pub const SYSTEM_NVRAM: &str = "/var/lib/libvirt/qemu/nvram";
 /// Where the system's libvirt keeps the state of guests' emulated TPMs, by their UUIDs.
 const SYSTEM_TPM: &str = "/var/lib/libvirt/swtpm";
 
-/// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); `None` if of
+/// Returns the log that libvirt keeps of a domain's QEMU (libvirt.org/drvqemu.html); `None` for
 /// another hypervisor, or in an unknown home directory.
 pub fn log_of(uri: &str, name: &str) -> Option<PathBuf> {
     let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
@@ -307,7 +307,7 @@ pub fn log_of(uri: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// The directory in which libvirt keeps the settings of guests' firmware where a definition names
-/// no file (libvirt.org/formatdomain.html, `nvram`); `None` if of another hypervisor, or not known.
+/// no file (libvirt.org/formatdomain.html, `nvram`); `None` for another hypervisor, or if not known.
 pub fn nvram_dir_of(uri: &str) -> Option<PathBuf> {
     let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;
     match uri.path.trim_end_matches('/') {
@@ -323,7 +323,7 @@ pub fn nvram_dir_of(uri: &str) -> Option<PathBuf> {
     }
 }
 
-/// Where the system's libvirt keeps the state of a domain's emulated TPM; `None` if of another
+/// Where the system's libvirt keeps the state of a domain's emulated TPM; `None` for another
 /// hypervisor, or not known.
 pub fn tpm_state_of(uri: &str, uuid: &str) -> Option<PathBuf> {
     let uri = Uri::parse(uri).filter(|uri| uri.driver == "qemu")?;

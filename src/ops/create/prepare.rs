@@ -144,7 +144,7 @@ fn show(notices: &[Notice], world: &World) {
 struct Possible {
     planned: Planned,
     disks: Disks,
-    /// Its networks; `None` if of a recorded host.
+    /// Its networks; `None` for a recorded host.
     networks: Option<Beside>,
 }
 
@@ -168,7 +168,7 @@ fn possible(
     Ok(Possible { planned, disks, networks })
 }
 
-/// The hypervisor; `None` if of a recorded host.
+/// The hypervisor; `None` for a recorded host.
 pub(super) fn opened(world: &World, wanted: &CreateRequest) -> Result<Option<Rc<dyn Hypervisor>>> {
     if world.is_recorded() {
         return Ok(None);

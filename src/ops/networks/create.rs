@@ -42,7 +42,7 @@ pub struct NewNetwork {
     pub statics: Vec<FixedAddress>,
     /// Largest packet, in bytes; `None` for libvirt's default.
     pub mtu: Option<u32>,
-    /// Number of virtual functions of the card; `None` if as it is.
+    /// Number of virtual functions of the card; `None` to leave it.
     pub vfs: Option<u32>,
     /// The program that creates them at boot.
     pub program: Option<String>,

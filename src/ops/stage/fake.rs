@@ -53,7 +53,7 @@ pub struct Fake {
     pub agent: RefCell<BTreeMap<&'static str, &'static str>>,
     /// The addresses that its guests have once they run.
     pub addresses: RefCell<Vec<GuestAddress>>,
-    /// Where packets to addresses arrive; `None` if at the guest.
+    /// Where packets to addresses arrive; `None` for the guest itself.
     pub reach: RefCell<Option<Reach>>,
     /// The guest behind every agent; `None` if they answer from [`Fake::agent`].
     pub guest: RefCell<Option<FakeAgent>>,
