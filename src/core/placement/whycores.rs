@@ -54,6 +54,11 @@ impl Cores<'_> {
             [(kind, _)] if kind == fastest.kind => {
                 let slower = slower.iter().fold(CpuSet::new(), |all, kind| all.or(&kind.pcpus));
                 let slower = slower.minus(self.topology.for_guests());
+                // Those of other nodes are not for its threads.
+                let nodes = cores.nodes.iter().map(|node| node.node);
+                let own = nodes.flat_map(|node| self.topology.cores_of(node));
+                let own = own.fold(CpuSet::new(), |all, core| all.or(&core.pcpus));
+                let slower = slower.and(&own);
                 reasons.say(Topic::Vcpus, CoreReason::Fastest { slower });
             }
             [(kind, _)] => {

@@ -249,7 +249,7 @@ pub enum CoreReason {
     /// All vCPUs are on the fastest cores of a host with several kinds.
     Fastest {
         /// Pcpus of slower cores, which are for the host and for the emulator and I/O threads;
-        /// empty: all are set aside for guests.
+        /// empty: its nodes have none but those set aside for guests.
         slower: CpuSet,
     },
     /// All vCPUs are on slower cores.

@@ -160,6 +160,8 @@ fn performance_cores_have_all_threads_beside_a_node_of_efficiency_cores() {
     let plan = plan_on(&host, &[], &request).unwrap();
     assert!(used(&plan).is_subset(&set("0-7,16-23")), "{}", used(&plan));
     assert_eq!((plan.topology.threads, plan.vcpu_pins.len()), (2, 14));
+    // The slower ones are on the other node, and the emulator is here.
+    assert!(!says(&plan, "slower pcpus", false), "{:?}", plan.reasons);
     let gpu = host.gpus().nth(1).unwrap().bdf;
     let exact = GpuWish::Exact(vec![gpu]);
     let plan = plan_on(&host, &[], &Request { gpus: exact, ..gpu_and(14) }).unwrap();
