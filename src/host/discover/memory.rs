@@ -129,7 +129,8 @@ pub(super) fn pools(root: &FsRoot, path: &str) -> Result<Vec<HugePagePool>, FsEr
         let Some(kib) = size.filter(|&kib| kib < 1 << 53) else { continue };
         let Some(dir) = root.dir(&format!("{path}/{name}"))? else { continue };
         let total = dir.number("nr_hugepages")?.unwrap_or(0);
-        let free = dir.number("free_hugepages")?.unwrap_or(0);
+        // The files are read one after the other, so that the pool may have grown in between.
+        let free = dir.number("free_hugepages")?.unwrap_or(0).min(total);
         let surplus = dir.number("surplus_hugepages")?.unwrap_or(0);
         pools.push(HugePagePool { page_kib: MemSize::from_kib(kib), total, free, surplus });
     }

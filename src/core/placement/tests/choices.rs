@@ -53,8 +53,8 @@ impl Case {
         self.nics.min(self.nic_ports().len())
     }
 
-    /// How far the nearest choice of NICs is from a set, by ports and nodes: of the farthest GPU, of
-    /// all, and of the NICs themselves.
+    /// How far the nearest choice of NICs is from a set, by ports, nodes and packages: of the
+    /// farthest GPU, of all, and of the NICs themselves.
     fn far(&self, set: &BTreeSet<usize>) -> [i64; 3] {
         let gpus = self.gpus();
         let node = |port: usize| self.ports[port].0;
@@ -62,7 +62,8 @@ impl Case {
             (gpu, nic) if gpu == nic => 0,
             (gpu, nic) if self.root(gpu) == self.root(nic) => 2,
             (gpu, nic) if node(gpu) == node(nic) => 3,
-            _ => 4,
+            (gpu, nic) if node(gpu) / 2 == node(nic) / 2 => 4,
+            _ => 5,
         };
         let all = self.nic_ports();
         let choices = (0..1u32 << all.len()).map(|bits| {
@@ -74,7 +75,8 @@ impl Case {
             let own = |nic: &usize| match set.iter().map(|gpu| steps(gpu, nic)).min() {
                 Some(0) => 0,
                 Some(2 | 3) => 1,
-                _ => 2,
+                Some(4) => 2,
+                _ => 3,
             };
             let farthest = set.iter().map(near).max().unwrap_or(0);
             [farthest, set.iter().map(near).sum(), nics.iter().map(own).sum()]
