@@ -128,6 +128,46 @@ fn gpus_of_one_group_go_together_with_all_functions_of_their_cards() {
 }
 
 #[test]
+fn a_group_of_a_gpu_and_a_drive_goes_to_the_guest_that_names_both() {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0300 10de:2204", 1, &[]);
+    host.function("pci0000:00/0000:00:02.0/0000:02:00.0", "0108 144d:a80a", 1, &[]);
+    card(&host, "03", "0300 10de:2204", 3, &[]);
+    let both = ["--gpu", "0", "--nvme", "02:00.0"];
+    let hint = "--gpu 0000:01:00.0 --nvme 0000:02:00.0 give one guest the whole group";
+    holds(host.run(&["plan", "--gpu", "0"]), 1, &["an NVMe drive that stays", hint]);
+    holds(host.run(&["plan", "--gpus", "2"]), 1, &["an NVMe drive that stays"]);
+    for gpus in ["0", "1"] {
+        let (_, out, err) = host.run(&["plan", "--gpus", gpus, "--nvme", "02:00.0"]);
+        assert!(out.is_empty() && err.contains("with 0000:01:00.0, a GPU") && err.contains(hint));
+    }
+    let whole = ["0000:01:00.0", "0000:02:00.0"];
+    assert_eq!(devices(&host.json(&[&["plan"], &both[..]].concat())), whole);
+    let other = ["plan", "--gpu", "1", "--nvme", "02:00.0"];
+    holds(host.run(&other), 1, &["with 0000:01:00.0, which is not in the set"]);
+    assert_eq!(devices(&host.json(&["plan", "--gpus", "1"])), ["0000:03:00.0"]);
+    let (code, xml, err) = host.run(&[&["export", "--name", "both"], &both[..]].concat());
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join("both.xml");
+    fs::write(&file, xml).unwrap();
+    let (_, out, _) = host.run(&["check", file.to_str().unwrap()]);
+    assert!(!out.contains("iommu-group"), "{out}");
+    // Two NICs of one group, each of its own slot, without a GPU.
+    for bus in ["05", "06"] {
+        host.function(
+            &format!("pci0000:00/0000:00:{bus}.0/0000:{bus}:00.0"),
+            "0200 15b3:1021",
+            5,
+            &[],
+        );
+    }
+    let hint = "--nic 0000:05:00.0 --nic 0000:06:00.0 give one guest the whole group";
+    holds(host.run(&["plan", "--nic", "05:00.0"]), 1, &["a NIC that stays with the host", hint]);
+    let nics = ["plan", "--nic", "05:00.0", "--nic", "06:00.0"];
+    assert_eq!(devices(&host.json(&nics)), ["0000:05:00.0", "0000:06:00.0"]);
+}
+
+#[test]
 fn a_card_goes_whole_where_the_iommu_would_part_it() {
     let host = Small::new(1, 8);
     card(&host, "01", "0300 10de:2204", 1, &[]);

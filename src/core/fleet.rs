@@ -150,6 +150,9 @@ pub fn lost(topology: &Topology, held: &Occupancy, placement: &Placement) -> u64
 pub struct Fit {
     /// The fewest NVLinks between two of its GPUs; `None` if it has fewer than two.
     pub nvlinks: Option<u32>,
+    /// Whether all its functions have an IOMMU group; a record of a host with its IOMMU off, or of
+    /// a virtual machine, has none.
+    pub has_groups: bool,
     /// How near the NIC is that is nearest to the GPU farthest from all, of its own NICs or, if it
     /// has none, those of the host; `None` if no GPU, or no NIC.
     pub nic: Option<Proximity>,
@@ -170,7 +173,12 @@ pub fn fit(topology: &Topology, placement: &Placement) -> Fit {
     let own: Vec<Bdf> = own.collect();
     let nics = if own.is_empty() { all } else { own };
     let nearest = |gpu: &Bdf| nics.iter().map(|nic| topology.proximity(*gpu, *nic)).min();
-    Fit { nvlinks: pairs.map(links).min(), nic: gpus.iter().filter_map(nearest).max() }
+    let has_group = |bdf: &Bdf| topology.iommu_group(*bdf).is_some();
+    Fit {
+        nvlinks: pairs.map(links).min(),
+        has_groups: placement.devices.iter().all(has_group),
+        nic: gpus.iter().filter_map(nearest).max(),
+    }
 }
 
 /// A number of things on a host.
@@ -185,16 +193,21 @@ mod tests {
 
     #[test]
     fn a_place_is_judged_by_its_links_and_its_nics() {
+        let dgx2 = include_str!("../../topologies/dgx-2.json");
+        let dgx1 = include_str!("../../topologies/dgx-1.json");
+        let guest = include_str!("../../topologies/h100-guest.json");
         for (text, gpus, links, nic) in [
-            (include_str!("../../topologies/dgx-1.json"), 8, Some(0), Some(Proximity::Pix)),
+            (dgx1, 8, Some(0), Some(Proximity::Pix)),
             (include_str!("../../topologies/dgx-h100.json"), 8, Some(18), Some(Proximity::Pxb)),
-            (include_str!("../../topologies/dgx-2.json"), 1, None, Some(Proximity::Pix)),
-            (include_str!("../../topologies/dgx-2.json"), 0, None, None),
+            (guest, 1, None, Some(Proximity::Phb)),
+            (dgx2, 1, None, Some(Proximity::Pix)),
+            (dgx2, 0, None, None),
         ] {
             let host = from_json(text).unwrap();
             let request = Request { vcpus: Some(4), ..Request::for_gpus(gpus) };
             let placement = plan(&host, &Occupancy::default(), &request).unwrap();
-            assert_eq!(fit(&host, &placement), Fit { nvlinks: links, nic });
+            let has_groups = text != guest;
+            assert_eq!(fit(&host, &placement), Fit { nvlinks: links, has_groups, nic });
         }
     }
 

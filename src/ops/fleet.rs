@@ -132,12 +132,12 @@ pub struct HostPlace {
 }
 
 impl HostPlace {
-    /// Its place in an order, the best first: whether `create` refuses it, the loss of later guests,
-    /// then compromises, NVLinks, the NICs, and memory.
+    /// Its place in an order, the best first: whether `create` refuses it, whether its functions
+    /// have IOMMU groups, the loss of later guests, then compromises, NVLinks, the NICs, and memory.
     pub fn order(&self) -> impl Ord + use<> {
         let links = Reverse(self.fit.nvlinks);
-        let is_refused = self.refused.is_some();
-        (is_refused, self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
+        let doubts = (self.refused.is_some(), !self.fit.has_groups);
+        (doubts, self.lost, self.compromises, links, self.fit.nic, Reverse(self.memory_kib))
     }
 }
 

@@ -21,6 +21,9 @@ const NO_VCPU: Rule = Rule::error("vcpupin-no-vcpu", "a vcpupin for a vCPU that 
 const ABSENT: Rule = Rule::error("pin-absent-pcpu", "a pin to a pcpu that the host does not have");
 /// Like an absent pcpu until it is switched on.
 const OFFLINE: Rule = Rule::error("pin-offline-pcpu", "a pin to a pcpu that is offline");
+/// The kernel refuses such an affinity, and libvirt then ends the guest's start.
+const CONFINED: Rule =
+    Rule::error("pin-outside-slice", "a pin to pcpus that machine.slice keeps from guests");
 /// The vCPUs take turns on a pcpu while the guest assumes that they run in parallel.
 const CROWDED: Rule = Rule::error("pcpu-twice", "more vCPUs pinned to pcpus than there are");
 const PRODUCT: Rule = Rule::error(
@@ -78,8 +81,8 @@ const CACHING: Rule = Rule::error(
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[
-    NO_VCPU, ABSENT, OFFLINE, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR, DEDICATED, CACHE_MODE,
-    CACHES, REMAPPING, CACHING, ISOLATED, PARTLY,
+    NO_VCPU, ABSENT, OFFLINE, CONFINED, CROWDED, PRODUCT, PAIRS, TOPOEXT, EMULATOR, DEDICATED,
+    CACHE_MODE, CACHES, REMAPPING, CACHING, ISOLATED, PARTLY,
 ];
 
 /// Checks pins and CPU.
@@ -280,6 +283,20 @@ fn pins_exist<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t
             let message = format!("{what} is pinned to pcpu {off}, which is offline");
             let hint = format!("the host's online pcpus are {online}");
             report.add(&OFFLINE, cpuset.spot, message, hint);
+        }
+        if let Some(open) = topology.confined_to()
+            && !missing.intersects(&cpuset.value)
+            && !open.intersects(&cpuset.value)
+        {
+            let message = format!(
+                "{what} is pinned to pcpu {}, which machine.slice keeps from guests",
+                cpuset.value
+            );
+            let hint = format!(
+                "pin to pcpus {open}, or `systemctl set-property machine.slice AllowedCPUs=` adds \
+                 others"
+            );
+            report.add(&CONFINED, cpuset.spot, message, hint);
         }
     }
 }

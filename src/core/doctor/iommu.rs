@@ -4,8 +4,10 @@ use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::finding::Rule;
 use crate::p2p;
+use crate::placement::whole_group;
 use crate::topology::isolation::{ACS_OVERRIDE as OVERRIDE, acs_override};
-use crate::topology::{Barred, DeviceKind, PciDevice, Weakness, is_vfio, leaves_group};
+use crate::topology::{Barred, DeviceKind, PciDevice, Topology, Weakness};
+use crate::topology::{is_vfio, leaves_group};
 use crate::words::count;
 
 /// libvirt then says only that the host does not support passthrough.
@@ -164,10 +166,7 @@ fn shared(case: &Case<'_>, report: &mut Report<'_>) {
             message: format!("{} shares IOMMU group {} with {list}", name(gpu), group.number),
             values: ("its own slot only, or devices on vfio-pci".into(), list.clone()),
             at: format!("/{GROUPS}/{}/devices", group.number),
-            hint:
-                "move the card to another slot, turn on ACS in the BIOS setup, or give the whole \
-                   group to one guest: `gpuvm device list` shows it"
-                    .into(),
+            hint: whole_group_hint(case.topology, gpu),
             fix: vec![format!("{take}gpuvm device bind {} {}", gpu.bdf, bind.join(" "))],
         };
         let finding = report.of(&GROUP_SHARED, gpu.bdf, wrong);
@@ -176,6 +175,15 @@ fn shared(case: &Case<'_>, report: &mut Report<'_>) {
             warn(finding);
         }
     }
+}
+
+/// The remedies for a group of several cards.
+fn whole_group_hint(topology: &Topology, gpu: &PciDevice) -> String {
+    let other = match whole_group(topology, gpu.bdf) {
+        Some(options) => format!("give the whole group to one guest: `gpuvm plan {options}`"),
+        None => "leave the card to the host: `gpuvm device list` shows the group".to_owned(),
+    };
+    format!("move the card to another slot, turn on ACS in the BIOS setup, or {other}")
 }
 
 /// Finds the argument that splits groups.

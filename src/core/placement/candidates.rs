@@ -3,7 +3,7 @@
 
 use super::explain::{NOTHING_LEFT, count, list};
 use super::groups;
-use super::reason::Topic;
+use super::kind::Kind;
 use super::taken::Taken;
 use super::types::PlanError;
 use crate::bdf::Bdf;
@@ -12,88 +12,6 @@ use crate::request::DeviceWish;
 use crate::topology::vendor::VENDOR_MELLANOX;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Sriov, Topology};
 use std::collections::BTreeMap;
-
-/// A kind of device that a guest can have besides its GPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Physical functions of network class.
-    Nic,
-    /// Virtual functions of network class.
-    Vf,
-    /// Functions of NVMe class.
-    Nvme,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Kind; 3] = [Kind::Nic, Kind::Vf, Kind::Nvme];
-
-    /// The kind of a function; `None` if a guest cannot ask for it here.
-    pub fn of(device: &PciDevice) -> Option<Kind> {
-        match (device.kind(), &device.sriov) {
-            (DeviceKind::Nic, Some(Sriov::Vf { .. })) => Some(Kind::Vf),
-            (DeviceKind::Nic, _) => Some(Kind::Nic),
-            (DeviceKind::Nvme, _) => Some(Kind::Nvme),
-            _ => None,
-        }
-    }
-
-    /// Returns its name in a sentence.
-    pub(super) fn noun(self) -> &'static str {
-        match self {
-            Kind::Nic => "NIC",
-            Kind::Vf => "virtual function",
-            Kind::Nvme => "NVMe drive",
-        }
-    }
-
-    /// Returns the kind of an address of another kind, and the remedy; `None` if it is one of this
-    /// kind.
-    pub(crate) fn mistaken(self, bdf: Bdf, topology: &Topology) -> Option<(String, String)> {
-        let noun = self.noun();
-        let listed = || match self {
-            Kind::Nic => "`gpuvm nic list` shows the NICs".to_owned(),
-            Kind::Vf => "`gpuvm nic list` shows the NICs with virtual functions".to_owned(),
-            Kind::Nvme => "`gpuvm drive list` shows the NVMe drives".to_owned(),
-        };
-        let Some(device) = topology.device(bdf) else {
-            return Some((format!("{bdf} is not a device of this host"), listed()));
-        };
-        match Kind::of(device) {
-            Some(is) if is == self => None,
-            Some(is) => Some((
-                format!("{bdf} is not a {noun} but a{} {}", n(is), is.noun()),
-                format!("{} {bdf} asks for it", is.flag()),
-            )),
-            None => {
-                let is = match device.kind() {
-                    DeviceKind::Gpu => " but a GPU".to_owned(),
-                    DeviceKind::NvSwitch => " but an NVSwitch".to_owned(),
-                    _ => format!(": its class is {:#08x}", device.class),
-                };
-                Some((format!("{bdf} is not a {noun}{is}"), listed()))
-            }
-        }
-    }
-
-    /// Returns the topic of reasons for its choice.
-    pub(super) fn topic(self) -> Topic {
-        match self {
-            Kind::Nic => Topic::Nics,
-            Kind::Vf => Topic::Vfs,
-            Kind::Nvme => Topic::Nvmes,
-        }
-    }
-
-    /// Returns the option that requests it.
-    fn flag(self) -> &'static str {
-        match self {
-            Kind::Nic => "--nic",
-            Kind::Vf => "--vf",
-            Kind::Nvme => "--nvme",
-        }
-    }
-}
 
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
@@ -226,7 +144,8 @@ impl Devices<'_> {
         if let Some(block) = groups::block(self.topology, self.taken, bdf) {
             return Some((block.domain.is_some(), block.why(1)));
         }
-        groups::beside_peer(self.topology, bdf).map(|why| (false, why))
+        let why = groups::beside_peer(self.topology, bdf).map(|why| (false, why));
+        why.filter(|_| !self.taken.names_with_gpus(bdf))
     }
 
     /// Refuses a number that the host does not have now.
@@ -282,13 +201,21 @@ impl Devices<'_> {
         }
     }
 
+    /// How a guest gets a function that is refused only for its group.
+    fn whole_group(&self, bdf: Bdf) -> Option<String> {
+        let is_tied = groups::block(self.topology, self.taken, bdf).is_none_or(|b| b.is_tied());
+        groups::whole_group(self.topology, bdf).filter(|_| is_tied).map(whole)
+    }
+
     /// Refuses an address that is not of the kind or is unavailable.
     fn can_be_had(&self, kind: Kind, bdf: Bdf, supply: &Supply) -> Result<(), PlanError> {
         let (noun, flag) = (kind.noun(), kind.flag());
         if let Some(refused) = supply.refused.iter().find(|refused| refused.bdf == bdf) {
             let what = format!("cannot use {noun} {bdf}");
             let free = supply.candidates.iter().map(|candidate| candidate.bdf);
-            let hint = if supply.candidates.is_empty() {
+            let hint = if let Some(whole) = self.whole_group(bdf) {
+                whole
+            } else if supply.candidates.is_empty() {
                 format!("leave {flag} out; `gpuvm host show` shows the devices")
             } else {
                 format!("available: {}", list(free))
@@ -300,16 +227,16 @@ impl Devices<'_> {
     }
 }
 
+/// The hint that a guest may have a whole group, by the options for it.
+pub(super) fn whole(options: String) -> String {
+    format!("{options} give one guest the whole group")
+}
+
 /// Whether a NIC is not known to have RDMA: it has no such device, and is none of NVIDIA's, which
 /// have one with their driver.
 fn is_plain(device: &PciDevice) -> bool {
     let has_rdma = device.net.as_ref().is_some_and(|net| !net.rdma.is_empty());
     device.kind() == DeviceKind::Nic && !has_rdma && device.vendor != VENDOR_MELLANOX
-}
-
-/// Returns the `n` of the article before a vowel sound.
-fn n(kind: Kind) -> &'static str {
-    if kind == Kind::Nvme { "n" } else { "" }
 }
 
 /// Makes the error of an unavailable device: temporary if domains hold it, otherwise permanent.

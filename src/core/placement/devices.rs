@@ -2,6 +2,7 @@
 //! it is given.
 
 use super::affinity::Homes;
+use super::candidates::whole as whole_hint;
 use super::chosen::{Devices, Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, list};
 use super::future::Future;
@@ -262,7 +263,8 @@ fn unpartitioned(
     let gpus = match wanted {
         Wanted::These(gpus) if gpus & !slots.gpus.free != 0 => {
             let what = format!("cannot use {}", slots.label(gpus));
-            return Err(slots.refusal(what, slots.lines(gpus), gpus, left(slots)));
+            let hint = tied(slots, gpus).unwrap_or_else(|| left(slots));
+            return Err(slots.refusal(what, slots.lines(gpus), gpus, hint));
         }
         Wanted::These(gpus) => {
             reasons.say(Topic::Gpus, GpuReason::Asked { gpus: slots.label(gpus) });
@@ -344,10 +346,20 @@ fn left(slots: &Slots<'_>) -> String {
         (0, _) => NO_GPU.into(),
         (_, 0) => match slots.barred(super::slots::first(slots.gpus.bdfs.len())) {
             Some(why) => format!("no GPU is free; {}", why.hint()),
-            None => format!("no GPU is free; {NOTHING_LEFT}"),
+            None => match tied(slots, super::slots::first(slots.gpus.bdfs.len())) {
+                Some(whole) => format!("no GPU is free; {whole}"),
+                None => format!("no GPU is free; {NOTHING_LEFT}"),
+            },
         },
         _ => NOTHING_LEFT.into(),
     }
+}
+
+/// How a guest gets GPUs that only a NIC or drive of their IOMMU group prevents.
+fn tied(slots: &Slots<'_>, among: Mask) -> Option<String> {
+    let is_tied = |&at: &usize| slots.gpus.blocked[at].as_ref().is_some_and(Block::is_tied);
+    let mut whole = bits(among).filter(is_tied);
+    whole.find_map(|at| groups::whole_group(slots.topology, slots.gpus.bdfs[at])).map(whole_hint)
 }
 
 /// Adds a reason if GPUs are not tested since their last guest, unless that is the planned one.

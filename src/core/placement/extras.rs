@@ -5,10 +5,11 @@
 
 use super::affinity::Homes;
 use super::assign::{Cost, cheapest};
-use super::candidates::{Candidate, Devices, Kind, Refused, short};
+use super::candidates::{Candidate, Devices, Refused, short};
 use super::cover::{Beside, Cover};
 use super::explain::{Reasons, count};
 use super::groups;
+use super::kind::Kind;
 use super::nearness::{Far, Places};
 use super::reason::{BesideGpu, BesideReason, GpuName, label};
 use super::slots::{MOST, Mask};

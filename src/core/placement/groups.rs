@@ -1,6 +1,7 @@
 //! Finds which functions can be passed through, and which have to come along: IOMMU groups, and the
 //! host's own use. Does not know how many GPUs are wanted.
 
+use super::kind::Kind;
 use super::taken::Taken;
 use super::types::DeviceState;
 use crate::bdf::Bdf;
@@ -11,6 +12,7 @@ use crate::topology::{
 };
 use crate::words::count;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Why a function cannot be passed through. Its text is made on demand: most plans never need it.
@@ -102,6 +104,14 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// Whether only a NIC or drive of its group prevents it, which the same guest could have.
+    pub(super) fn is_tied(&self) -> bool {
+        let Cause::Shares(Tie::Group(_), _, Neighbour::Stays(class)) = self.cause else {
+            return false;
+        };
+        matches!(class >> 16, 0x01 | 0x02)
+    }
+
     /// Returns the state of the function.
     pub(super) fn state(&self) -> DeviceState {
         match self.cause {
@@ -187,7 +197,7 @@ enum Member<'a> {
     Peer,
     /// Forbids it.
     Blocks(Block<'a>),
-    /// A bridge: stays with the host.
+    /// Has no consequence: a bridge, which stays with the host, or a device of the same request.
     Stays,
 }
 
@@ -327,6 +337,39 @@ pub(super) fn beside_peer(topology: &Topology, bdf: Bdf) -> Option<String> {
     Some(format!("shares IOMMU group {group} with {other}, {what}"))
 }
 
+/// The options by which a guest gets a function's whole IOMMU group, which has GPUs, NICs or drives
+/// of several slots; `None` if no guest can have it, or it needs no option.
+pub fn whole_group(topology: &Topology, bdf: Bdf) -> Option<String> {
+    let group = topology.iommu_group(bdf)?;
+    let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
+    let mut options = Vec::new();
+    for member in group.members.iter().filter_map(|&bdf| topology.device(bdf)) {
+        if host_use(topology, member).is_some() {
+            return None;
+        }
+        match (member.kind(), Kind::of(member)) {
+            (DeviceKind::Bridge | DeviceKind::HostBridge, _) => {}
+            (DeviceKind::Gpu, _) => options.push(format!("--gpu {}", member.bdf)),
+            (DeviceKind::NvSwitch, _) => return None,
+            (_, Some(kind)) => options.push(format!("{} {}", kind.flag(), member.bdf)),
+            (_, None) => {
+                let comes = is_peers(topology, member) || goes_along(member.class);
+                let is_mate = slot(member.bdf) == slot(bdf);
+                (comes || is_mate).then_some(())?;
+            }
+        }
+    }
+    options.sort();
+    let slots: BTreeSet<_> = group.members.iter().map(|&bdf| slot(bdf)).collect();
+    (options.len() > 1 && slots.len() > 1).then(|| options.join(" "))
+}
+
+/// Whether a function of a group that a host does not use by itself comes along: memory and other
+/// controllers.
+fn goes_along(class: u32) -> bool {
+    matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11 | 0xff)
+}
+
 /// The other members of a function's IOMMU group, with the group's number.
 fn members(topology: &Topology, bdf: Bdf) -> impl Iterator<Item = (u32, &PciDevice)> {
     let group = topology.iommu_group(bdf);
@@ -350,9 +393,8 @@ fn is_peers(topology: &Topology, other: &PciDevice) -> bool {
 
 /// Returns the consequence of a group member for `device`. Bridges stay (only classes 0x0600 and
 /// 0x0604 are bridges). Functions of the same slot come along, as do those of the slot of another
-/// GPU of the group, and, elsewhere, functions that a host does not use by themselves: memory and
-/// other controllers (classes 0x05, 0x06, 0x08, 0x11, 0xff). Anything else may be in use by the
-/// host and blocks.
+/// GPU of the group, and, elsewhere, functions that [`goes_along`] says. Anything else may be in use
+/// by the host and blocks, unless the request names it, too.
 fn member<'a>(
     topology: &'a Topology,
     taken: &Taken<'a>,
@@ -376,15 +418,16 @@ fn member<'a>(
         return share(None, Neighbour::Functions(enabled));
     }
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
-    match other.class >> 16 {
-        _ if is_peer(other) => match topology.set_aside(other) {
+    match () {
+        () if is_peer(other) => match topology.set_aside(other) {
             Some(why) if !taken.asks_for(other.bdf) => share(None, Neighbour::Display(why)),
             _ => Member::Peer,
         },
-        _ if slot(other.bdf) == slot(device.bdf) => Member::Along,
-        _ if is_peers(topology, other) => Member::Along,
-        0x05 | 0x06 | 0x08 | 0x11 | 0xff => Member::Along,
-        _ => share(None, Neighbour::Stays(other.class)),
+        () if slot(other.bdf) == slot(device.bdf) => Member::Along,
+        () if is_peers(topology, other) || goes_along(other.class) => Member::Along,
+        // It goes to the same guest.
+        () if taken.names(other.bdf) => Member::Stays,
+        () => share(None, Neighbour::Stays(other.class)),
     }
 }
 

@@ -275,7 +275,7 @@ fn ranked_on(
     request: &Request,
     among: Among,
 ) -> Vec<(Key, Vec<Bdf>)> {
-    let taken = Taken::new(topology, held).asking(&request.gpus);
+    let taken = Taken::new(topology, held).asking(request);
     let homes = Homes::of_request(topology, request, among);
     let homes = homes.with(taken.asked());
     let budget = Budget::new(topology, &homes, &taken, request, Counting::default());

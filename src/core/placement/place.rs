@@ -47,7 +47,7 @@ fn place_on(
     among: Among,
 ) -> Result<Placement, PlanError> {
     let mut reasons = Reasons::default();
-    let taken = Taken::new(topology, held).asking(&request.gpus);
+    let taken = Taken::new(topology, held).asking(request);
     let homes = Homes::of_request(topology, request, among);
     let homes = homes.with(taken.asked());
     let extras = extras::Search::new(topology, &homes, &taken, request);

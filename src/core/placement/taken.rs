@@ -7,7 +7,7 @@ use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::fabric::Readiness;
 use crate::memsize::MemSize;
 use crate::occupancy::{Exclusion, Formerly, Held, Occupancy};
-use crate::request::GpuWish;
+use crate::request::{DeviceWish, Extras, GpuWish, Request};
 use crate::topology::{DeviceKind, NumaNode, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +50,10 @@ pub(super) struct Taken<'a> {
     own_memory: Vec<MemSize>,
     /// Displays that the request names by address, by address.
     asked: Vec<Bdf>,
+    /// NICs and drives that the request names, which the guest has in any case.
+    named: Vec<Bdf>,
+    /// Whether the request names its GPUs, by index or address.
+    names_gpus: bool,
 }
 
 impl<'a> Taken<'a> {
@@ -75,6 +79,8 @@ impl<'a> Taken<'a> {
             given: &held.given,
             own_memory: Vec::new(),
             asked: Vec::new(),
+            named: Vec::new(),
+            names_gpus: false,
         };
         for (domain, at) in held.domains.iter().zip(0..) {
             taken.devices.extend(domain.devices.iter().map(|&bdf| (bdf, at)));
@@ -110,9 +116,17 @@ impl<'a> Taken<'a> {
         }
     }
 
-    /// Records the requested GPUs that only an address can take: boot displays and integrated ones.
-    pub(super) fn asking(mut self, wish: &GpuWish) -> Taken<'a> {
-        if let GpuWish::Exact(bdfs) = wish {
+    /// Records the devices that the request names: GPUs that only an address can take (boot displays and
+    /// integrated ones), and NICs and drives.
+    pub(super) fn asking(mut self, request: &Request) -> Taken<'a> {
+        let Extras { nics, vfs, nvmes, .. } = &request.extras;
+        let exact = [nics, vfs, nvmes].into_iter().filter_map(|wish| match wish {
+            DeviceWish::Exact(bdfs) => Some(bdfs),
+            DeviceWish::Count(_) => None,
+        });
+        self.named = exact.flatten().copied().collect();
+        self.names_gpus = !matches!(request.gpus, GpuWish::Count(_));
+        if let GpuWish::Exact(bdfs) = &request.gpus {
             let aside = |bdf: &&Bdf| {
                 let device = self.topology.device(**bdf);
                 device.is_some_and(|device| self.topology.set_aside(device).is_some())
@@ -126,6 +140,17 @@ impl<'a> Taken<'a> {
     /// Displays that the request names, by address.
     pub(super) fn asked(&self) -> &[Bdf] {
         &self.asked
+    }
+
+    /// Whether the request names a NIC or drive, so that the guest has it in any case.
+    pub(super) fn names(&self, bdf: Bdf) -> bool {
+        self.named.contains(&bdf)
+    }
+
+    /// Whether the request names this NIC or drive and its GPUs, too: that it names all members of
+    /// their group is then for the set to show.
+    pub(super) fn names_with_gpus(&self, bdf: Bdf) -> bool {
+        self.names_gpus && self.names(bdf)
     }
 
     /// Whether the request names a display.

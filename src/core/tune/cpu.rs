@@ -159,7 +159,7 @@ fn keeps_emulator(work: &Work<'_>, placement: &Placement) -> bool {
         && placement.vcpu_pins == work.guest.pins
         && work.leaves(
             ItemName::Emulator,
-            &["emulator-on-vcpu-core", "pin-absent-pcpu", "pin-offline-pcpu"],
+            &["emulator-on-vcpu-core", "pin-absent-pcpu", "pin-offline-pcpu", "pin-outside-slice"],
         )
 }
 

@@ -2,8 +2,8 @@
 
 use super::setting::{
     BALLOON, BRIDGE_33, GIB_PAGES, INTEL_GRAPHICS, NIC_35, NIC_B8, SWITCH_62, Setting, TWIN_NIC,
-    bars_on, intel_graphics, isolation, large_bars, offline, open_ports, other, pages, set,
-    without_bridge, without_manager,
+    bars_on, confine, intel_graphics, isolation, large_bars, offline, open_ports, other, pages,
+    set, without_bridge, without_manager,
 };
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{
@@ -157,6 +157,13 @@ pub const DEFECTS: &[Defect] = &[
         &[("<emulatorpin cpuset='5,53'", "<emulatorpin cpuset='5,200'")],
     ),
     setting("pin-offline-pcpu", "/domain/cputune/vcpupin[10]/@cpuset", |s| offline(s, 52), &[]),
+    setting("pin-outside-slice", "/domain/cputune/vcpupin[10]/@cpuset", |s| confine(s, 52), &[]),
+    setting(
+        "pin-outside-slice",
+        "/domain/cputune/emulatorpin/@cpuset",
+        |s| confine(s, 7),
+        &[("<emulatorpin cpuset='5,53'", "<emulatorpin cpuset='7'")],
+    ),
     setting(
         "pin-offline-pcpu",
         "/domain/cputune/emulatorpin/@cpuset",

@@ -122,6 +122,12 @@ pub fn offline(setting: &mut Setting, pcpu: u32) {
     host.l3.iter_mut().for_each(|cache| cache.pcpus.remove(PcpuId(pcpu)));
 }
 
+/// Confines guests to all pcpus but one.
+pub fn confine(setting: &mut Setting, pcpu: u32) {
+    let cores = setting.host.cores.iter().flat_map(|core| core.pcpus.iter());
+    setting.host.machine_slice = Some(cores.filter(|other| *other != PcpuId(pcpu)).collect());
+}
+
 /// Changes how the host's record describes isolation.
 pub fn isolation(setting: &mut Setting, change: fn(&mut Isolation)) {
     for (device, group) in setting.host.devices.iter_mut().zip(1000..) {
