@@ -4,6 +4,7 @@ use super::report::{Report, Wrong};
 use super::{Case, fix};
 use crate::cpuset::CpuSet;
 use crate::finding::Rule;
+use crate::shell::word;
 use crate::topology::Topology;
 use crate::topology::facts::IRQBALANCE as IRQBALANCE_SERVICE;
 use crate::verify::{BALANCING, GOVERNOR, THP};
@@ -205,7 +206,7 @@ fn isolation(case: &Case<'_>, report: &mut Report<'_>) {
             ),
             ("a pin for each vCPU".into(), "none".into()),
             "/domain/cputune",
-            "`gpuvm tune NAME` pins it",
+            &format!("`gpuvm tune {}` pins it", word(&held.domain)),
         );
     }
 }

@@ -174,11 +174,14 @@ impl Devices<'_> {
 
     /// Returns the hint how many would fit, or how there could be more.
     fn fewer(&self, kind: Kind, number: usize, free: usize) -> String {
-        let idle = |device: &&PciDevice| {
-            let can = matches!(device.sriov, Some(Sriov::Pf { total: 1.., enabled: 0 }));
-            can && Kind::of(device) == Some(Kind::Nic) && self.refusal(device.bdf).is_none()
+        let idle = |device: &PciDevice| match device.sriov {
+            Some(Sriov::Pf { total: total @ 1.., enabled: 0 }) => {
+                let is_free = Kind::of(device) == Some(Kind::Nic);
+                (is_free && self.refusal(device.bdf).is_none()).then_some((device.bdf, total))
+            }
+            _ => None,
         };
-        let pf = self.topology.devices().iter().find(idle).filter(|_| kind == Kind::Vf);
+        let pf = self.topology.devices().iter().find_map(idle).filter(|_| kind == Kind::Vf);
         let has_data = |device: &&PciDevice| groups::remains(self.topology, device.bdf).is_some();
         let drives = self.topology.of_kind(DeviceKind::Nvme).filter(|_| kind == Kind::Nvme);
         let full = drives.filter(|d| self.refusal(d.bdf).is_none() && has_data(d));
@@ -192,8 +195,10 @@ impl Devices<'_> {
             );
         }
         match (pf, free) {
-            (Some(pf), _) => {
-                format!("`gpuvm nic vfs {} --count 1` makes one virtual function there", pf.bdf)
+            (Some((pf, total)), _) => {
+                let missing = number.saturating_sub(free).min(total as usize);
+                let those = count(missing, "virtual function");
+                format!("`gpuvm nic vfs {pf} --count {missing}` makes {those} there")
             }
             (None, 0) => format!("leave {} out; `gpuvm host show` shows the devices", kind.flag()),
             // How many fit is found by planning.
