@@ -73,6 +73,9 @@ pub struct CardFunction {
     pub domains: Vec<String>,
     /// Who uses it.
     pub used_by: Vec<Use>,
+    /// The device of its IOMMU group for which no guest gets it; absent: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<String>,
 }
 
 /// The data that cards are reported from.
@@ -160,6 +163,7 @@ impl Host<'_> {
             iommu_group: vf.iommu_group,
             domains: self.domains(vf.bdf),
             used_by: self.used_by(vf.bdf, |_| true),
+            blocked: self.blocked(vf),
         }
     }
 

@@ -33,7 +33,8 @@ pub fn table(rows: Vec<Vec<String>>, width: usize, wide: Wide) -> String {
 fn devices_by_node(topology: &Topology) -> BTreeMap<(NodeId, DeviceKind), usize> {
     let mut devices = BTreeMap::new();
     for device in topology.devices() {
-        let is_counted = !device.is_vf() && topology.set_aside(device).is_none();
+        let is_card = || topology.gpus().any(|gpu| gpu.bdf == device.bdf);
+        let is_counted = (!device.is_vf() || is_card()) && topology.set_aside(device).is_none();
         if let Some(node) = device.node.filter(|_| is_counted) {
             *devices.entry((node, device.kind())).or_default() += 1;
         }

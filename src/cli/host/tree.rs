@@ -24,7 +24,8 @@ struct Tree<'a> {
 /// The tree as a table of at most `width` columns; `all`: every function, and nothing folded.
 pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
     let mut shown: BTreeSet<Bdf> = BTreeSet::new();
-    for device in topology.devices().iter().filter(|device| all || worth_showing(device)) {
+    for device in topology.devices().iter().filter(|device| all || worth_showing(device, topology))
+    {
         for bdf in topology.path_to_root(device.bdf) {
             // The bridges above were added with an earlier function.
             if !shown.insert(bdf) {
@@ -64,9 +65,10 @@ pub fn tree(topology: &Topology, all: bool, width: usize) -> String {
 }
 
 /// Whether a function is drawn by default: one that a guest may get, or one that does not respond.
-fn worth_showing(device: &PciDevice) -> bool {
+/// Virtual functions are not, but those that are GPUs in their own right (AMD's GIM).
+fn worth_showing(device: &PciDevice, topology: &Topology) -> bool {
     let dead = matches!(device.vendor, 0 | 0xffff);
-    let virtual_function = device.is_vf();
+    let virtual_function = device.is_vf() && topology.gpus().all(|gpu| gpu.bdf != device.bdf);
     let kind = device.kind();
     !virtual_function
         && (dead

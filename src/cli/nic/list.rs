@@ -37,6 +37,11 @@ fn state(domains: &[String], used_by: &[Use]) -> String {
     }
 }
 
+/// A state, or why no guest gets a function that is free otherwise.
+fn or_blocked(state: String, blocked: Option<&String>) -> String {
+    blocked.filter(|_| state == "free").cloned().unwrap_or(state)
+}
+
 /// The cards as a table, each with its virtual functions below it.
 fn table(cards: &[NetworkCard]) -> Table {
     let dash = || "-".to_owned();
@@ -52,9 +57,7 @@ fn table(cards: &[NetworkCard]) -> Table {
         if let Some(count) = card.enabled_vfs.filter(|count| *count > 0 && state == "free") {
             state = format!("used by its {}", words::count(count as usize, "VF"));
         }
-        if let Some(why) = card.blocked.as_ref().filter(|_| state == "free") {
-            state.clone_from(why);
-        }
+        state = or_blocked(state, card.blocked.as_ref());
         if let Some(count) = card.vfs_at_boot {
             state += &format!(", {count} VFs at boot");
         }
@@ -88,7 +91,7 @@ fn table(cards: &[NetworkCard]) -> Table {
                 String::new(),
                 String::new(),
                 String::new(),
-                self::state(&vf.domains, &vf.used_by),
+                or_blocked(self::state(&vf.domains, &vf.used_by), vf.blocked.as_ref()),
             ]);
         }
     }

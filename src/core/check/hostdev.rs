@@ -7,8 +7,9 @@ use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
 use crate::finding::Rule;
 use crate::topology::{
-    Barred, DeviceKind, Isolated, PciDevice, Topology, Unsupported, Weakness, is_vfio,
+    Barred, DeviceKind, Isolated, PciDevice, Sriov, Topology, Unsupported, Weakness, is_vfio,
 };
+use crate::words::count;
 use std::collections::BTreeMap;
 
 const ABSENT: Rule =
@@ -203,6 +204,17 @@ fn uses(device: &PciDevice, topology: &Topology) -> Vec<String> {
         reasons.extend(drive.uses().map(|(name, used)| used.says(name)));
     }
     reasons.extend(device.net.iter().flat_map(|net| net.used_by.iter().cloned()));
+    // They end once its driver lets it go, whoever has them.
+    let is_away = device.driver.as_deref().is_some_and(is_vfio);
+    match device.sriov {
+        Some(Sriov::Pf { enabled: enabled @ 1.., .. }) if !is_away => {
+            reasons.push(format!("{} enabled", count(enabled, "virtual function")));
+        }
+        _ => {}
+    }
+    if device.mediated > 0 {
+        reasons.push(count(device.mediated, "mediated device"));
+    }
     reasons
 }
 

@@ -346,10 +346,7 @@ fn left(slots: &Slots<'_>) -> String {
         (0, _) => NO_GPU.into(),
         (_, 0) => match slots.barred(super::slots::first(slots.gpus.bdfs.len())) {
             Some(why) => format!("no GPU is free; {}", why.hint()),
-            None => match tied(slots, super::slots::first(slots.gpus.bdfs.len())) {
-                Some(whole) => format!("no GPU is free; {whole}"),
-                None => format!("no GPU is free; {NOTHING_LEFT}"),
-            },
+            None => format!("no GPU is free; {NOTHING_LEFT}"),
         },
         _ => NOTHING_LEFT.into(),
     }

@@ -344,7 +344,11 @@ pub fn whole_group(topology: &Topology, bdf: Bdf) -> Option<String> {
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
     let mut options = Vec::new();
     for member in group.members.iter().filter_map(|&bdf| topology.device(bdf)) {
-        if host_use(topology, member).is_some() {
+        let has_functions = matches!(member.sriov, Some(Sriov::Pf { enabled: 1.., .. }));
+        let is_refused = host_use(topology, member).is_some()
+            || topology.unsupported(member).is_some()
+            || topology.barred(member).is_some();
+        if has_functions || member.mediated > 0 || is_refused {
             return None;
         }
         match (member.kind(), Kind::of(member)) {

@@ -132,10 +132,10 @@ impl Search<'_> {
         plan(self.topology, self.held, request).is_ok()
     }
 
-    /// Whether a request has more vCPUs than the host has pcpus, so that no place for pins is ever
+    /// Whether a request has more vCPUs than guests of the host have pcpus, so that no place for pins is ever
     /// found.
     fn has_more_vcpus(&self, request: &Request) -> bool {
-        let there = self.topology.pcpus().len();
+        let there = self.topology.guest_pcpus();
         request.vcpus.is_some_and(|vcpus| vcpus as usize > there)
     }
 
@@ -230,7 +230,7 @@ impl Search<'_> {
             PinPolicy::None => request.threads.unwrap_or(1).max(1),
             _ => u32::try_from(threads).unwrap_or(1),
         };
-        let there = u32::try_from(self.topology.pcpus().len()).unwrap_or(u32::MAX);
+        let there = u32::try_from(self.topology.guest_pcpus()).unwrap_or(u32::MAX);
         let most = request.vcpus.map_or(there, |vcpus| vcpus.saturating_sub(1).min(there));
         let count = u64::from(most / threads);
         Steps::Many {

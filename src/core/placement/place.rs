@@ -112,7 +112,7 @@ fn pcpus(
     let Cores { topology, homes, gpus, request, .. } = *chooser;
     if request.pins == PinPolicy::None {
         let cpus = cpus::floating(solution.vcpus, request)?;
-        let (because, compromise) = cpus::why_floating(&cpus, request, topology.pcpus().len());
+        let (because, compromise) = cpus::why_floating(&cpus, request, topology.guest_pcpus());
         reasons.0.push(Reason { choice: Topic::Vcpus, because: because.into(), compromise });
         return Ok(cpus);
     }

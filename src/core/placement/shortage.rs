@@ -43,8 +43,10 @@ impl Shortage<'_> {
             Short::Refused(error) => error,
             Short::Threads { vcpus, there } => {
                 let kept = self.kept();
+                let confined = self.topology.confined_to();
+                let whose = confined.map_or("this host", |_| "machine.slice");
                 let what = format!(
-                    "requested {}; this host has {}{}{kept}",
+                    "requested {}; {whose} has {}{}{kept}",
                     count(vcpus, "vCPU"),
                     count(there, "hyperthread"),
                     self.below_large()

@@ -86,6 +86,11 @@ impl Topology {
         self.parts.machine_slice.as_ref().filter(|_| self.confined.is_some())
     }
 
+    /// How many pcpus guests may have.
+    pub fn guest_pcpus(&self) -> usize {
+        self.confined_to().map_or_else(|| self.pcpus().len(), CpuSet::len)
+    }
+
     /// The part of a core, by its place in [`Topology::cores`], that guests may have; none: they
     /// may not have it.
     pub fn open_core(&self, at: usize) -> Option<&Core> {

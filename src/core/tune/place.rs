@@ -230,7 +230,7 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
             continue;
         }
         let is_so = kept.vcpus() == free.vcpus() && kept.memory() == free.memory();
-        if !is_as_good(&kept, &free) || (given.items.resizes() && !is_so) {
+        if !is_as_good(&kept, &free, topology) || (given.items.resizes() && !is_so) {
             break;
         }
         if last.as_ref().is_some_and(|last| last.vcpu_pins == kept.vcpu_pins) {
@@ -289,7 +289,7 @@ fn in_place(
         let Ok(mut plan) = plan_on(topology, others, request, &own.or(&core.pcpus)) else {
             continue;
         };
-        let is_good = free.is_none_or(|free| is_as_good(&plan, free));
+        let is_good = free.is_none_or(|free| is_as_good(&plan, free, topology));
         if plan.vcpu_pins.len() != pcpus.len() || shares_cores(&plan, topology) || !is_good {
             continue;
         }
@@ -306,6 +306,9 @@ fn in_place(
         };
         for (at, pin) in plan.iothread_pins.iter_mut().enumerate() {
             *pin = chosen(at).unwrap_or_else(|| std::mem::take(pin));
+        }
+        if free.is_some_and(|free| !is_as_apart(&plan, free, topology)) {
+            continue;
         }
         return Some(plan);
     }
@@ -366,7 +369,7 @@ fn with_one_more(
         tried.extend(core.pcpus.iter());
         let Ok(plan) = plan_on(topology, others, request, &here.or(&core.pcpus)) else { continue };
         let stays = cores(&plan.vcpu_pins) == own && !shares_cores(&plan, topology);
-        if stays && is_as_good(&plan, free) {
+        if stays && is_as_good(&plan, free, topology) {
             return Some(plan);
         }
     }
@@ -427,7 +430,7 @@ fn plan_on(
 
 /// Whether a plan is no worse than another: no more cells and no more compromises, and nothing of
 /// stopped domains where the other has none.
-fn is_as_good(kept: &Placement, free: &Placement) -> bool {
+fn is_as_good(kept: &Placement, free: &Placement, topology: &Topology) -> bool {
     let takes = |placement: &Placement| {
         placement.reasons.iter().any(|reason| reason.because.is_of_stopped())
     };
@@ -436,7 +439,28 @@ fn is_as_good(kept: &Placement, free: &Placement) -> bool {
     }
     let compromises =
         |placement: &Placement| placement.reasons.iter().filter(|reason| reason.compromise).count();
-    kept.cells.len() <= free.cells.len() && compromises(kept) <= compromises(free)
+    kept.cells.len() <= free.cells.len()
+        && compromises(kept) <= compromises(free)
+        && is_as_apart(kept, free, topology)
+}
+
+/// Whether no more vCPUs are on pcpus of the host, nor more of the other threads on those set aside
+/// for guests, than by a free plan.
+fn is_as_apart(kept: &Placement, free: &Placement, topology: &Topology) -> bool {
+    let [kept, free] = [kept, free].map(|placement| mixed(placement, topology));
+    kept.iter().zip(free).all(|(kept, free)| *kept <= free)
+}
+
+/// How many vCPUs are on pcpus of the host, and other threads on pcpus set aside for guests.
+fn mixed(placement: &Placement, topology: &Topology) -> [usize; 2] {
+    let aside = topology.for_guests();
+    if aside.is_empty() {
+        return [0; 2];
+    }
+    let [own, helpers] = [&placement.vcpu_pins[..], std::slice::from_ref(&placement.emulator_pin)];
+    let off = own.iter().filter(|pin| !pin.is_subset(aside)).count();
+    let on = helpers.iter().chain(&placement.iothread_pins).filter(|pin| pin.intersects(aside));
+    [off, on.count()]
 }
 
 /// Restricts a plan to the domain's own functions, and adds those unknown to the planner.

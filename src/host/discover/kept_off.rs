@@ -13,11 +13,15 @@ const SYSTEMD: [&str; 3] = ["usr/lib/systemd", "run/systemd", "etc/systemd"];
 /// Reads the settings into a host's data; where they disagree, a note says which one counts.
 pub fn kept_off(root: &FsRoot, online: &CpuSet, parts: &mut Parts) -> Result<(), FsError> {
     let is_part = |set: &CpuSet| !set.is_empty() && set.is_subset(online) && set != online;
-    parts.machine_slice = slice(root, "machine.slice")?.map(|s| s.and(online)).filter(is_part);
+    // A partition of a sibling takes its pcpus from the others, whatever they have for themselves.
+    let own = slice(root, "machine.slice", "cpuset.cpus.effective")?;
+    let own =
+        own.map_or_else(|| slice(root, "machine.slice", "cpuset.cpus"), |own| Ok(Some(own)))?;
+    parts.machine_slice = own.map(|s| s.and(online)).filter(is_part);
     let others = |set: CpuSet| online.minus(&set);
     let arguments = &parts.machine.kernel_arguments;
     let found = [
-        (KeptOffBy::SystemSlice, slice(root, "system.slice")?.map(others)),
+        (KeptOffBy::SystemSlice, slice(root, "system.slice", "cpuset.cpus")?.map(others)),
         (KeptOffBy::CpuAffinity, affinity(root)?.map(others)),
         (KeptOffBy::NohzFull, argument(arguments, "nohz_full")),
         (KeptOffBy::RcuNocbs, argument(arguments, "rcu_nocbs")),
@@ -43,10 +47,10 @@ pub fn kept_off(root: &FsRoot, online: &CpuSet, parts: &mut Parts) -> Result<(),
     Ok(())
 }
 
-/// Reads the pcpus of a slice; `None` if it is not there or has no pcpus of its own.
-fn slice(root: &FsRoot, name: &str) -> Result<Option<CpuSet>, FsError> {
+/// Reads the pcpus of a slice by this file; `None` if it is not there or empty.
+fn slice(root: &FsRoot, name: &str, file: &str) -> Result<Option<CpuSet>, FsError> {
     for groups in CGROUPS {
-        let path = format!("{groups}/{name}/cpuset.cpus");
+        let path = format!("{groups}/{name}/{file}");
         let text = root.read(&path)?;
         let set = text.and_then(|text| text.trim().parse::<CpuSet>().ok());
         if let Some(set) = set.filter(|set| !set.is_empty()) {
@@ -158,6 +162,21 @@ mod tests {
             let wanted = wanted.map(|(pcpus, by): (&str, _)| (pcpus.to_owned(), by));
             assert_eq!(found, wanted, "{files:?} {arguments}");
             assert_eq!((parts.machine_slice, parts.notes), (None, vec![]), "{files:?}");
+        }
+    }
+
+    #[test]
+    fn a_siblings_partition_takes_pcpus_from_machine_slice() {
+        let own = "sys/fs/cgroup/machine.slice/cpuset.cpus";
+        let effective = "sys/fs/cgroup/machine.slice/cpuset.cpus.effective";
+        for (files, wanted) in [
+            (vec![(own, "\n"), (effective, "4-15\n")], Some("4-15")),
+            (vec![(own, "0-11\n"), (effective, "4-11\n")], Some("4-11")),
+            (vec![(own, "0-11\n")], Some("0-11")),
+            (vec![(own, "\n"), (effective, "0-15\n")], None),
+        ] {
+            let found = read(&files, "", "").machine_slice.map(|set| set.to_string());
+            assert_eq!(found.as_deref(), wanted, "{files:?}");
         }
     }
 

@@ -435,6 +435,16 @@ pub const DEFECTS: &[Defect] = &[
         },
         &[NIC_35],
     ),
+    setting(
+        "hostdev-used-by-host",
+        "/domain/devices/interface[2]/source/address",
+        |s| {
+            let nic =
+                s.host.devices.iter_mut().find(|d| d.bdf.to_string() == "0000:35:00.0").unwrap();
+            nic.sriov = Some(Sriov::Pf { total: 8, enabled: 2 });
+        },
+        &[NIC_35],
+    ),
     defect(
         "shared-memory-file",
         "/domain/memoryBacking/access",
