@@ -130,7 +130,7 @@ for shape in "${shapes[@]}"; do
     has "raid$level: what lacks" /tmp/out "runs as /dev/md1 without ${drives[1]}$"
     has "raid$level: the way" /tmp/out "gpuvm drive restore-array .*md1 --rebuild. adds them"
     gpuvm "${restore[@]}" --create --mkfs >/tmp/out 2>&1; equal "raid$level: it runs: not made anew" 2 $?
-    has "raid$level: without --create" /tmp/out "without --create, which makes"
+    has "raid$level: without --create" /tmp/out "without --create, which recreates"
     gpuvm "${restore[@]}" --rebuild >/tmp/out 2>&1; equal "raid$level: what lacks is added" 0 $?
     check "raid$level: and filled" wait_for 60 is_full
     check "raid$level: all is as before that" diff <(tail -n +2 /tmp/before) <(state | tail -n +2)
