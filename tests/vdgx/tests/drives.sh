@@ -6,7 +6,7 @@
 # as tests/uml/arrays.sh does that.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
-# The guest boots Linux, which exits when it is done, or the probe, which waits.
+# The guest boots the probe, which waits, or with `linux` a Linux, which works as long as it runs.
 images=/var/lib/libvirt/images boots="<kernel>$images/l2-probe</kernel><cmdline>hold</cmdline>"
 [[ ${1:-} != linux ]] || boots="<kernel>$images/l2-vmlinuz</kernel><initrd>$images/l2-initrd.gz</initrd><cmdline>console=ttyS0 quiet</cmdline>"
 modprobe -a raid0 raid1 dm-mod dm-crypt 2>/dev/null
