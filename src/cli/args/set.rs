@@ -63,8 +63,8 @@ pub struct SetArgs {
     ///
     /// The guest must be off. It keeps all or some of its GPUs in their places where a free set has
     /// them. Added GPUs are bound to vfio-pci, removed ones are reset and returned to their driver.
-    /// Sizes that `create` derived from the GPUs are derived again. The number that it has adds the
-    /// NVSwitches of its partition that it lacks.
+    /// Sizes that `create` derived from the GPUs are derived again. The present number adds missing
+    /// NVSwitches of its partition.
     #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
     #[arg(value_parser = number)]
     pub gpus: Option<u32>,
