@@ -269,7 +269,7 @@ fn make_room_says_what_it_would_move_on_a_record() {
     let (code, told, err) = run(gpuvm(&words).current_dir(project()));
     assert_eq!(code, 0, "{err}");
     let moves = "move `b`, which is off, from GPU 8 to GPU 4";
-    let then = "then `gpuvm create --gpus 8 --accept-shared-fabric` on that machine has a place";
+    let then = "then `gpuvm create --gpus 8 --accept-shared-fabric` on that machine has room";
     assert!(told.starts_with(moves) && told.contains(then), "{told}");
     // Without names the hint has them: exported guests are ours, though they have no UUID yet.
     let line = format!("make-room --gpus 8 {host}");

@@ -40,7 +40,7 @@ pub fn run(args: &CloneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let name = word(&cloned.name);
     for disk in &cloned.original {
         cx.output.progress(&format!(
-            "disk `{}` of `{}` is {} from now on, over {}",
+            "disk `{}` of `{}` is now {}, an overlay of {}",
             disk.target, cloned.of, disk.path, disk.from
         ));
     }

@@ -48,7 +48,7 @@ const NO_FIELDS: [&str; 17] = [
 ];
 /// Fields of a guest that are no options of `create`.
 const OWN_FIELDS: [(&str, &str); 3] = [
-    ("autostart", "Start the guest with the host; as it is where nothing is said"),
+    ("autostart", "Start the guest with the host; unchanged if absent"),
     ("restart", "allowed: apply restarts the guest for a change that needs it"),
     ("start", "Start the guest once it is made; default: true"),
 ];

@@ -66,7 +66,7 @@ fn answer(
         gpus => format!(" on GPUs {}", gpus.join(",")),
     };
     if room.is_done() {
-        let line = format!("nothing to move: `{create}` has a place{place}");
+        let line = format!("nothing to move: `{create}` has room{place}");
         return cx.output.text(&line);
     }
     let mut lines = if dry_run { room.lines() } else { Vec::new() };
@@ -79,6 +79,6 @@ fn answer(
             lines.push("not every way was tried: there may be a cheaper one".to_owned());
         }
     }
-    lines.push(format!("then `{create}` has a place{place}"));
+    lines.push(format!("then `{create}` has room{place}"));
     cx.output.text(&lines.join("\n"))
 }

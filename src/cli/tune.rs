@@ -31,7 +31,7 @@ pub fn run(args: &TuneArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     }
     view::check(&args.view, cx)?;
     if args.view.is_wanted() && !args.diff {
-        return Err(usage("a picture shows what --diff prints", "add --diff; it changes nothing"));
+        return Err(usage("--html and --svg require --diff", "add --diff; it changes nothing"));
     }
     let wanted = args.wanted(cx);
     if args.diff {

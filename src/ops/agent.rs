@@ -173,7 +173,7 @@ impl<'h> Agent<'h> {
         let online = match self.read(&format!("{nodes}/online")) {
             Ok(online) => online,
             Err(NoAnswer::Late) => return view.untold.push(LATE),
-            Err(_) => return view.untold.push("the guest's cells (its agent opens no files)"),
+            Err(_) => return view.untold.push("the guest's cells (its agent cannot open files)"),
         };
         let cells = online.trim().parse().unwrap_or_else(|_| NodeSet::new());
         for cell in cells.iter() {
@@ -223,7 +223,7 @@ impl<'h> Agent<'h> {
 
 /// The note on disks that were not queried.
 const SPARED: &str = "the guest's disks (libvirt before 12.7 may be harmed by an agent's answer, \
-                      CVE-2026-77158; and its agent opens no files)";
+                      CVE-2026-77158; and its agent cannot open files)";
 const LATE: &str = "all of the guest's own view (its agent took too long: --agent-wait)";
 
 /// Why a guest's agent gives no answer.

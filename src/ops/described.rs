@@ -225,7 +225,7 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
         }
     }
     if let Some(why) = unread {
-        world.warning(&format!("how guests were made is not compared: {why}"));
+        world.warning(&format!("creation options of guests are not compared: {why}"));
     }
     clash::refuse_twice(&wanted.guests, &missing, &*hypervisor)?;
     let gone = if wanted.prune { pruned(world, wanted, &*hypervisor, &rows)? } else { Vec::new() };

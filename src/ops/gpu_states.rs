@@ -68,7 +68,7 @@ pub(crate) fn once_gone(world: &World, definitions: &[&DomainXml]) -> Result<Vec
         if mode(world).is_ok_and(|mode| mode == TestMode::Require) {
             return Err(error);
         }
-        world.warning(&format!("it is not recorded that a guest had its GPUs: {}", error.whole()));
+        world.warning(&format!("cannot record that a guest had its GPUs: {}", error.whole()));
         Ok(Vec::new())
     })
 }
@@ -76,7 +76,7 @@ pub(crate) fn once_gone(world: &World, definitions: &[&DomainXml]) -> Result<Vec
 /// The same for a guest that is stopped, and keeps its GPUs: it stops in any case.
 pub(crate) fn once_stopped(world: &World, definition: &DomainXml) -> Vec<Step> {
     used(world, &[definition]).unwrap_or_else(|error| {
-        world.warning(&format!("it is not recorded that a guest had its GPUs: {}", error.whole()));
+        world.warning(&format!("cannot record that a guest had its GPUs: {}", error.whole()));
         Vec::new()
     })
 }

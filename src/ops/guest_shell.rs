@@ -105,7 +105,7 @@ pub fn begin<'w>(
     let open = |file: &str, mode: &str| -> Result<i64> {
         let arguments = json!({ "path": format!("{dir}/{file}"), "mode": mode });
         let handle = inside.ask("guest-file-open", &arguments)?;
-        handle.as_i64().ok_or_else(|| classed(Class::System, "the agent opens no files", ""))
+        handle.as_i64().ok_or_else(|| classed(Class::System, "the agent cannot open files", ""))
     };
     // The pipe is opened last: by then the shell has it open, too, or this would wait for it.
     let opened = pid.and_then(|pid| {

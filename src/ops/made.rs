@@ -210,7 +210,7 @@ impl<'a> Proof<'a> {
             let others: Vec<Use> = all.iter().filter(|one| !is_own(one)).cloned().collect();
             let is_base = all.iter().filter(is_own).any(|one| one.how == How::Over);
             let more = match (others.is_empty(), is_base) {
-                (true, true) => "an image of the domain that stays, too, lies over it".to_owned(),
+                (true, true) => "another kept image of the domain lies over it".to_owned(),
                 (true, false) => format!("{} removes it", removal(made)),
                 (false, _) => said(&others),
             };

@@ -304,7 +304,7 @@ pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     if let (false, Some(host)) = (reserved.is_empty(), world.machine()?.elsewhere()) {
         let name = xml.name();
         let message = format!(
-            "domain `{name}` has huge pages reserved on machine `{host}`, to be given back"
+            "domain `{name}` has reserved huge pages on machine `{host}`: release them there"
         );
         return Err(classed(
             Class::OtherMachine,

@@ -513,7 +513,7 @@ fn delete_guest(session: &mut Session<'_>, guest: &JobGuest, verb: &'static str)
         let row = hypervisor.domain(name)?.filter(|row| row.uuid == *uuid);
         let Some(row) = row else { return Ok(Change::new(verb, name, Vec::new(), Vec::new())) };
         if made_for(&row, hypervisor, world)?.as_ref() != Some(job) {
-            let message = format!("domain `{name}` is no longer that of job {}", job.id);
+            let message = format!("domain `{name}` no longer belongs to job {}", job.id);
             let hint = format!("`gpuvm show {}` shows it", word(name));
             return Err(classed(Class::Changed, message, hint));
         }

@@ -73,7 +73,7 @@ fn warn_of_unread(world: &World, occupancy: &Occupancy) {
     let all = all.flat_map(|held| held.unread.iter().map(|why| (held.domain.as_str(), why)));
     for (domain, why) in all.collect::<BTreeSet<_>>() {
         world.warning(&format!(
-            "domain `{domain}` may have devices that count as free, by an argument of QEMU: {why}"
+            "a QEMU argument may give domain `{domain}` devices that count as free: {why}"
         ));
     }
 }

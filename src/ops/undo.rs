@@ -658,7 +658,7 @@ fn refuse_recorded_elsewhere(
         let mut others = held.domains.iter().filter(|other| other.domain != row.name);
         if let Some(other) = others.find(has) {
             let message = format!(
-                "domain `{}` cannot have {} back: {} is at {} now, which domain `{}` has",
+                "domain `{}` cannot have {} back: {} is now at {}, which domain `{}` has",
                 row.name, known.bdf, known.identity, places[0], other.domain
             );
             return Err(classed(Class::InUse, message, who_holds(&other.domain)));
@@ -705,7 +705,7 @@ fn written_since(error: Error, name: &str) -> Error {
         let message =
             format!("domain `{name}` may have written on disk {path}: nothing is deleted");
         let hint = match made {
-            MadeAs::Blank => format!("`gpuvm undo {}` once more keeps the disk", word(name)),
+            MadeAs::Blank => format!("running `gpuvm undo {}` again keeps the disk", word(name)),
             _ => delete_hint(name),
         };
         return error.around(Refusal::around(message, hint));

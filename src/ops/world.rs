@@ -195,7 +195,7 @@ impl World {
                 let topology = remote::topology(&self.hypervisor()?.opened_uri(), &host)?;
                 let there = machine::command_there(&host, "gpu list");
                 self.warning(&format!(
-                    "what an admin took out of use on `{host}` is not known here: `{there}`"
+                    "GPUs excluded on `{host}` are not known here; `{there}` lists them"
                 ));
                 Ok(topology)
             }

@@ -225,7 +225,7 @@ fn undo_does_not_restore_devices_of_another_guest() {
     put(OTHER, "S9Z");
     put(THIRD, "S2B");
     define(&place, "c", THIRD);
-    let said = ["cannot have", "serial number S2B is at 0000:51:00.0 now, which domain `c` has"];
+    let said = ["cannot have", "serial number S2B is now at 0000:51:00.0, which domain `c` has"];
     refused(&place, &["undo", "b", "--yes"], 1, &said);
     // Somebody defines it as it was: the guest that has the drive is not kept from it.
     place.virsh(&["define", saved.to_str().unwrap()]);

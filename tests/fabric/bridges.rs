@@ -130,7 +130,7 @@ fn unread(machine: &Machine, reason: &str, verbs: &[&[&str]]) {
         let text = format!("{out} {err}").replace("\\n", "\n");
         let words: Vec<&str> = text.split_whitespace().collect();
         let text = words.join(" ");
-        let end = text.find(" writes it anew while GPUs are bound to `nvidia`");
+        let end = text.find(" rewrites it while GPUs are bound to `nvidia`");
         let so = text.find("; so the NVLinks kept there");
         let begin = so.and_then(|so| text[..so].rfind("/var/lib/gpuvm/nvlinks.json"));
         let (Some(begin), Some(end)) = (begin, end) else { panic!("{reason}: {args:?}: {text}") };

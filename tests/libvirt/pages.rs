@@ -91,7 +91,7 @@ fn missing_pages_are_reported_reserved_and_released() {
     // Somebody else adds two and takes none: they stay theirs.
     set(total() + 2);
     let dry = place.done(&["delete", "guest", "--dry-run"]);
-    assert!(dry.contains(&format!("give back {missing} pages of 2 MiB of node 0")), "{dry}");
+    assert!(dry.contains(&format!("release {missing} pages of 2 MiB of node 0")), "{dry}");
     place.done(&["delete", "guest", "--yes"]);
     assert_eq!(total(), pool.total() + 2);
 }

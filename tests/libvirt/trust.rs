@@ -36,7 +36,7 @@ fn a_declared_trust_counts_in_every_verb_and_is_revoked() {
         return;
     };
     assert_eq!(unsaid.matches(advice).count(), 3, "{unsaid}");
-    assert!(unsaid.contains("not set: guests share NVLink only by --accept-shared-fabric"));
+    assert!(unsaid.contains("not set: guests share NVLink only with --accept-shared-fabric"));
     assert!(
         unsaid.contains("not isolated on NVLink: guests with 2, 4 GPUs; if all guests"),
         "{unsaid}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # md arrays of every level on a real kernel: released, restored, a drive of one overwritten; gpuvm is killed before and after
-# each command that it runs, and `recover` makes it whole. Drives of multipath and of ZFS are told and not given away.
+# each command that it runs, and `recover` repairs it. Drives of multipath and of ZFS are reported and not given away.
 #   tests/uml/run --disk 64M --disk 64M --disk 64M --disk 64M tests/uml/arrays.sh GPUVM [all|short]
 # short: one level, and nothing is killed.
-# Writes to /etc and to every drive: only where all is thrown away afterwards.
+# Writes to /etc and to every drive: only for a machine that is thrown away afterwards.
 set -uo pipefail
 [[ $(uname -v) && -b /dev/ubdd && ! -b /dev/ubde ]] || { echo "arrays: not on user-mode Linux with four drives" >&2; exit 125; }
 gpuvm=$1 set=${2:-all}
@@ -16,7 +16,7 @@ echo '<node/>' >/tmp/node.xml # libvirt's test driver, without a domain
 gpuvm() { "$gpuvm" -c test:///tmp/node.xml "$@"; }
 
 modprobe -a md-mod raid0 raid1 raid10 raid456 dm-mod dm-multipath dm-round-robin || exit 125
-# Drives have a serial number, for which Debian's rules know no name.
+# Drives have a serial number, which Debian's rules do not turn into a name.
 mkdir -p /run/udev/rules.d
 cat >/run/udev/rules.d/61-uml.rules <<'X'
 SUBSYSTEM=="block", KERNEL=="ubd?", ATTR{serial}=="?*", SYMLINK+="disk/by-id/uml-$attr{serial}"
@@ -29,7 +29,7 @@ equal "drives" 4 ${#drives[@]}
 mkdir -p /raid /etc/mdadm
 rm -rf /var/lib/gpuvm /etc/mdadm.conf
 
-# state: what a release and a restore, or a run that was killed and recovered, leave as it was.
+# state: the state that a release and a restore, or a run that was killed and recovered, must leave unchanged.
 state() {
   grep -A1 '^md' /proc/mdstat | tr -s ' ' '\n' | sort | paste -sd' '
   awk '$2 ~ "^/raid" { print "mount", $1, $2, $3, $4 }' /proc/mounts
@@ -53,7 +53,7 @@ make() {
 is_full() { [[ $(</sys/class/block/md1/md/sync_action) == idle && $(</sys/class/block/md1/md/degraded) == 0 ]]; }
 # held: the arrays that hold a drive.
 held() { ls -d /sys/class/block/ubd?/holders/* 2>/dev/null; }
-# gone: takes the array away for good.
+# gone: removes the array for good.
 gone() {
   umount /raid; mdadm -q --stop /dev/md1
   for d in "${drives[@]}"; do
@@ -64,14 +64,14 @@ gone() {
 }
 release=(drive release-array /dev/md1 --unmount --yes) restore=(drive restore-array md1 --yes --trust-content)
 
-# overwritten: released, and a guest has overwritten one of its drives.
+# overwritten: released, and then a guest overwrote one of its drives.
 overwritten() {
   gpuvm "${release[@]}" >/tmp/out 2>&1
   dd if=/dev/urandom of="${drives[1]}" bs=1M count=4 conv=fsync status=none; settle
 }
 
-# became: what drives of a released array have become is named, and not overwritten unasked; what a guest may have written
-# is mounted so that it harms nobody.
+# became: drives of a released array that were reused are named, and not overwritten unasked; data that a guest may have
+# written is mounted safely.
 became() {
   local anew=("${restore[@]}" --create --mkfs)
   wait_for 60 is_full
@@ -123,14 +123,14 @@ for shape in "${shapes[@]}"; do
     gpuvm "${restore[@]}" --rebuild >/tmp/out 2>&1; equal "raid$level: rebuilt" 0 $?
     check "raid$level: by the kernel" wait_for 60 is_full
     check "raid$level: all is as before it" diff <(tail -n +2 /tmp/before) <(state | tail -n +2)
-    # Somebody has assembled it of the others.
+    # Another program has assembled it from the others.
     overwritten
     mdadm -q --assemble --run /dev/md1 "${drives[0]}" "${drives[@]:2:count - 2}"; settle
     gpuvm "${restore[@]}" >/tmp/out 2>&1; equal "raid$level: it runs, without a drive: refused" 1 $?
     has "raid$level: what lacks" /tmp/out "runs as /dev/md1 without ${drives[1]}$"
     has "raid$level: the way" /tmp/out "gpuvm drive restore-array .*md1 --rebuild. adds them"
     gpuvm "${restore[@]}" --create --mkfs >/tmp/out 2>&1; equal "raid$level: it runs: not made anew" 2 $?
-    has "raid$level: without --create" /tmp/out "without --create, which makes"
+    has "raid$level: without --create" /tmp/out "without --create, which recreates"
     gpuvm "${restore[@]}" --rebuild >/tmp/out 2>&1; equal "raid$level: what lacks is added" 0 $?
     check "raid$level: and filled" wait_for 60 is_full
     check "raid$level: all is as before that" diff <(tail -n +2 /tmp/before) <(state | tail -n +2)
@@ -172,8 +172,8 @@ killed() {
   : >/tmp/kill/at
   [[ $status == 137 ]]
 }
-# each NAME LEAST ENDS ARGS...: kills it at each of its commands. `prepare` makes what it needs, `recovered` looks at what
-# `recover` left; ENDS is run when nothing killed it.
+# each NAME LEAST ENDS ARGS...: kills it at each of its commands. `prepare` sets up its requirements, `recovered` checks the
+# result of `recover`; ENDS is run when nothing killed it.
 each() {
   local name=$1 least=$2 ends=$3 at when; shift 3
   for ((at = 1; at < 60; at++)); do
@@ -191,7 +191,7 @@ each() {
   done
   fail "$name: never comes to its end"
 }
-# back NAME: all is as before, or, where only the last look was killed, as it should become.
+# back NAME: everything is as before, or, if only the last check was killed, as after the change.
 back() {
   state >/tmp/now
   check "$1: as before, or done" bash -c 'cmp -s /tmp/prepared /tmp/now || cmp /tmp/done /tmp/now'
@@ -209,7 +209,7 @@ cp /tmp/before /tmp/done
 prepare=released
 each restore 4 is_done "${restore[@]}"
 
-# There is no way back from what destroys; what was begun is ended by `recover` or by running it again.
+# Destructive commands cannot be undone; an interrupted one is completed by `recover` or by running it again.
 lose() {
   wait_for 60 is_full
   released || return

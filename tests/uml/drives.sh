@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Drives and block devices that hold something, or that somebody uses, on a real kernel: what is said of them, that a guest
-# gets none of it unasked, however the device is called, and that an unused drive is erased.
+# Drives and block devices with content or users, on a real kernel: how they are reported, that a guest gets none of them
+# unasked, whatever name is used for the device, and that an unused drive is erased.
 #   tests/uml/run --disk 16M --disk 16M --disk 16M --disk 16M tests/uml/drives.sh GPUVM
-# Writes to every drive: only where all is thrown away afterwards.
+# Writes to every drive: only for a machine that is thrown away afterwards.
 set -uo pipefail
 [[ $(uname -v) && -b /dev/ubdd && ! -b /dev/ubde ]] || { echo "drives: not on user-mode Linux with four drives" >&2; exit 125; }
 gpuvm=$1
@@ -12,7 +12,7 @@ cd /
 ln -sfn /proc/self/fd /dev/fd
 echo '<node/>' >/tmp/node.xml # libvirt's test driver, without a domain
 gpuvm() { "$gpuvm" -c test:///tmp/node.xml "$@"; }
-# No loop device beforehand: udev would look at eight of them each time that it is asked.
+# No loop device beforehand: udev would examine eight of them at each query.
 modprobe loop max_loop=0 && modprobe -a md-mod raid1 raid0 dm-mod || exit 125
 mkdir -p /run/udev/rules.d /mnt/a /mnt/b /etc/mdadm
 echo 'AUTO -all' >/etc/mdadm/mdadm.conf # what is stopped stays stopped
@@ -26,7 +26,7 @@ rm -rf /var/lib/gpuvm
 a=/dev/ubda b=/dev/ubdb c=/dev/ubdc id=/dev/disk/by-id/uml-UML
 boots=(create --name r --vcpus 1 --memory 64M --pins none --no-start)
 create=("${boots[@]}" --image none --os-size 1M)
-# listed NAME ROLE TEXT: what `drive list` says of a drive.
+# listed NAME ROLE TEXT: the report of `drive list` about a drive.
 listed() { settle; gpuvm drive list >/tmp/list; has "listed: $1 $2 $3" /tmp/list "^ *$1 .* $2 .*$3"; }
 # refused WHAT PATTERN ARGS...: a guest does not get it, also with data loss accepted.
 refused() {
@@ -40,7 +40,7 @@ blank() { umount "$1" 2>/dev/null; wipefs -qa "$1"; dd if=/dev/zero of="$1" bs=1
 
 say "what lies on a drive that nobody uses"
 listed ubda free ''
-# marked TEXT COMMAND...: a drive of which the command makes something.
+# marked TEXT COMMAND...: a drive on which the command writes a signature.
 marked() {
   local text=$1; shift
   "$@" >/tmp/made 2>&1 || { fail "$text: made"; cat /tmp/made; }
@@ -76,7 +76,7 @@ has "who uses it" /tmp/out 'mounted at /mnt/a'
 umount /mnt/a
 refused "the loop alone" 'loop device' --disk $a
 losetup -d "$loop"; sleep 0.2
-# What has come into use after the plan.
+# Drives that came into use after the plan.
 exec 5>&1
 dmsetup create lin --table "0 $(blockdev --getsz $b) linear $b 0"; mkfs.ext4 -q -F /dev/mapper/lin; mount /dev/mapper/lin /mnt/b; settle
 for path in $b /dev/mapper/lin /dev/dm-0 "${id}1"; do refused "$path" 'mounted at /mnt/b' --disk "$path"; done
@@ -92,7 +92,7 @@ settle; mdadm -q --stop /dev/md7; settle
 refused "an array that does not run" 'md array that does not run' --drive "${id}1"
 
 say "held, although only marked"
-# A pool of ZFS holds its drives, and the kernel names it nowhere: the mark of a member is all that is seen.
+# A ZFS pool holds its drives, but the kernel does not report it: only the label of a member shows it.
 perl -e 'use Fcntl; sysopen(F, $ARGV[0], O_RDONLY | O_EXCL) or die; open(G, ">/tmp/holds"); sleep 600' $b & holder=$!
 wait_for 20 test -e /tmp/holds
 gpuvm drive wipe uml-UML1 --yes >/tmp/out 2>&1; equal "held: not erased" 1 $?
@@ -102,7 +102,7 @@ kill $holder; wait $holder 2>/dev/null
 equal "held: its mark is still there" linux_raid_member "$(blkid -p -o value -s TYPE $b)"
 
 say "a killed erasing"
-# The journal of a run that was killed when it had begun: what is erased later is the same drive, with what was on it.
+# The journal of a run that was killed early: the drive erased later is the same, with the same content.
 killed() { # STEP: the journal has this step as begun
   printf '#!/bin/sh\nkill -KILL $PPID; exec blkdiscard.real "$@"\n' >/tmp/blkdiscard; chmod +x /tmp/blkdiscard
   mv /usr/sbin/blkdiscard /usr/sbin/blkdiscard.real && mv /tmp/blkdiscard /usr/sbin/blkdiscard
@@ -150,7 +150,7 @@ gpuvm drive wipe uml-UML1 --yes >/tmp/out 2>&1; equal "a stale member is erased"
 listed ubdb free ''
 
 say "what a guest leaves"
-# A guest of libvirt's test driver that has a drive: its deletion says what stays on it, and the offered command is known.
+# A guest of libvirt's test driver that has a drive: its deletion reports the kept data, and the offered command works.
 cat >/tmp/guest.xml <<X
 <domain type='test'><name>t</name><memory>65536</memory><os><type>hvm</type></os><devices><disk type='block' device='disk'>
 <source dev='${id}1'/><target dev='vda' bus='virtio'/></disk></devices></domain>
@@ -164,7 +164,7 @@ gpuvm drive wipe ${id}1 --dry-run >/tmp/out 2>&1; equal "the offered command is 
 has "and about this drive" /tmp/out "drive ${id}1 .*tenant"
 
 say "between question and wipe"
-# halted N ARGS...: gpuvm, which stands still at the Nth record of its journal.
+# halted N ARGS...: gpuvm, stopped at the Nth record of its journal.
 halted() {
   local n=$1; shift
   : >/tmp/strace
@@ -187,7 +187,7 @@ goes_on; equal "held since the question: not erased" 1 $?
 has "held since the question: why" /tmp/out 'in use|busy' || cat /tmp/out
 kill $holder; wait $holder 2>/dev/null
 equal "held since the question: stays" theirs "$(blkid -p -o value -s LABEL $c)"
-# While it is erased nobody gets it.
+# While it is erased no guest gets it.
 mv /usr/sbin/blkdiscard /usr/sbin/blkdiscard.real
 cat >/usr/sbin/blkdiscard <<X
 #!/bin/bash
@@ -201,7 +201,7 @@ mv /usr/sbin/blkdiscard.real /usr/sbin/blkdiscard
 equal "no change is left" "" "$(ls /var/lib/gpuvm/journal 2>/dev/null)"
 
 say "another array of this name"
-# The array is stopped, and another one gets its name, when gpuvm has unmounted what was on it.
+# The array is stopped, and another one gets its name, after gpuvm has unmounted its file systems.
 blank $b; blank $c; wipefs -qa /dev/ubdd
 mdadm -q --create /dev/md7 --run --level=1 --metadata=1.2 --assume-clean --raid-devices=2 $b $c 2>/dev/null
 mkfs.ext4 -q -F -L ours /dev/md7; settle; mount /dev/md7 /mnt/b
@@ -228,7 +228,7 @@ uuid=$(blkid -p -o value -s PART_ENTRY_UUID ${a}1)
 if [[ -n $uuid ]]; then
   refused "by PARTUUID" 'EFI system partition' --partition "$uuid"
   refused "by --disk" 'EFI system partition' --disk ${a}1
-  # The drive that the machine starts from is known by the partition's type and by who names it.
+  # The boot drive is known by the partition's type and by the entries that name it.
   mkfs.ext4 -q -F -L 'THE ESP' ${a}1; settle
   fs=$(blkid -p -o value -s UUID ${a}1)
   cp /etc/fstab /tmp/fstab 2>/dev/null || : >/tmp/fstab

@@ -57,7 +57,7 @@ pub enum DiskVerb {
     ///
     /// The disk must be an image file; it is never shrunk. A running guest sees the new size at
     /// once. If its agent answers and the disk holds a single ext4 or xfs file system, on the disk
-    /// itself or on its only partition, gpuvm grows that as well; otherwise it prints the commands
+    /// itself or on its only partition, gpuvm grows that as well. Otherwise it prints the commands
     /// to run in the guest. Growing cannot be undone.
     #[command(after_long_help = RESIZE, aliases = ["grow", "extend"])]
     Resize(Late<DiskResizeArgs>),

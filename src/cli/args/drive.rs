@@ -68,7 +68,7 @@ pub enum DriveVerb {
     /// Erase an unused drive, such as one of a deleted guest
     ///
     /// The whole drive: by `nvme format` if nvme-cli is installed and the drive is its controller's
-    /// only namespace, else by secure discard, else by writing zeros; it must read as blank
+    /// only namespace, else by secure discard, else by writing zeros. It must read as blank
     /// afterwards. Refused while the host or a guest, running or not, uses it or a part of it, and
     /// for the host's boot drive. Lists its content, then asks for its ID to be typed, or takes
     /// --yes. `gpuvm recover` finishes an interrupted run.

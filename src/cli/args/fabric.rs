@@ -59,7 +59,7 @@ pub enum FabricVerb {
     /// Restore active partitions after a restart of Fabric Manager
     ///
     /// In its restart mode (FABRIC_MODE_RESTART) Fabric Manager waits 60 s for the list of active
-    /// partitions: gpuvm passes it the partitions of running guests (possibly none) once, and their
+    /// partitions. gpuvm passes it the partitions of running guests (possibly none) once, and their
     /// NVLinks stay up. Started plainly it has no active ones: missing partitions are activated one
     /// by one; the guests that ran meanwhile have lost NVLink and need a power cycle. Exits with 3
     /// if guests are left without NVLink.

@@ -112,7 +112,7 @@ pub enum HostVerb {
     ///
     /// ROOM is the largest number of further pages that the node's memory could give now. Guests
     /// can use a page size only if a hugetlbfs of that size is mounted when libvirt's daemon
-    /// starts; no distribution does that for 1 GiB. --at-boot writes
+    /// starts. No distribution does that for 1 GiB. --at-boot writes
     /// /etc/tmpfiles.d/gpuvm-pages.conf, from which systemd reserves the pages of each node early
     /// at every boot, and prints the kernel parameters that reserve them even earlier, which is
     /// safest for 1 GiB. A count of 0 removes the entry.
@@ -122,9 +122,9 @@ pub enum HostVerb {
     /// Show or set the open file limit of guests
     ///
     /// Each queue of a NIC takes several file descriptors, so guests with many queues may exceed
-    /// the limit; `verify` reports that. --count sets max_files in /etc/libvirt/qemu.conf: changes
+    /// the limit. `verify` reports that. --count sets max_files in /etc/libvirt/qemu.conf: changes
     /// or adds one line, keeps every other byte, and never lowers the limit. libvirt's daemon reads
-    /// it at its start; running guests keep their limit. `host undo` reverts it.
+    /// it at its start. Running guests keep their limit. `host undo` reverts it.
     #[command(after_long_help = FILES)]
     Files(Late<HostFilesArgs>),
     /// Show or set kernel settings that affect guests

@@ -31,7 +31,7 @@ pub enum ImageVerb {
     /// NAME is a known image (debian-12, debian-13, ubuntu-24.04, ubuntu-26.04, fedora, rocky-9,
     /// rocky-10, alma, and those of /etc/gpuvm/images.toml): its vendor's current cloud image is
     /// fetched over https by curl, behind a proxy by https_proxy. A download that was broken off is
-    /// continued. It is added only if it has the checksum that the vendor publishes; the list of
+    /// continued. It is added only if it has the checksum that the vendor publishes. The list of
     /// checksums must be signed by the vendor where gpgv and the vendor's keyring are installed.
     ///
     /// The checksum of a file, or of another https URL, comes from --sha256, --sha512, or a file

@@ -63,7 +63,7 @@ pub struct LoginArgs {
     /// Address of the guest, which you answer for
     ///
     /// Without it, gpuvm connects only where this host's neighbour table (ARP, NDP) has the guest's
-    /// MAC address on the guest's own bridge; a report of the guest's agent is not enough. Needed
+    /// MAC address on the guest's own bridge. A report of the guest's agent is not enough. Needed
     /// for guests that this host cannot see, such as on macvtap or with a virtual function. ssh
     /// then asks about an unknown host key.
     #[arg(long, value_name = "IP")]

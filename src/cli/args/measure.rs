@@ -48,7 +48,7 @@ pub struct MeasureArgs {
     /// Measure GPUs that are in use, too
     ///
     /// By default a GPU with a computing process, or that is busy more than 5 % of the time, is
-    /// refused: the measurement would be too low, and would slow the work down.
+    /// refused. The measurement would be too low, and would slow the work down.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
 }

@@ -264,7 +264,7 @@ pub enum Verb {
     ///
     /// Missing guests are planned together, so that all of them fit and none takes what another
     /// needs more, and are created as `create` does. Guests that differ in vCPUs, memory, huge
-    /// pages or autostart are changed as `set` and `autostart` do; a running guest is restarted
+    /// pages or autostart are changed as `set` and `autostart` do. A running guest is restarted
     /// only if its entry says `restart: allowed`, or with --restart. A guest that differs in
     /// anything else is refused before anything changes. Options that only matter to `create`
     /// (image, users, sizes of new disks, placement preferences) are compared with the file from
@@ -312,7 +312,7 @@ pub enum Verb {
     ///
     /// Refused before anything changes if a device is missing (with the command that brings it
     /// back), or if the host, a process or another guest uses it. gpuvm checks each device again
-    /// right before it resets it, takes it from its driver or configures it: a device that others
+    /// right before it resets it, takes it from its driver or configures it. A device that others
     /// took meanwhile is left alone, also when the start is undone.
     #[command(after_long_help = examples::START)]
     Start(Late<StartArgs>),
@@ -340,9 +340,9 @@ pub enum Verb {
     Resume(Late<PauseArgs>),
     /// Start a guest when the host boots
     ///
-    /// libvirt starts the guest at boot, after everything it needs: its GPUs and NVSwitches are
+    /// libvirt starts the guest at boot, after everything it needs. Its GPUs and NVSwitches are
     /// bound to vfio-pci, its virtual functions exist, and its huge pages are reserved together
-    /// with those of other guests with autostart; libvirt's daemons start after these and Fabric
+    /// with those of other guests with autostart. libvirt's daemons start after these and Fabric
     /// Manager. A guest with GPUs of a board with shared NVSwitches needs `gpuvm fabric hook
     /// --install`. gpuvm-recover.service finishes or reverts changes that a power cut interrupted.
     /// `off` affects only this guest, and removes that service with the last one; `gpuvm undo NAME`
@@ -377,7 +377,7 @@ pub enum Verb {
     /// Runs `ssh` with the guest's address, waiting for it and for the guest's ssh server if the
     /// guest has just started. If the guest accepts no key of yours, says which it accepts. Host
     /// keys are stored by the guest's UUID and accepted without a question at the first login, so
-    /// that a new guest at a reused address causes no warning; StrictHostKeyChecking yes in the ssh
+    /// that a new guest at a reused address causes no warning. StrictHostKeyChecking yes in the ssh
     /// configuration is respected. A guest on another machine (--connect) is reached through that
     /// machine. Under sudo, `ssh` runs as the calling user, with that user's keys. Exits with the
     /// status of `ssh`.
@@ -416,8 +416,8 @@ pub enum Verb {
     Set(Late<SetArgs>),
     /// Rename a domain that is off
     ///
-    /// Works on any libvirt domain. UUID, disks, addresses, autostart, record and history are kept;
-    /// the files of firmware settings and of the serial console log are renamed, disks and the
+    /// Works on any libvirt domain. UUID, disks, addresses, autostart, record and history are kept.
+    /// The files of firmware settings and of the serial console log are renamed, disks and the
     /// guest's own host name are not. Refused while the domain runs, and with a saved state or
     /// snapshots. `gpuvm rename NEW NAME` reverts it.
     #[command(after_long_help = life::RENAME)]
@@ -430,7 +430,7 @@ pub enum Verb {
     /// other intact, and `gpuvm undo NEW` deletes the clone.
     ///
     /// Only for guests that gpuvm created. Refused while NAME runs, with a saved state or
-    /// snapshots, and with drives, partitions or devices other than GPUs; if too few GPUs are free,
+    /// snapshots, and with drives, partitions or devices other than GPUs. If too few GPUs are free,
     /// the number that fits is shown.
     #[command(after_long_help = clone::EXAMPLES)]
     Clone(Late<CloneArgs>),
@@ -456,7 +456,7 @@ pub enum Verb {
     /// them is deleted; `gpuvm disk list NAME` shows the users of each disk. Everything else stays
     /// and is listed with the command that removes it, such as the disks of a copy (virt-clone,
     /// `virsh define` of an edited definition). A GPU or virtual function that another running
-    /// guest has since taken, or that a process has open, is left alone as well: it is not reset,
+    /// guest has since taken, or that a process has open, is left alone as well. It is not reset,
     /// not rebound to another driver and not reconfigured. Also as `gpuvm rm`.
     #[command(after_long_help = examples::DELETE)]
     #[command(alias = "rm")]
@@ -481,7 +481,7 @@ pub enum Verb {
     ///
     /// Changes nothing. Counts, for each number of GPUs, how many guests of that size still fit one
     /// after the other: now, and on the empty host. For the first size that does not fit, says what
-    /// blocks it and how to free it with the fewest GPUs restarted: a stopped domain costs nothing,
+    /// blocks it and how to free it with the fewest GPUs restarted. A stopped domain costs nothing,
     /// a running one is moved if it fits elsewhere, and ended only if it does not. Options that
     /// describe a guest count guests like that.
     #[command(after_long_help = examples::CAPACITY)]
@@ -510,7 +510,7 @@ pub enum Verb {
     ///
     /// Works on any libvirt domain, also one that gpuvm did not create, or on a file of domain XML,
     /// and prints the tuned XML of a file. Tunes every setting by default, to what `create` would
-    /// plan for a guest with these devices, vCPUs and this memory; the guest stays on its cores if
+    /// plan for a guest with these devices, vCPUs and this memory. The guest stays on its cores if
     /// these are as good. Naming settings tunes only those; with --all-settings, named settings
     /// override the defaults.
     ///
@@ -606,7 +606,7 @@ pub enum Verb {
     /// Finish or revert an interrupted change
     ///
     /// Every change keeps a journal while it runs. If it is killed, or the machine loses power, the
-    /// next change on the same libvirt is refused until this command has run: it removes a partly
+    /// next change on the same libvirt is refused until this command has run. It removes a partly
     /// created guest and completes an interrupted deletion. It can be repeated if it fails.
     #[command(after_long_help = examples::RECOVER)]
     Recover(Late<RecoverArgs>),

@@ -32,8 +32,8 @@ pub enum NicVerb {
     List(Late<NicListArgs>),
     /// Set the number of virtual functions (VFs) of a NIC
     ///
-    /// The kernel accepts a new number only if there are no VFs, so all of them are removed first:
-    /// refused while a running guest or the host uses one, also if that changed while gpuvm asked
+    /// The kernel accepts a new number only if there are no VFs, so all of them are removed first.
+    /// Refused while a running guest or the host uses one, also if that changed while gpuvm asked
     /// or waited. Does nothing if the number is already set. Brings the NIC's network device up,
     /// without which no VF has a link.
     ///

@@ -166,7 +166,7 @@ const DROP: &str = "Examples:
 pub enum SeedVerb {
     /// Remove a guest's cloud-init seed once cloud-init has finished
     ///
-    /// The seed holds what `create` told the guest: SSH keys, a password hash, user-data. gpuvm
+    /// The seed holds what `create` gave the guest: SSH keys, a password hash, user-data. gpuvm
     /// asks the agent of a running guest whether cloud-init has finished, has the guest release the
     /// disk, removes it from the definition and deletes its volume. If the guest does not release
     /// the disk, the volume stays until the guest is deleted.

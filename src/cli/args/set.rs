@@ -62,9 +62,9 @@ pub struct SetArgs {
     /// Number of GPUs
     ///
     /// The guest must be off. It keeps all or some of its GPUs in their places where a free set has
-    /// them; added GPUs are bound to vfio-pci, removed ones are reset and returned to their driver.
-    /// Sizes that `create` derived from the GPUs are derived again. The number that it has adds the
-    /// NVSwitches of its partition that it lacks.
+    /// them. Added GPUs are bound to vfio-pci, removed ones are reset and returned to their driver.
+    /// Sizes that `create` derived from the GPUs are derived again. The present number adds missing
+    /// NVSwitches of its partition.
     #[arg(long, value_name = "N", group = "sizes", help_heading = DEVICES)]
     #[arg(value_parser = number)]
     pub gpus: Option<u32>,
@@ -156,7 +156,7 @@ pub struct SetArgs {
     /// Change running guests as well
     ///
     /// NICs, virtual functions and NVMe drives are attached to free root ports and detached once
-    /// the guest releases them; NICs on networks get new bandwidth limits. vCPUs are plugged up to
+    /// the guest releases them. NICs on networks get new bandwidth limits. vCPUs are plugged up to
     /// --max-vcpus, and unplugged down to those with which the guest started. The running guest and
     /// its next start are both changed, or neither.
     #[arg(long, help_heading = BEHAVIOUR)]

@@ -33,7 +33,7 @@ pub enum VgpuVerb {
     /// Enable or disable the virtual functions (VFs) of a GPU
     ///
     /// Runs NVIDIA's sriov-manage, which takes the GPU from its driver for a moment and can leave it
-    /// without: then the driver is bound again, and the script run again after 30 s, three times at
+    /// without. Then the driver is bound again, and the script run again after 30 s, three times at
     /// most. Waits until each VF offers vGPU types. Refused while a guest has the GPU or one of its
     /// VFs, and while a VF has a vGPU type, also with an unknown holder.
     #[command(after_long_help = VFS)]

@@ -48,7 +48,7 @@ fn show(cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.text(match trust {
             Some(Trust::OneTenant) => "one-tenant: guests may share NVLink",
             Some(Trust::Strangers) => "strangers: no guest is made that shares NVLink",
-            None => "not set: guests share NVLink only by --accept-shared-fabric",
+            None => "not set: guests share NVLink only with --accept-shared-fabric",
         })?;
     }
     Ok(EXIT_DONE)

@@ -59,7 +59,7 @@ pub(super) fn options(words: &[OsString]) -> anyhow::Result<CreateArgs> {
     }
     if args.change.dry_run || args.change.diff || args.if_absent {
         let hint = "`gpuvm create --dry-run` with the same options shows what would be made";
-        return Err(usage("a prolog makes guests: --dry-run, --diff and --if-absent do not", hint));
+        return Err(usage("a prolog does not take --dry-run, --diff or --if-absent", hint));
     }
     args.request()?;
     Ok(args)
@@ -68,7 +68,7 @@ pub(super) fn options(words: &[OsString]) -> anyhow::Result<CreateArgs> {
 /// Returns the lock of a job, or who has it.
 pub(super) fn locked(lock: Option<HostLock>, job: u32) -> anyhow::Result<HostLock> {
     lock.ok_or_else(|| {
-        let message = format!("another prolog or epilog of job {job} does not end");
+        let message = format!("another prolog or epilog of job {job} is still running");
         classed(Class::Timeout, message, "`pgrep -af 'gpuvm.* slurm '` lists them")
     })
 }

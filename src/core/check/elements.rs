@@ -13,7 +13,7 @@ const DROPPED: Rule = Rule::warning("element-dropped", "a misplaced or misspelt 
 
 /// An owner's choice, which is easily forgotten.
 const REPLACED: Rule =
-    Rule::note("argument-replaces", "an argument of QEMU that replaces what an element says");
+    Rule::note("argument-replaces", "a QEMU argument that overrides an XML element");
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[DROPPED, REPLACED];
@@ -27,7 +27,7 @@ pub fn check<'t>(domain: &'t DomainXml, report: &mut Report<'t>) {
     }
     for said in replacing(root) {
         let Replacing { option, element, value } = said.value;
-        let message = format!("QEMU takes argument `-{option} {value}` for what {element} says");
+        let message = format!("the QEMU argument `-{option} {value}` overrides {element}");
         report.note(&REPLACED, said.spot, message);
     }
 }

@@ -68,7 +68,7 @@ impl Planner<'_> {
                 format!("it has {} characters; the limit is {MOST_NAME}", name.len())
             }
             None if !begins || !name.chars().all(fits) => {
-                "it has to begin with a letter and go on with letters, digits, -, _ or .".into()
+                "it must begin with a letter, followed by letters, digits, -, _ or .".into()
             }
             None => return,
         };

@@ -143,7 +143,7 @@ fn numbers_and_names_that_cannot_be_had_are_refused() {
     for (name, vlan, mtu, said) in [
         ("a-very-long-name", None, None, "it has 16 characters; the limit is 15"),
         ("br7", None, None, "br7 cannot be its name: this host has it, of kind bridge"),
-        ("br/0", None, None, "it has to begin with a letter"),
+        ("br/0", None, None, "it must begin with a letter"),
         ("br0", None, Some(9001), "MTU 9001 is above 9000, the maximum of nic1"),
         ("br0", None, Some(500), "MTU 500 is out of range (576"),
         ("br0", Some(4095), None, "VLAN 4095 is out of range (1 to 4094)"),

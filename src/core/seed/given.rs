@@ -82,7 +82,7 @@ impl SshKey {
         let kind = words.next().unwrap_or_default();
         if !KINDS.contains(&kind) {
             return Err(format!(
-                "it begins with {:?}, not with a kind of key such as ssh-ed25519",
+                "it begins with {:?}, not with a key type such as ssh-ed25519",
                 kind.chars().take(30).collect::<String>()
             ));
         }

@@ -57,13 +57,10 @@ impl fmt::Display for PagesStep {
         let noun = if number == 1 { "page" } else { "pages" };
         match to >= was {
             false if *to == 0 => {
-                write!(
-                    f,
-                    "give back {number} {noun} of {page_kib} of node {node}, so that none stays"
-                )
+                write!(f, "release {number} {noun} of {page_kib} of node {node}, none remain")
             }
             true => write!(f, "reserve {number} {noun} of {page_kib} on node {node}, {to} in all"),
-            false => write!(f, "give back {number} {noun} of {page_kib} of node {node}, {to} stay"),
+            false => write!(f, "release {number} {noun} of {page_kib} of node {node}, {to} remain"),
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn kept_off(root: &FsRoot, online: &CpuSet, parts: &mut Parts) -> Result<(),
     let Some((setting, pcpus)) = isolated.or(first) else { return Ok(()) };
     for other in found.filter(|other| other.pcpus != pcpus) {
         parts.notes.push(format!(
-            "pcpus {pcpus} are for guests by {setting}, which counts, and {} by {}",
+            "pcpus {pcpus} are for guests by {setting}; {} by {} are ignored",
             other.pcpus,
             other.by.setting()
         ));
@@ -187,13 +187,13 @@ mod tests {
         let parts = read(&[system, machine], "nohz_full=8-15 rcu_nocbs=4-15", "");
         assert_eq!(parts.machine_slice.unwrap().to_string(), "4-15");
         assert_eq!(parts.kept_off.unwrap().by, SystemSlice);
-        let note = "pcpus 4-15 are for guests by cpuset.cpus of system.slice, which counts, and \
-                    8-15 by nohz_full=";
+        let note = "pcpus 4-15 are for guests by cpuset.cpus of system.slice; 8-15 by nohz_full= \
+                    are ignored";
         assert_eq!(parts.notes, [note]);
         let parts = read(&[system], "isolcpus=8-15 nohz_full=8-15", "8-15");
         assert_eq!(parts.kept_off, None);
-        let note = "pcpus 8-15 are for guests by isolcpus=, which counts, and 4-15 by cpuset.cpus \
-                    of system.slice";
+        let note = "pcpus 8-15 are for guests by isolcpus=; 4-15 by cpuset.cpus of system.slice \
+                    are ignored";
         assert_eq!(parts.notes, [note]);
     }
 }

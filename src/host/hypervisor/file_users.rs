@@ -104,7 +104,7 @@ impl fmt::Display for Use {
                 let what = if image.is_absolute() { "image" } else { "argument" };
                 write!(
                     f,
-                    "domain `{name}` has {what} {}, and what that lies over cannot be told ({why})",
+                    "domain `{name}` has {what} {}, whose backing file is unknown ({why})",
                     image.display()
                 )
             }

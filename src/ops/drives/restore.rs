@@ -140,8 +140,8 @@ fn refuse_running(wanted: &RestoreArray, name: &str, device: &str, lost: &[Strin
     if wanted.create {
         return Err(usage(
             format!("array `{name}` runs as {device}"),
-            "run it without --create, which makes the array anew; --mkfs alone makes a file system \
-             on the one that runs",
+            "run it without --create, which recreates the array; --mkfs alone makes a file system \
+             on the running array",
         ));
     }
     if lost.is_empty() || wanted.rebuild {
@@ -215,7 +215,7 @@ fn bring_up(
             .hint(hint))
         }
         (false, true) if record.file_system.is_some() && !wanted.mkfs => Err(usage(
-            "an array that is made anew has no file system, and the released one had",
+            "a recreated array has no file system; the released one had",
             "--create --mkfs makes one with the old UUID, so that the lines of fstab hold",
         )),
         (false, true) => {

@@ -151,7 +151,7 @@ fn refuse_present(subject: &Subject, disk: &Disk, hypervisor: &dyn Hypervisor) -
     let is_own = |one: &&Use| matches!(&one.by, User::Domain { uuid, .. } if *uuid == subject.uuid);
     let all = uses.of(Path::new(&disk.path));
     if let Some(one) = all.iter().filter(is_own).find(|one| !is_of_disk(&one.how)) {
-        let message = format!("disk `{}` cannot be given to domain `{name}`: {one}", disk.path);
+        let message = format!("disk `{}` cannot be added to domain `{name}`: {one}", disk.path);
         let hint = format!("`gpuvm show {name}` shows what it has");
         return Err(classed(Class::InUse, message, hint));
     }
@@ -198,7 +198,7 @@ fn refuse_taken(
     let Some(first) = found.first() else { return Ok(()) };
     let lines: String = found.iter().map(|one| format!("\n  {}", one.says.message)).collect();
     let message =
-        format!("disk `{}` cannot be given to domain `{}`{lines}", disk.path, subject.name);
+        format!("disk `{}` cannot be added to domain `{}`{lines}", disk.path, subject.name);
     Err(classed(Class::InUse, message, first.hint.clone()))
 }
 

@@ -242,7 +242,7 @@ fn refused(error: FetchError) -> Error {
              off, which may be deleted",
             word(&dir.to_string_lossy())
         ),
-        FetchError::Changed { .. } => "the same command begins anew".into(),
+        FetchError::Changed { .. } => "the same command starts over".into(),
         FetchError::Status { .. }
         | FetchError::Redirected { .. }
         | FetchError::TooLong { .. }

@@ -60,7 +60,7 @@ pub enum FabricError {
     /// The modules of a guest's GPUs are not known, and Fabric Manager lists another number of
     /// them.
     #[error(
-        "NVLink partition {partition}: which modules the GPUs of domain `{domain}` are is not known"
+        "NVLink partition {partition}: the modules of the GPUs of domain `{domain}` are unknown"
     )]
     #[strum(to_string = "partition-modules-unknown")]
     UnknownGpus { partition: u32, domain: String },

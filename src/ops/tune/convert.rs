@@ -151,7 +151,7 @@ impl<'h> Ground<'h> {
         match self.hypervisor.keeps(name)?.into_iter().next() {
             None => Ok(()),
             Some(kept) => refused(
-                format!("it has {}, which belongs to its disks of now", kept.what),
+                format!("it has {}, which belongs to its present disks", kept.what),
                 kept.hint,
             ),
         }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What is done behind gpuvm's back: a guest with pages of its own undefined by virsh; its virtual function in another guest's
-# hands, or gone with the card's number of them; its GPU gone; a journal that cannot be read. What is left of a guest is
-# named; what another has stays as that has it; what cannot be is refused before anything is touched.
+# Changes outside of gpuvm: virsh undefines a guest with reserved pages; its virtual function goes to another guest, or
+# disappears with the card's number of them; its GPU disappears; a journal is unreadable. Remains of a guest are named; devices
+# of another guest stay with it; impossible changes are refused before anything is touched.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 mapfile -t g < <(bdfs 0302 10de)
@@ -21,7 +21,7 @@ has "and its pages" /tmp/out 'pages'
 phase "recover" gpuvm recover </dev/null >/tmp/out 2>&1; echo "recover: status $?"; said
 has "recover names them or has given them back" /tmp/out 'pages'
 echo "pages with the guest: $has_pages, now: $(cat $node/node*/hugepages/hugepages-2048kB/nr_hugepages | paste -sd' ')"
-# What it has left is taken away by hand.
+# Its remains are removed by hand.
 for n in $node/node*/hugepages/hugepages-2048kB/nr_hugepages; do echo "$were" >"$n"; done
 rm -f /tmp/a*.raw; rm -rf /run/gpuvm/*; find /var/lib/gpuvm -type f ! -name '*lock' -delete 2>/dev/null
 let_go "$gpu"

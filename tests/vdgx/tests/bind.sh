@@ -1,5 +1,5 @@
 #!/bin/bash
-# Binding of devices on a real kernel: listed, taken, given back, also a driver of the host's; the files of --at-boot.
+# Binding of devices on a real kernel: listed, bound, released, also from a driver of the host; the files of --at-boot.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
 dev=/sys/bus/pci/devices

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A guest's GPUs are bound and reset when it is made, stay so while it is stopped, and are back with their drivers after
+# A guest's GPUs are bound and reset when it is made, stay bound while it is stopped, and return to their drivers after
 # it is deleted.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
@@ -9,7 +9,7 @@ group=$(basename "$(readlink "$dev/${g[0]}/iommu_group")")
 # is BDF: its driver and override.
 is() { echo "$(driver_of "$1") $(<"$dev/$1/driver_override")"; }
 row() { gpuvm device list --all --json | jq -r ".[] | select(.bdf == \"$1\") | $2"; }
-# refused NAME PATTERN ARGS...: refused with 1 and this reason, also with --force unless FORCE=1, and nothing is touched.
+# refused NAME PATTERN ARGS...: exits with 1 and this reason, also with --force unless FORCE=1, and touches nothing.
 refused() {
   local name=$1 pattern=$2 force; shift 2
   /share/vdgx/state >/tmp/untouched
@@ -20,7 +20,7 @@ refused() {
   done
   check "$name: nothing is touched" diff /tmp/untouched <(/share/vdgx/state)
 }
-# own_driver BDF: has the driver pci-stub take it, as a driver of the host.
+# own_driver BDF: binds it to pci-stub, as a driver of the host.
 own_driver() { echo pci-stub >"$dev/$1/driver_override"; echo "$1" >/sys/bus/pci/drivers_probe; }
 drop_driver() { echo "$1" >/sys/bus/pci/drivers/pci-stub/unbind; echo >"$dev/$1/driver_override"; }
 modprobe pci-stub
@@ -35,7 +35,7 @@ cat >/tmp/l2.xml <<'X'
 <devices><controller type='usb' index='0' model='none'/><memballoon model='none'/><serial type='file'><source path='/tmp/l2.log'/></serial></devices></domain>
 X
 own_driver "${g[1]}"
-# make INDEX NAME ARGS...: a guest that has this GPU, tells of it in /tmp/NAME.log, and stays.
+# make INDEX NAME ARGS...: a guest that has this GPU, reports it in /tmp/NAME.log, and keeps running.
 make() {
   sed "s,/tmp/l2.log,/tmp/$2.log," /tmp/l2.xml >"/tmp/$2.xml"
   gpuvm create --gpu "$1" --name "$2" --template "/tmp/$2.xml" --virt-type qemu --vcpus 1 --memory 64M \

@@ -1,9 +1,9 @@
 #!/bin/bash
 # gpuvm is killed before and after each write to the kernel of a `device bind`, a `create` and a `delete`, and `recover`
-# makes it whole: drivers and overrides are as before, or after a delete as that leaves them. The kill comes from a `tee`
-# of ours in the place of the system's, since gpuvm writes through that program and asks no PATH for it. `bindkill.sh some`
-# kills it after each write and before the first alone: before the next it is where it is after the last, with a line more in
-# its journal.
+# repairs it: drivers and overrides are as before, or as after a completed delete. The kill comes from our own `tee` in place
+# of the system's, since gpuvm writes through that program and does not search PATH for it. `bindkill.sh some` kills it only
+# before the first write and after each: the state before a write equals that after the previous one, with one more line in
+# the journal.
 . /usr/lib/vdgx/env
 kills=${1:-all}
 start_libvirt || exit 1
@@ -40,8 +40,8 @@ export -f make; export count
 modprobe pci-stub
 echo pci-stub >"$dev/${g[0]}/driver_override"; echo "${g[0]}" >/sys/bus/pci/drivers_probe
 /share/vdgx/state >/tmp/before
-# each NAME LEAST AFTER CMD...: kills CMD at each of its writes; AFTER is run when CMD came to its end. `prepare` makes
-# what it needs.
+# each NAME LEAST AFTER CMD...: kills CMD at each of its writes; AFTER is run when CMD completed. `prepare` sets up its
+# requirements.
 each() {
   local name=$1 least=$2 after=$3 writes=0 when at; shift 3
   for ((at = 1; at < 40; at++)); do
@@ -67,7 +67,7 @@ each() {
 prepare() { true; }
 phase "bind" each bind 2 "gpuvm device release ${g[1]}" gpuvm device bind "${g[1]}"
 phase "create" each create 4 "gpuvm delete k --yes" bash -c make
-# Defined, and bound as its start would.
+# Defined, and bound as a start would bind it.
 prepare() {
   [[ $(gpuvm list --json | jq length) != 0 ]] || make --no-start >/dev/null 2>&1
   gpuvm device bind "${g[@]:0:count}" --yes >/dev/null 2>&1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What may never be taken from the host is refused with its holder and stays untouched, also with --force; a driver that
-# does not let go is given up. An IOMMU group of two devices and a bridge needs, of `run`:
+# Devices that may never be taken from the host are refused with their holder and stay untouched, also with --force; a driver
+# that does not release a device is given up. An IOMMU group of two devices and a bridge needs, of `run`:
 #   --qemu-arg -device --qemu-arg pcie-pci-bridge,id=shared,bus=pcie.0 --qemu-arg -device \
 #   --qemu-arg pci-testdev,bus=shared,addr=1 --qemu-arg -device --qemu-arg pci-testdev,bus=shared,addr=2
 . /usr/lib/vdgx/env
@@ -13,7 +13,7 @@ is() { echo "$(driver_of "$1") $(<"$dev/$1/driver_override")"; }
 row() { gpuvm device list --all --json | jq -r ".[] | select(.bdf == \"$1\") | $2"; }
 # block BDF: the name of its drive.
 block() { gpuvm host show --json | jq -r ".host.drives[] | select(.bdf == \"$1\") | .name"; }
-# refused NAME PATTERN ARGS...: refused with 1 and this reason, also with --force unless FORCE=1, and nothing is touched.
+# refused NAME PATTERN ARGS...: exits with 1 and this reason, also with --force unless FORCE=1, and touches nothing.
 refused() {
   local name=$1 pattern=$2 force; shift 2
   /share/vdgx/state >/tmp/untouched
@@ -24,7 +24,7 @@ refused() {
   done
   check "$name: nothing is touched" diff /tmp/untouched <(/share/vdgx/state)
 }
-# own_driver BDF: has the driver pci-stub take it, as a driver of the host.
+# own_driver BDF: binds it to pci-stub, as a driver of the host.
 own_driver() { echo pci-stub >"$dev/$1/driver_override"; echo "$1" >/sys/bus/pci/drivers_probe; }
 drop_driver() { echo "$1" >/sys/bus/pci/drivers/pci-stub/unbind; echo >"$dev/$1/driver_override"; }
 modprobe pci-stub

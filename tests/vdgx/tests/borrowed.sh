@@ -1,7 +1,7 @@
 #!/bin/bash
-# A stopped guest's GPU is in another's hands by the time that the guest is deleted: the other runs on with its GPU, which is
-# neither reset nor bound anew, and is named; all else of the deleted guest goes. So for a transient guest of libvirt's, and
-# for a process that libvirt knows nothing of.
+# A stopped guest's GPU belongs to another guest when the stopped one is deleted: the other keeps running with its GPU, which
+# is neither reset nor rebound, and is named; everything else of the deleted guest is removed. The same holds for a transient
+# guest of libvirt, and for a process that libvirt does not know.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 mapfile -t g < <(bdfs 0302 10de)
@@ -9,7 +9,7 @@ gpu=${g[0]}
 group=$(basename "$(readlink "$pci/$gpu/iommu_group")")
 /share/vdgx/state >/tmp/before
 
-# goes NAME PATTERN: `delete a` leaves the GPU alone, says who has it, and takes all else away.
+# goes NAME PATTERN: `delete a` leaves the GPU alone, names its holder, and removes everything else.
 goes() {
   local before
   before=$(resets "$gpu")
@@ -23,7 +23,7 @@ goes() {
   check "$1: a and its disk are gone" test -z "$(virsh -q list --all --name | grep -x a)" -a -z "$(ls /tmp/a*.raw 2>/dev/null)"
   no_journal "$1"
 }
-# back: the GPU, which is left on vfio-pci, is given back by the command for it.
+# back: the GPU, which stayed on vfio-pci, is returned by the command for it.
 back() { let_go "$gpu"; check "$1: all is as before" diff /tmp/before <(/share/vdgx/state); }
 
 phase "make a" make a --gpu 0 || { fail "make a"; said; finish; }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A clone of a guest with a GPU gets another GPU and a disk of its own, runs with them, and goes by undo; with no GPU left it is
-# refused with the number that fits. What only one of them can have while it runs, the file of their serial port, is said.
+# A clone of a guest with a GPU gets another GPU and its own disk, runs with them, and is removed by undo; without a free GPU it
+# is refused with the number that fits. The file of their serial port, which only one running guest can have, is reported.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 # gpu NAME: the GPU of its definition.

@@ -1,19 +1,19 @@
 #!/bin/bash
-# libvirtd is killed at each record of a create and of a delete, and in the middle of the start by its own hook; it comes back at
-# once, or when gpuvm has ended. A guest that runs keeps its disk, its GPU and its pages, and no recover ends it; what recover
-# and delete leave is nothing.
+# libvirtd is killed at each record of a create and of a delete, and during the start by its own hook; it returns at once, or
+# when gpuvm has ended. A running guest keeps its disk, its GPU and its pages, and no recover ends it; recover and delete leave
+# nothing behind.
 # `daemonkill.sh create|hook|delete` does only that one.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 mapfile -t g < <(bdfs 0302 10de)
 gpu=${g[0]}
-# pages: prints how many of 2 MiB each node has.
+# pages: prints the number of 2 MiB pages of each node.
 pages() { cat $node/node*/hugepages/hugepages-2048kB/nr_hugepages | paste -sd' '; }
 kill_daemon() { kill -KILL $(pidof libvirtd) 2>/dev/null; rm -f /run/libvirt/libvirt-sock /run/libvirt/libvirt-sock-ro /run/libvirtd.pid; }
 start_daemon() { pidof libvirtd >/dev/null || { libvirtd -d && wait_for 120 virsh -q uri; }; }
 /share/vdgx/state >/tmp/before
 
-# kept TITLE: a guest that runs has all that it started with.
+# kept TITLE: a running guest has everything that it started with.
 kept() {
   local qemu
   runs a || { echo "$1: a does not run"; return 1; }
@@ -24,7 +24,7 @@ kept() {
   equal "$1: its pages are there" "16 16" "$(pages)"
   equal "$1: nobody waits in the kernel" "" "$(hangs)"
 }
-# whole TITLE: what has happened is recovered and deleted, and all is as before.
+# whole TITLE: the change is recovered and deleted, and everything is as before.
 whole() {
   local id n
   start_daemon || { fail "$1: libvirtd does not start"; return; }
@@ -39,7 +39,7 @@ whole() {
   ! virsh -q dominfo a >/dev/null 2>&1 || quietly gpuvm delete a --yes
   no_journal "$1"
   check "$1: all is as before" diff /tmp/before <(/share/vdgx/state)
-  # What is left would spoil the next.
+  # Remains would spoil the next one.
   rm -rf $journals/*.jsonl
   [[ -z $(ls /tmp/a*.raw 2>/dev/null) ]] || rm -f /tmp/a*.raw
   [[ $(pages) == "$were" ]] || for n in $node/node*/hugepages/hugepages-2048kB/nr_hugepages; do echo 0 >"$n"; done
@@ -48,8 +48,8 @@ whole() {
 were=$(pages)
 nothing() { true; }
 there() { virsh -q dominfo a >/dev/null 2>&1 || quietly "${how[@]}"; }
-# at_each NAME FIRST PREPARE CMD...: at each record from FIRST on, which alternates between a daemon that is away and one that
-# is back when gpuvm goes on.
+# at_each NAME FIRST PREPARE CMD...: at each record from FIRST on, alternating between a daemon that is away and one that has
+# returned when gpuvm continues.
 at_each() {
   local name=$1 n=$2 prepare=$3 title back=; shift 3
   for (( ; n < 80; n++)); do

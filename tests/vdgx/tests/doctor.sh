@@ -1,11 +1,11 @@
 #!/bin/bash
 # gpuvm host doctor on a real kernel.
-#   doctor.sh           the IOMMU is on: no error, also with a GPU on vfio-pci, and with one that it has put into D3hot; then
-#                       a driver that is first
-#   doctor.sh off       booted with intel_iommu=off, which it says, and with what bind refuses
-#   doctor.sh console   the firmware's picture lies in a display's memory, and vesafb has reserved it
-# Beside each stands what QEMU and the kernel say when a guest is to have the device. (virt-host-validate tells nothing here:
-# without VMX it does not know whether there may be an IOMMU.)
+#   doctor.sh           the IOMMU is on: no error, also with a GPU on vfio-pci, and with one in D3hot; then a driver that
+#                       binds first
+#   doctor.sh off       booted with intel_iommu=off, which is reported, along with the reasons why bind refuses
+#   doctor.sh console   the firmware's picture is in a display's memory, and vesafb has reserved it
+# Each is compared with the messages of QEMU and the kernel when a guest gets the device. (virt-host-validate reports nothing
+# here: without VMX it does not know whether there may be an IOMMU.)
 . /usr/lib/vdgx/env
 pci=/sys/bus/pci/devices
 # The GPUs; $idle is one with power management (vdgx-idle), which the others lack.
@@ -13,8 +13,8 @@ gpu=() idle=
 for bdf in $(bdfs 0302 10de); do
   if [[ $(<"$pci/$bdf/device") == 0x1db1 ]]; then idle=$bdf; else gpu+=("$bdf"); fi
 done
-# doctor [OPTION...]: keeps the answer, prints the exit status; without what this stand-in machine itself lacks: it is emulated,
-# so it has no KVM, and libvirt and firmware are not needed here.
+# doctor [OPTION...]: keeps the answer, prints the exit status; findings about this stand-in machine itself are removed: it is
+# emulated, so it has no KVM, and libvirt and firmware are not needed here.
 doctor() {
   gpuvm host doctor --json "$@" >/tmp/all.json 2>/tmp/doctor.err
   local status=$?
@@ -22,11 +22,11 @@ doctor() {
   [[ $status != 3 ]] || jq -e '[.findings[], .journal[] | select(.severity == "error")] != []' /tmp/doctor.json >/dev/null || status=0
   echo $status
 }
-# rules SEVERITY: prints the rules with findings of it.
+# rules SEVERITY: prints the rules with findings of this severity.
 rules() { jq -r ".findings[] | select(.severity == \"$1\").rule" /tmp/doctor.json | sort -u | paste -sd' '; }
 # of RULE FIELD: prints a field of the first finding of a rule.
 of() { jq -r "[.findings[] | select(.rule == \"$1\")][0].$2" /tmp/doctor.json; }
-# guest BDF: gives a function to a guest that does not run, and keeps what QEMU and the kernel say.
+# guest BDF: gives a function to a guest that does not run, and keeps the messages of QEMU and the kernel.
 guest() {
   dmesg -C
   timeout 60 qemu-system-x86_64 -nodefaults -display none -S -m 64 -monitor stdio -device "vfio-pci,host=$1" \
@@ -44,7 +44,7 @@ case ${1:-on} in
     gpuvm device bind "${gpu[0]}" --yes >/tmp/bind 2>&1
     equal "bind is refused" 1 $?
     has "by the same rule" /tmp/bind '\(iommu-off\)'
-    # Every verb says it, in the same words.
+    # Every verb reports it, in the same words.
     why='cannot be passed through: the IOMMU is off, so the host has no IOMMU group'
     gpuvm capacity >/tmp/capacity 2>&1
     has "capacity" /tmp/capacity "$why"
@@ -60,12 +60,12 @@ case ${1:-on} in
     mapfile -t display < <(bdfs 0300 1002)
     equal "the boot display" 1 "$(cat "$pci/${display[0]}/boot_vga")"
     grep -E 'fb|FB' /proc/iomem
-    # Debian's kernel: its vfio-pci ends the console of a VGA display that it is bound to.
+    # Debian's kernel: its vfio-pci ends the console of a VGA display when it is bound.
     equal "ends with 0" "0 " "$(doctor) $(rules error)"
     has "the warning" <(rules warning) 'console-holds-gpu'
     equal "of the display" "${display[0]}" "$(of console-holds-gpu device)"
     equal "by the memory that is reserved" /proc/iomem "$(of console-holds-gpu at)"
-    # Without root the addresses are hidden, and the boot display tells.
+    # Without root the addresses are hidden, and the boot display decides.
     setpriv --reuid 65534 --regid 65534 --clear-groups gpuvm host doctor --json >/tmp/doctor.json 2>/tmp/doctor.err
     has "without root, too" <(rules warning) 'console-holds-gpu'
     equal "by the boot display" /sys/bus/platform/devices/vesa-framebuffer.0 "$(of console-holds-gpu at)"
@@ -90,7 +90,7 @@ case ${1:-on} in
     equal "nothing but VFIO and libvirt is unknown" "" "$(jq -r '.not_checked[]' /tmp/doctor.json |
       grep -vE '^(governor|snp-tdx|no-|guests of libvirt|the kernel)')"
     check "release" gpuvm device release "${gpu[0]}"
-    # Nobody uses it, so vfio-pci puts it to sleep, and a guest wakes it.
+    # It is unused, so vfio-pci puts it to sleep, and a guest wakes it.
     state() { [[ $(<"$pci/$idle/power_state") == "$1" ]]; }
     check "bind the GPU that can sleep" gpuvm device bind "$idle" --yes
     check "it sleeps" wait_for 60 state D3hot
@@ -106,7 +106,7 @@ case ${1:-on} in
     equal "ends with 0 then" 0 "$(doctor)"
     check "and no warning is left" bash -c "! grep '\"d3cold\"' /tmp/doctor.json"
     check "release" gpuvm device release "$idle"
-    # A driver that is there before vfio-pci; pci-stub stands for it.
+    # A driver that binds before vfio-pci, with pci-stub in its place.
     modprobe pci-stub
     id=$(printf '%04x:%04x' "$(<"$pci/${gpu[1]}/vendor")" "$(<"$pci/${gpu[1]}/device")")
     mkdir -p /etc/modprobe.d && echo "options vfio-pci ids=$id" >/etc/modprobe.d/vfio.conf
@@ -118,7 +118,7 @@ case ${1:-on} in
     equal "of the GPU" "${gpu[1]}" "$(of driver-first device)"
     jq -r '.findings[] | select(.rule == "driver-first").fix[]' /tmp/doctor.json >/tmp/fix
     has "what helps" /tmp/fix "^gpuvm device bind ${gpu[1]} --at-boot --initramfs\$"
-    # What it prints does help.
+    # The printed commands help.
     check "bind for every boot" gpuvm device bind "${gpu[1]}" --at-boot --yes
     equal "ends with 0 then" "0 " "$(doctor) $(rules error)"
     check "release" gpuvm device release "${gpu[1]}" --at-boot

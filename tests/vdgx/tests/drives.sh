@@ -1,19 +1,19 @@
 #!/bin/bash
-# Drives: each that the host uses is refused with its holder named and nothing touched; a data array is released, its
-# drives go to a guest by PCI, as a whole disk and by partition, and the array is restored: assembled where its
-# superblocks are there, made anew only when asked. Lines of fstab and mdadm.conf come back byte for byte.
-# Needs 8 NVMe drives. `drives.sh linux` also boots a Linux guest, which takes minutes; `drives.sh short` makes no array anew, as
-# tests/uml/arrays.sh does beside it.
+# Drives: each drive that the host uses is refused with its holder and not touched; a data array is released, its drives go
+# to a guest by PCI, as a whole disk and by partition, and the array is restored: assembled if its superblocks exist,
+# recreated only on request. Lines of fstab and mdadm.conf are restored byte for byte.
+# Needs 8 NVMe drives. `drives.sh linux` also boots a Linux guest, which takes minutes; `drives.sh short` recreates no array,
+# as tests/uml/arrays.sh does that.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
-# What the guest boots: Linux works for as long as it is there, the probe waits.
+# The guest boots the probe, which waits, or with `linux` a Linux, which works as long as it runs.
 images=/var/lib/libvirt/images boots="<kernel>$images/l2-probe</kernel><cmdline>hold</cmdline>"
 [[ ${1:-} != linux ]] || boots="<kernel>$images/l2-vmlinuz</kernel><initrd>$images/l2-initrd.gz</initrd><cmdline>console=ttyS0 quiet</cmdline>"
 modprobe -a raid0 raid1 dm-mod dm-crypt 2>/dev/null
 [[ $nvmes -ge 8 ]] || { fail "needs --nvmes 8, has $nvmes"; finish; }
 export LIBVIRT_DEFAULT_URI=qemu:///system
 
-# A drive by its serial number: path that stays, kernel's name, address.
+# A drive by its serial number: persistent path, kernel's name, address.
 id() { local f=(/dev/disk/by-id/nvme-*_VDGX"$1"); echo "${f[0]}"; }
 dev() { readlink -f "$(id "$1")"; }
 bdf() {
@@ -105,7 +105,7 @@ vgchange -q -an vg0 >/dev/null; settle
 pv=$(uuid_of "${one}1")
 check "udev names the PV" wait_for 60 test -e "/dev/disk/by-partuuid/$pv"
 refused "a PV of a group that is not active" 'an LVM volume group that is not active' --partition "$pv"
-# A link that udev has left behind, and does not know of.
+# A stale link that udev does not know.
 old=/dev/disk/by-partuuid/00000000-0000-4000-8000-000000000000
 ln -s "../../$(basename "${one}1")" $old
 refused "with an old link to it" 'an LVM volume group that is not active' --partition "$pv"
@@ -186,7 +186,7 @@ has "--create without need" /tmp/restore 'still carry its superblocks'
 gpuvm drive restore-array md1 --dry-run
 phase restore gpuvm drive restore-array md1 --yes || fail "restore"
 equal "what was on it" "$sum" "$(md5sum </raid/file)"
-# A guest may have written it: neither device files nor set-user-ID programs count until somebody says that it is trusted.
+# A guest may have written it: device files and set-user-ID programs are ignored until it is declared trusted.
 has "it is mounted with care" <(grep ' /raid ' /proc/mounts) 'nosuid,nodev|nodev,nosuid'
 check "fstab but for that" cmp <(sed 's/,nodev,nosuid//' /etc/fstab) /tmp/fstab
 has "fstab with care" /etc/fstab "^UUID=$fs.*defaults,nofail,nodev,nosuid 0 2"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# As many guests of two GPUs as the host has pairs, all at once, then one guest of all GPUs (with all NVSwitches where
-# the board has them): each probe sees its devices, no device and no pcpu is given twice, and all is as before afterwards.
-#   eight.sh [PAIRS]     so many pairs only
+# As many guests of two GPUs as the host has pairs, all at once, then one guest of all GPUs (with all NVSwitches if the
+# board has them): each probe sees its devices, no device or pcpu is assigned twice, and everything is as before afterwards.
+#   eight.sh [PAIRS]     only that many pairs
 . /usr/lib/vdgx/guests
 start_libvirt || exit 1
 names=() pairs=${1:-$((gpus / 2))}

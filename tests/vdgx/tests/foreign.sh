@@ -1,19 +1,19 @@
 #!/bin/bash
-# What recover finds by the name of what a killed run made, but is not that: a guest that somebody else has defined, one of
-# its own that has been running since, a definition that an admin has edited, a file that was put in the place of a disk.
-# It stays, and is named.
+# Objects that recover finds under the name of a killed run but that it did not make: a guest defined by another user, one of
+# its own that has been started since, a definition that an admin has edited, a file that replaced a disk. Each stays and is
+# named.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 mapfile -t g < <(bdfs 0302 10de)
 gpu=${g[0]}
 /share/vdgx/state >/tmp/before
-# wholly TITLE: recover has nothing more to do, and all is as before.
+# wholly TITLE: recover has nothing more to do, and everything is as before.
 wholly() {
   no_journal "$1"
   rm -rf $journals/*.jsonl
   check "$1: all is as before" diff /tmp/before <(/share/vdgx/state)
 }
-# recovered: runs recover without an answer to what it may ask.
+# recovered: runs recover without answering its questions.
 recovered() { phase "recover" gpuvm recover </dev/null >/tmp/out 2>&1; echo "recover: status $?"; said; }
 
 disk=/tmp/a.raw

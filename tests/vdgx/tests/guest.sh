@@ -1,15 +1,15 @@
 #!/bin/bash
 # A guest with two GPUs, made, started and deleted by gpuvm: the probe in it sees its devices, and threads, memory and
 # drivers of the host are as planned; with pages of 2 MiB, which gpuvm reserves, then of 1 GiB, which are reserved at
-# boot. Afterwards all is as before, the number of pages too.
-# The second guest gets the GPUs that the first had, and finds their memory cleared. It has an NVMe drive as a PCI
-# function, a partition of another and a virtual function, too.
+# boot. Afterwards everything is as before, including the number of pages.
+# The second guest gets the GPUs of the first, and finds their memory cleared. It also has an NVMe drive as a PCI function,
+# a partition of another and a virtual function.
 . /usr/lib/vdgx/guests
-# What the guest gets beside the plan's devices.
+# Devices of the guest besides those of the plan.
 disks=()
 start_libvirt || exit 1
 
-# verifies NAME: verify finds nothing; then a pin that was moved, by its name; then nothing again.
+# verifies NAME: verify finds nothing; then a moved pin, by its name; then nothing again.
 verifies() {
   local pin other said
   pin=$(planned "$1" '.vcpu_pins[0]') other=$(planned "$1" .emulator_pin)
@@ -42,7 +42,7 @@ refused='huge pages are missing' # what gpuvm says of a guest that has not enoug
 if said=$(create too-few --gpus 2 --memory 64M --huge-pages 2M 2>&1); then fail "a guest without its pages is made"; fi
 check "the pages that are missing are told" grep -q "$refused" <<<"$said"
 try two-mib 2048 --gpus 2 --memory 64M --huge-pages 2M --reserve-pages
-# libvirt takes pages only where a hugetlbfs of their size is mounted, which the rig has done.
+# libvirt uses pages only if a hugetlbfs of their size is mounted, which the rig has done.
 read -r nic < <(bdfs 0200 8086 0)
 net=$(ls "$pci/$nic/net") && was_up=$(($(<"/sys/class/net/$net/flags") & 1))
 check "virtual functions" gpuvm nic vfs "$nic" --count 2
@@ -53,7 +53,7 @@ uuid=$(blkid -p -o value -s PART_ENTRY_UUID "${drive}p1")
 disks=(--partition "$uuid")
 if [[ $huge1g != 0 ]]; then
   try one-gib 1048576 --gpus 2 --memory 1G --huge-pages 1G --nvme "${nvme[0]}" --vf 1
-  # Its BARs read 0 before it writes, has_devices saw; so the first guest's words went with the reset between the two.
+  # has_devices saw that its BARs read 0 before it writes; so the reset in between cleared the first guest's data.
   equal "the GPUs of the guest before" "$(planned two-mib ".devices[]")" \
     "$(planned one-gib ".devices[]" | grep -Fx "$(planned two-mib ".devices[]")")"
   has "the partition is a disk of the guest" /share/one-gib.xml "<source dev='/dev/disk/by-partuuid/$uuid'"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What gpuvm says of the host equals what the rig was told to be and what the kernel shows: devices, nodes, switches,
-# IOMMU groups, drives; and the matrix, the list of GPUs, the capacity and a plan follow from it.
+# gpuvm's report of the host equals the rig's configuration and the kernel's view: devices, nodes, switches, IOMMU groups,
+# drives; and the matrix, the list of GPUs, the capacity and a plan follow from it.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
 for verb in "host show" "host matrix" "gpu list" "capacity" "plan --gpus 2"; do
@@ -10,13 +10,13 @@ done
 show=/tmp/host-show.json matrix=/tmp/host-matrix.json plan=/tmp/plan---gpus-2.json
 pci=/sys/bus/pci/devices node=/sys/devices/system/node
 
-# same NAME: the facts of the files wanted and found are the same.
+# same NAME: the wanted and the found facts are the same.
 same() {
   sort -o /tmp/wanted /tmp/wanted; sort -o /tmp/found /tmp/found
   if [[ -s /tmp/wanted ]] && diff /tmp/wanted /tmp/found; then ok "$1: $(wc -l </tmp/found) facts"; else fail "$1"; fi
 }
 
-# Counts, as the rig was told.
+# Counts, as configured for the rig.
 printf '%s\n' "product $product" "gpu $gpus" "nvswitch $nvswitches" "nvme $nvmes" "nic $nics" \
   "cores $((sockets * cores))" "nodes $sockets" "gpus $gpus" >/tmp/wanted
 jq -r '.host as $h | "product " + ($h.machine.product | sub("^NVIDIA "; "")), "cores \($h.cores | length)",
@@ -42,7 +42,7 @@ jq -r '.host | (.cores[] | "core \(.pcpus)"), (.nodes[] | "node\(.os_index) " + 
   (.huge_pages[] | "pages_\(.page_kib) \(.free)")))' $show >/tmp/found
 same "nodes, cores, pages"
 
-# Every function of PCI with its place, driver, group and ways of reset.
+# Every PCI function with its place, driver, group and reset methods.
 {
   find $pci -type l -printf '%f %l\n' | awk -F'[ /]' '$(NF-1) !~ /^pci/ { print $1, "parent", $(NF-1) }'
   find $pci/*/ -maxdepth 1 \( -name driver -o -name iommu_group \) -printf '%h %f %l\n' |
@@ -72,7 +72,7 @@ same "gpu list"
 jq -r '.devices[] | select(.kind == "gpu") | "\(.bdf) \(.numa_affinity) free"' $matrix >/tmp/found
 same "host matrix"
 
-# How many guests fit is bound by GPUs and by cores: a guest takes one core for each of its GPUs, two at least.
+# GPUs and cores limit the number of guests: a guest takes one core for each of its GPUs, at least two.
 for size in 1 2 4 8 16; do
   [[ $size -le $gpus ]] || continue
   by_gpus=$((gpus / size)) need=$((cores * sockets * size / gpus))
@@ -82,7 +82,7 @@ for size in 1 2 4 8 16; do
     "$(jq ".sizes[] | select(.gpus == $size) | .now // 0" /tmp/capacity.json)"
 done
 
-# A plan of two GPUs keeps to one node, with whole cores, each pcpu once, and says what waits for vfio-pci.
+# A plan of two GPUs stays on one node, with whole cores, each pcpu once, and lists the devices not yet on vfio-pci.
 jq -r '.placement | (.devices[] | "device " + .), (.cells[] | "memory \(.host_nodes)"),
   ((.vcpu_pins + [.emulator_pin])[] | split(",")[] | "pcpu " + .)' $plan >/tmp/plan
 devices=$(sed -n 's/^device //p' /tmp/plan)

@@ -1,15 +1,15 @@
 #!/bin/bash
-# Somebody else's guest starts with the GPU between each pair of steps of a create, a start and a delete, as the journal has
-# them: before a step is looked at, and between its look and itself. It runs on with its GPU, which nobody resets or binds;
-# the change ends as refused, or leaves the GPU, and all else of it is undone or done. Where the guest cannot start any more,
-# because the change was first, that comes to its end.
+# Another guest starts with the GPU between each pair of steps of a create, a start and a delete, as recorded in the journal:
+# before a step is checked, and between its check and the step. That guest keeps running with its GPU, which is neither reset
+# nor rebound; the change is refused, or leaves the GPU and undoes or completes everything else. If the other guest can no
+# longer start, because the change was first, the change completes.
 # `midway.sh create|start|delete` does only that one; without argument all three.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 mapfile -t g < <(bdfs 0302 10de)
 gpu=${g[0]}
 disk='' managed=yes foreign b "$gpu"
-# taken TITLE: b starts with the GPU, is unharmed when the change has come to its end, and ends. Fails where b is too late.
+# taken TITLE: b starts with the GPU, is unharmed when the change has ended, and ends. Fails if b is too late.
 taken() {
   local before
   if ! virsh -q create /tmp/b.xml >/tmp/late 2>&1; then go_on; return 1; fi
@@ -18,7 +18,7 @@ taken() {
   check "$1: it ends by itself" test "$status" != 124
   said
   unharmed "$1" b "$gpu" "$before"
-  # Where something cannot be proven it may be left for recover, which leaves b alone, too.
+  # If something cannot be proven it may be left to recover, which leaves b alone, too.
   if [[ -n $(unfinished) ]]; then
     gpuvm recover </dev/null >/tmp/out 2>&1; equal "$1: recover ends with" 0 $?
     said
@@ -26,13 +26,13 @@ taken() {
   fi
   virsh -q destroy b 2>/dev/null
 }
-# whole TITLE: nothing is left half way, and all is as in /tmp/before.
+# whole TITLE: nothing is unfinished, and everything is as in /tmp/before.
 whole() {
   let_go "$gpu"
   no_journal "$1"
   check "$1: all is as before" diff /tmp/before <(/share/vdgx/state)
 }
-# during NAME WAY PREPARE CMD...: CMD is stopped at each of its records; `WAY 0`: somebody had the GPU by then, `WAY 1`: nobody.
+# during NAME WAY PREPARE CMD...: CMD is stopped at each of its records; `WAY 0`: another guest has the GPU then, `WAY 1`: none.
 during() {
   local name=$1 way=$2 prepare=$3 n title; shift 3
   say "during $name"
@@ -68,10 +68,10 @@ after_start() {
   fi
   quietly gpuvm delete a --yes
 }
-# Bound, as after a start, so that delete has something to give back.
+# Bound, as after a start, so that delete has something to release.
 ready() { defined && { [[ $(driver_of "$gpu") == vfio-pci ]] || quietly gpuvm device bind "$gpu"; }; }
 after_delete() {
-  # Refused as a whole, or done but for the GPU.
+  # Refused as a whole, or complete except for the GPU.
   ! virsh -q dominfo a >/dev/null 2>&1 || quietly gpuvm delete a --yes
   equal "$title: no a" "" "$(virsh -q list --all --name | grep -x a)$(ls /tmp/a*.raw 2>/dev/null)"
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Virtual functions, by gpuvm alone: their number up and down with what is refused, a run that is killed in the middle,
-# the unit of the next boot, a guest with one that is set up on its card, and one out of a pool network of libvirt. The
-# guest sends by each and is answered by the host's other port, which a third card is; that of a VLAN only in this VLAN.
+# Virtual functions, by gpuvm alone: their number is raised and lowered, with refusals; a run is killed in the middle; the unit
+# of the next boot; a guest with one that is configured on its card, and one from a pool network of libvirt. The guest sends by
+# each, and the host's other port, a third card, answers; for a function in a VLAN, only in this VLAN.
 . /usr/lib/vdgx/guests
 start_libvirt || exit 1
 mapfile -t pfs < <(bdfs 0200 8086 0)
@@ -12,7 +12,7 @@ net=$(ls "$dev/net") was_up=$(($(<"/sys/class/net/$net/flags") & 1))
 other=$(ls "$pci/$(bdfs 0200 8086 1)/net") other_was_up=$(($(<"/sys/class/net/$other/flags") & 1))
 number() { cat "$dev/sriov_numvfs"; }
 vfs() { gpuvm nic vfs "$@"; }
-# refused NAME CODE PATTERN ARGS...: `nic vfs` ends so and says so, and the number stays.
+# refused NAME CODE PATTERN ARGS...: `nic vfs` exits with this status and message, and the number stays.
 refused() {
   local name=$1 code=$2 pattern=$3 before; shift 3
   before=$(number)
@@ -20,15 +20,15 @@ refused() {
   has "$name: reason" /tmp/out "$pattern"
   equal "$name: nothing is changed" "$before" "$(number)"
 }
-# of_vf0 PATTERN NAME: what the card says of its first virtual function.
+# of_vf0 PATTERN NAME: the card's settings of its first virtual function.
 of_vf0() { ip -d link show "$net" | grep -m 1 'vf 0 ' >/tmp/vf0; has "$2" /tmp/vf0 "$1"; }
 
-# told NAME PATTERN: the guest says so within some time.
+# told NAME PATTERN: the guest reports this within some time.
 told() { check "$1" wait_for 240 grep -qaE "$2" /share/own.log; }
 unanswered() { grep -ac 'arp 10.100.0.9: no answer' /share/own.log; }
-# traffic: by both functions of the guest, found in this order: the pool's, untagged, then the one in VLAN 5. The three cards are
-# on one LAN and nothing else is; the host answers on the port only, since that has the addresses. (A card with functions
-# is no good port for a VLAN: QEMU gives it no frame of one, as Linux gives its own pool no entry of VLVF.)
+# traffic: by both functions of the guest, found in this order: the pool's, untagged, then the one in VLAN 5. The three cards
+# alone are on one LAN; the host answers on the port only, since that has the addresses. (A card with functions is no good port
+# for a VLAN: QEMU gives it no frame of one, as Linux gives its own pool no entry of VLVF.)
 traffic() {
   local answer so_far
   say "traffic"

@@ -1,21 +1,21 @@
 #!/bin/bash
-# NVLink partitions where Fabric Manager keeps the NVSwitches: a guest of two GPUs gets its partition after the resets and
-# before it runs, loses it when it is off, and nothing stays active of a run that is killed. Fabric Manager is the fake of
-# its library (tests/fake-nvfm), which tells in /tmp/fm/calls what it was asked for.
+# NVLink partitions if Fabric Manager manages the NVSwitches: a guest of two GPUs gets its partition after the resets and
+# before it runs, loses it when it is off, and a killed run leaves nothing active. Fabric Manager is the fake of its library
+# (tests/fake-nvfm), which records its requests in /tmp/fm/calls.
 . /usr/lib/vdgx/halts
 lib=/usr/lib/x86_64-linux-gnu/libnvfm.so.1 config=/usr/share/nvidia/nvswitch
 mkdir -p $config /tmp/fm
 cp /share/libnvfm.so.1 $lib
 echo FABRIC_MODE=1 >$config/fabricmanager.cfg
 export GPUVM_FAKE_NVIDIA=/tmp/fm/fake
-# fm [SETTING...]: what Fabric Manager is from now on; what it remembers stays.
+# fm [SETTING...]: the state of Fabric Manager from here on; its memory stays.
 fm() { printf '%s\n' "board h100" "state /tmp/fm/state" "calls /tmp/fm/calls" "$@" >/tmp/fm/fake; }
-# asked: what changes it was asked for since the last time.
+# asked: the changes requested since the last time.
 asked() {
   sed -n 's/^[0-9]* fm\(Activate\|Deactivate\)FabricPartition */\1 /p' /tmp/fm/calls | paste -sd' ' | sed 's/  */ /g'
   : >/tmp/fm/calls
 }
-# active: the partitions that are.
+# active: the active partitions.
 active() { sed -n 's/^active \([0-9]*\).*/\1/p' /tmp/fm/state | sort -n | paste -sd' '; }
 # remembered: partitions of the file.
 remembered() { jq -r '[.partitions[].id] | join(" ")' /var/lib/gpuvm/fabric.json; }
@@ -46,7 +46,7 @@ quietly gpuvm restart a --force
 equal "restart asks for" "Deactivate $id Activate $id" "$(asked)"
 is "restart" "$id"
 
-# Fabric Manager is away: the guest stops all the same, nothing starts, and what is left is told and taken away later.
+# Fabric Manager is away: the guest still stops, nothing starts, and remains are reported and removed later.
 fm "address elsewhere"
 quietly gpuvm stop a --force
 has "stop tells what stays" /tmp/out "stays active until Fabric Manager is asked again"
@@ -56,7 +56,7 @@ gpuvm fabric show >/tmp/out 2>&1; equal "fabric show ends with" 3 $?
 fm; asked >/dev/null
 quietly gpuvm start a
 equal "it is active for this guest still" "" "$(asked)"
-# One GPU less while it is off: what is active still ends with that, and its start activates the partition of what it has.
+# One GPU less while it is off: the active partition still ends with it, and its start activates that of its present GPUs.
 fm "address elsewhere"
 quietly gpuvm stop a --force
 fm; asked >/dev/null
@@ -76,7 +76,7 @@ quietly gpuvm delete a --yes
 equal "delete asks for" "Deactivate $id" "$(asked)"
 is "delete" ""
 
-# A library that fails at the activation: all is undone. One that hangs is given up after a minute.
+# A library that fails at the activation: everything is undone. A library that hangs is given up after a minute.
 failures=("fail fmActivateFabricPartition -10")
 [[ ${1:-} == some ]] ||
   failures+=("fail fmActivateFabricPartition -7" "fail fmActivateFabricPartition -17" "hang fmActivateFabricPartition")
@@ -90,7 +90,7 @@ for failure in "${failures[@]}"; do
   no_journal "$failure"
 done
 
-# Sixteen creates at once: as many as fit get a partition each, no GPU is given twice, and nothing is asked for in vain.
+# Sixteen creates at once: as many as fit get a partition each, no GPU is assigned twice, and no request is wasted.
 if [[ ${1:-} != some ]]; then
   asked >/dev/null
   for n in {1..16}; do
@@ -110,8 +110,8 @@ if [[ ${1:-} != some ]]; then
   rm -f /tmp/said.* /tmp/ended.* /tmp/held
 fi
 
-# A guest that others start: libvirt calls the hook, which asks no libvirt, since that waits for it. Of the fake's settings it
-# knows the place beside the library alone.
+# A guest started by other tools: libvirt calls the hook, which does not call libvirt, since libvirt waits for it. Of the
+# fake's settings it knows only the place beside the library.
 restart_libvirt() {
   kill "$(pidof libvirtd)"
   wait_for 60 eval '! pidof libvirtd >/dev/null'
@@ -124,7 +124,7 @@ if [[ ${1:-} != some ]]; then
   restart_libvirt
   asked >/dev/null
   quietly make h --gpus 2
-  # Both would have it active, and it is asked for once.
+  # Both would activate it, and one request is made.
   equal "create with the hook asks for" "Activate $id" "$(asked)"
   quietly gpuvm stop h --force
   equal "stop with the hook asks for" "Deactivate $id" "$(asked)"
@@ -149,9 +149,9 @@ if [[ ${1:-} != some ]]; then
   is "without the hook" ""
 fi
 
-# Fabric Manager comes up again in its restart mode beside two guests that run and one that is off: it is told once which
-# partitions these two have, by libvirt or, at boot, by the guests' processes; then it takes changes as before. Where it
-# comes up plainly, both are activated again, and their guests have to be power cycled.
+# Fabric Manager starts again in its restart mode beside two running guests and one that is off: it gets the partitions of the
+# two once, from libvirt or, at boot, from the guests' processes; then it accepts changes as before. If it starts plainly, both
+# are activated again, and their guests must be power cycled.
 if [[ ${1:-} != some ]]; then
   for name in a b c; do quietly make $name --gpus 2; done
   third=$(gpuvm fabric show --json | jq -r '.partitions[] | select(.holder.name == "c") | .id')
@@ -187,7 +187,7 @@ if [[ ${1:-} != some ]]; then
   is "restarts" ""
 fi
 
-# Killed beside the activation, and once the guest is off; with `some` at one moment of each.
+# Killed around the activation, and once the guest is off; with `some` at one moment of each.
 step=$("${how[@]}" --dry-run 2>/dev/null | grep -n '^activate NVLink partition' | cut -d: -f1)
 check "a dry run names the activation" test -n "$step"
 at=$((step - 1))
@@ -200,7 +200,7 @@ for record in "${records[@]}"; do
   equal "create killed at $record: domains" "" "$(virsh -q list --all --name | paste -sd' ')"
   no_journal "create killed at $record"
 done
-# Killed once the guest runs and the change is complete: it stays with its partition, which nobody takes for a left one.
+# Killed once the guest runs and the change is complete: it keeps its partition, which is not mistaken for a stale one.
 if [[ ${1:-} != some ]]; then
   made a --gpus 2
   killed '"complete"' "${how[@]}" || { fail "no record of the end"; said; }

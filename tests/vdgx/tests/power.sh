@@ -1,20 +1,20 @@
 #!/bin/bash
-# Five resets of the machine in the middle of a change, or when one has just ended, under systemd (run --systemd): nothing is
-# written any more, not even what the kernel still holds. After each, recover makes the change whole: what does not outlive
-# a boot, such as pages and drivers, is nothing to undo then, whoever has it by now; and what was ended stays.
+# Five resets of the machine during a change, or right after one, under systemd (run --systemd): nothing is written any more,
+# not even data that the kernel still holds. After each, recover completes or undoes the change: state that does not outlive a
+# boot, such as pages and drivers, is not undone then, whoever has it; and an ended guest stays off.
 . /usr/lib/vdgx/halts
 disk_dir=/var/lib/libvirt/images
 mapfile -t g < <(bdfs 0302 10de)
 gpu=${g[0]} pages=$node/node0/hugepages/hugepages-2048kB/nr_hugepages
 for nic in $(bdfs 0200 8086); do [[ ! -e $pci/$nic/sriov_numvfs ]] || break; done
-# power_cut: the machine is reset as it is; the script goes on after the boot.
+# power_cut: the machine is reset immediately; the script continues after the boot.
 power_cut() {
   say "power cut"
   echo "$((boot + 1)) $fails" >"$test/boot"
   echo b >/proc/sysrq-trigger
   sleep 60
 }
-# at RECORD CMD...: the power is cut when gpuvm is about to make that durable.
+# at RECORD CMD...: the power is cut when gpuvm is about to make that record durable.
 at() {
   sync
   if halted "$@"; then echo "at $record"; power_cut; fi
@@ -31,7 +31,7 @@ say "boot $boot"
 start_libvirt || exit 1
 case $boot in
   1)
-    # The image's file system has no journal, and would not be whole after a reset; it has from the next mount on.
+    # The image's file system has no journal, and would not survive a reset; it has one from the next mount on.
     tune2fs -j /dev/vda >/tmp/out 2>&1 || { fail "tune2fs"; said; finish; }
     sync
     power_cut

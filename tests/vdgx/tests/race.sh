@@ -1,7 +1,7 @@
 #!/bin/bash
-# `gpuvm create a` against a guest `b` of virsh's for one GPU, 20 times (or as often as the argument says), b a little later each
-# time: one of them runs with the GPU, and of a that came too late nothing is left. b is transient, since a is not even planned
-# with what a domain has that is defined.
+# `gpuvm create a` against a guest `b` of virsh for one GPU, 20 times (or the number of the argument), b a little later each
+# time: one of them runs with the GPU, and an `a` that came too late leaves nothing. b is transient, since a is not even planned
+# with devices of a defined domain.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 rounds=${1:-20}

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What --at-boot writes, by real reboots under systemd (run --systemd): the host comes up with its GPUs and a drive on vfio-pci
+# The files of --at-boot, by real reboots under systemd (run --systemd): the host comes up with its GPUs and a drive on vfio-pci
 # and its NVSwitches not, with its virtual functions, its huge pages and its setting, and starts the guest that has some of
-# them. Then all is taken back but the GPUs that are bound by their id, and the host comes up with these only.
+# them. Then everything is reverted except the GPUs that are bound by their id, and the host comes up with these only.
 . /usr/lib/vdgx/guests
 mapfile -t gpu < <(bdfs 0302 10de); mapfile -t nvswitch < <(bdfs 0680 10de)
 mapfile -t drive < <(bdfs 0108)
@@ -12,21 +12,21 @@ for b in "${gpu[@]}"; do
   case $(<"$pci/$b/device") in 0x1db8) v100+=("$b") ;; 0x20b2) a100+=("$b") ;; esac
 done
 unit=/etc/systemd/system
-# fine: systemd has started all, and nothing failed.
+# fine: systemd has started everything, and nothing failed.
 fine() {
   equal "systemd is what runs" systemd "$(</proc/1/comm)"
   systemctl --failed --no-legend --plain >/tmp/failed
   equal "no unit failed" "" "$(</tmp/failed)"
   [[ ! -s /tmp/failed ]] || systemctl status --no-pager $(awk '{ print $1 }' /tmp/failed)
 }
-# drivers: prints the driver of each device that a test is about.
+# drivers: prints the driver of each tested device.
 drivers() {
   for b in "${gpu[@]}" "${nvswitch[@]}" "${drive[@]}"; do echo "$b $(driver_of "$b")"; done
 }
 numbers() { cat "$pci/${nic[0]}/sriov_numvfs" "$pci/${nic[1]}/sriov_numvfs" | paste -sd' '; }
 pages=$node/node0/hugepages/hugepages-2048kB/nr_hugepages
 balancing=/proc/sys/kernel/numa_balancing
-# since UNIT PROPERTY: prints when that was, in microseconds since power-on.
+# since UNIT PROPERTY: prints that time, in microseconds since power-on.
 since() { systemctl show -P "$2TimestampMonotonic" "$1"; }
 equal "GPUs that are there" "4 2" "${#v100[@]} ${#a100[@]}"
 fine

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A guest that is off gets a GPU more, which it sees when it runs, and gives one back, which is with its driver then; undo takes
-# each back. On a host without NVSwitches, where any two GPUs are a set and libvirt binds them.
+# A stopped guest gets one more GPU, which it sees when it runs, and releases one, which returns to its driver; undo reverts
+# both. On a host without NVSwitches, where any two GPUs are a set and libvirt binds them.
 . /usr/lib/vdgx/env
 start_libvirt || exit 1
 dev=/sys/bus/pci/devices
@@ -45,7 +45,7 @@ check "undo" gpuvm undo a --yes
 equal "it has both again" "${both[*]}" "$(has_gpus)"
 check "undo of the first" gpuvm undo a --yes
 check "all is as with one" diff /tmp/one <(/share/vdgx/state)
-# A NIC, which libvirt binds at each start; then one for the running guest, whose kernel knows nothing of hotplug.
+# A NIC, which libvirt binds at each start; then one for the running guest, whose kernel has no hotplug.
 check "a NIC" gpuvm set a --nic 1 --yes
 nic=$(has_gpus | tr ' ' '\n' | grep -vxF "$first")
 own=$(driver_of "$nic")

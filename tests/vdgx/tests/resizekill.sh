@@ -1,14 +1,14 @@
 #!/bin/bash
-# `gpuvm set --gpus` killed at each record of its journal, from FEW GPUs to one more and back: after `recover` the guest has the
-# one number or the other, and everything is as with that: drivers, overrides, definition and journals.
+# `gpuvm set --gpus` killed at each record of its journal, from FEW GPUs to one more and back: after `recover` the guest has
+# either number, and everything matches it: drivers, overrides, definition and journals.
 # `resizekill.sh FEW`: 1 on a host whose GPUs libvirt binds, 0 on one whose GPUs gpuvm binds.
 . /usr/lib/vdgx/halts
 few=${1:-1} more=$((${1:-1} + 1))
 start_libvirt || exit 1
 /share/vdgx/state >/tmp/before
-# now: the state but for the history, which has an entry more for each change that ended.
+# now: the state without the history, which has one more entry for each completed change.
 now() { /share/vdgx/state | grep -v /var/lib/gpuvm/history/; }
-# has_gpus: how many functions its definition passes through.
+# has_gpus: the number of functions that its definition passes through.
 has_gpus() { virsh -q dumpxml --inactive a | grep -c '<hostdev mode'; }
 made a --gpus "$few"
 phase "create" quietly "${how[@]}" --no-start || { said; finish; }

@@ -1,13 +1,13 @@
 #!/bin/bash
-# `make-room` on a DGX-2 with running guests of one GPU on both halves: eight GPUs have no place, one guest moves to the other
-# half, and they have. Killed at each record of its journal: after `recover` the guest runs once, on the GPU of its definition, and
-# nobody else has that.
+# `make-room` on a DGX-2 with running guests of one GPU on both halves: eight GPUs do not fit, one guest moves to the other
+# half, and they fit. Killed at each record of its journal: after `recover` the guest runs once, on the GPU of its definition,
+# and no other guest has that GPU.
 #   room.sh [STEP]     only every STEP-th record
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 mapfile -t g < <(bdfs 0302 10de)
 step=${1:-1}
-# The probe does not hear the power button: whoever presses it is heard here.
+# The probe does not react to the power button: the script does.
 virsh qemu-monitor-event --loop --event POWERDOWN >/tmp/pressed 2>&1 &
 listener=$!
 (tail -n +1 -F /tmp/pressed 2>/dev/null | while read -r line; do
@@ -15,7 +15,7 @@ listener=$!
   for name in a b c; do [[ $line != *"domain '$name'"* && $line != *"domain $name"* ]] || virsh -q destroy "$name"; done
 done) &
 hearer=$!
-# guest NAME GPU [ARGS...]: makes one that runs.
+# guest NAME GPU [ARGS...]: makes a running one.
 guest() {
   local name=$1 gpu=$2; shift 2
   template "$name" hold
@@ -27,7 +27,7 @@ gpu_of() {
   virsh -q dumpxml "$@" | sed -n '/<hostdev/,/<\/source>/s/.*bus=.\(0x..\). slot=.\(0x..\). .*/\1 \2/p' | head -n 1
 }
 room=(gpuvm make-room --gpus 8 --vcpus 2 --memory 64M --accept-shared-fabric --wait 30 --yes)
-# sound TITLE: every guest runs, with the GPU of its definition, which no other one has; nothing is unfinished.
+# sound TITLE: every guest runs, with the GPU of its definition, which no other guest has; nothing is unfinished.
 sound() {
   local name
   for name in a b c; do

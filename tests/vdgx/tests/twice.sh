@@ -1,7 +1,7 @@
 #!/bin/bash
-# Two at once: `virsh start a` during `gpuvm start a`, at each of its records; two gpuvm that start the same guest, that make
-# guests of one name or with one GPU. One guest runs with the GPU, and nothing of the other is left; and from the first
-# record to the last nobody else gets the host's lock.
+# Two at once: `virsh start a` during `gpuvm start a`, at each of its records; two gpuvm that start the same guest, or make
+# guests of one name or with one GPU. One guest runs with the GPU, and nothing of the other remains; and from the first
+# record to the last no other process gets the host's lock.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 mapfile -t g < <(bdfs 0302 10de)
@@ -54,14 +54,14 @@ quietly gpuvm stop a --force
 both "gpuvm delete a --yes" "gpuvm start a"
 echo "delete $first, start $second"
 if virsh -q dominfo a >/dev/null 2>&1; then
-  # Started first, so that delete found it running, asked for nothing by --yes, and was refused or late.
+  # Started first, so that delete found it running, did not ask because of --yes, and was refused or late.
   check "a runs" runs a
   quietly gpuvm delete a --yes
 fi
 no_journal "delete and start"
 check "delete and start: all is as before" diff /tmp/before <(/share/vdgx/state)
 
-# one_of TITLE NAME...: one of them was made, and nothing is left when the guests are deleted.
+# one_of TITLE NAME...: one of them was made, and nothing remains when the guests are deleted.
 one_of() {
   local title=$1 name; shift
   equal "$title: one is made" 1 $(((first == 0) + (second == 0)))

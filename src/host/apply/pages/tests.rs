@@ -211,7 +211,7 @@ fn a_file_write_error_is_reported() {
 #[test]
 fn steps_are_described() {
     assert_eq!(step(3, 32).to_string(), "reserve 29 pages of 2 MiB on node 1, 32 in all");
-    assert_eq!(step(1, 0).to_string(), "give back 1 page of 2 MiB of node 1, so that none stays");
+    assert_eq!(step(1, 0).to_string(), "release 1 page of 2 MiB of node 1, none remain");
     let json = serde_json::to_value(crate::apply::Step::from(crate::apply::HostStep::SetPages(
         step(3, 32),
     )))

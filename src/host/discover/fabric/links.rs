@@ -120,7 +120,7 @@ fn unread(root: &FsRoot, why: &str) -> String {
     let shown = root.shown(PATH);
     let file = word(&shown);
     let anew = if root.is_live() {
-        "; `gpuvm host modules --write` writes it anew while GPUs are bound to `nvidia`"
+        "; `gpuvm host modules --write` rewrites it while GPUs are bound to `nvidia`"
     } else {
         ""
     };

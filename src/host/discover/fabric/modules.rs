@@ -116,7 +116,7 @@ pub fn hint(error: &FsError) -> Option<String> {
     };
     let file = word(path);
     let anew = if path == PATH {
-        "; then `gpuvm host modules --write` writes it anew, while the driver has the GPUs"
+        "; then `gpuvm host modules --write` rewrites it, while the driver has the GPUs"
     } else {
         ""
     };

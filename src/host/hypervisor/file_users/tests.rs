@@ -72,8 +72,8 @@ fn a_file_is_used_by_what_names_it_and_by_what_lies_over_it() {
     assert_eq!(uses.volumes(Path::new("/none/p/y")), ["p/x"]);
     assert_eq!(uses.domains(Path::new("/none/p/snap")), [""; 0]);
     assert_eq!(uses.domains(Path::new("/none/nic")), [""; 0]);
-    let perhaps = "domain `a` has image /none/lost, and what that lies over cannot be told (it is \
-                   on another machine)";
+    let perhaps = "domain `a` has image /none/lost, whose backing file is unknown (it is on another \
+                   machine)";
     assert_eq!(said(&uses, "/none/other"), [perhaps]);
     assert_eq!(said(&uses, "/none/x"), ["domain `a` has an image over it"]);
     assert_eq!(said(&uses, "/dev/none"), ["domain `a` copies a disk to it"]);

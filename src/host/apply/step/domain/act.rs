@@ -56,7 +56,7 @@ pub(super) fn drop_state(
     match hypervisor.define(xml) {
         // As where swtpm is no longer installed; nothing else is left to do.
         Err(error) if tpm => {
-            observer.note(&format!("the TPM state of domain `{name}` stays: {error}"));
+            observer.note(&format!("the TPM state of domain `{name}` was not deleted: {error}"));
             return Ok(());
         }
         defined => defined?,
