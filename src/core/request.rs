@@ -194,6 +194,7 @@ impl DeviceWish {
 /// Requested devices other than GPUs: NICs, virtual functions of NICs, NVMe drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Extras {
     /// NICs, whole physical functions.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -219,6 +220,7 @@ pub struct Extras {
 /// The reservation for the host on every node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Reserve {
     /// Whole cores of each node: the first ones, where the kernel's own work runs.
     #[serde(default)]
@@ -326,6 +328,7 @@ impl FromIterator<Rule> for Allow {
 /// Which rules may be broken to find a place at all; each is stated as a compromise of the plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Allow {
     /// Cores and memory may come from other nodes than those of the GPUs, the nearest first.
     #[serde(default)]
@@ -486,6 +489,7 @@ impl HugePages {
 /// A request for a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Request {
     /// GPUs.
     pub gpus: GpuWish,

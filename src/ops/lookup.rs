@@ -32,12 +32,11 @@ pub(crate) fn refuse_unread(xml: &DomainXml) -> Result<()> {
 /// The error that the request of a guest cannot be read.
 pub(crate) fn unread(name: &str, error: &DomainXmlError) -> Error {
     let message = format!("gpuvm made domain `{name}`, and its record cannot be read: {error}");
-    classed(
-        Class::Refused,
-        message,
-        "a later gpuvm may have made it: that one, or a newer one, reads it",
-    )
+    classed(Class::Refused, message, LATER)
 }
+
+/// The hint of a record that this program does not understand.
+pub(crate) const LATER: &str = "a later gpuvm may have made it: that one, or a newer one, reads it";
 
 /// The hint of a name that no domain has.
 pub const LISTED: &str = "`gpuvm list` shows the domains that are there";

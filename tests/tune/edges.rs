@@ -2,6 +2,7 @@
 //! apply.
 
 use super::domains::{Wanted, tuned};
+use crate::support::tree::Small;
 use crate::support::{gpuvm, project, run};
 use crate::xml::guests::host;
 use gpuvm::check::judge;
@@ -14,6 +15,7 @@ use gpuvm::tune::together::together;
 use gpuvm::tune::{Given, Item, Items, Tuned, tune};
 use gpuvm::versions::Versions;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Tunes a document alone on a DGX-2.
 fn one(text: &str, items: &Items) -> Result<Tuned, String> {
@@ -89,7 +91,7 @@ fn cells_that_are_there_are_renewed_and_what_they_lack_is_added() {
 }
 
 #[test]
-fn a_nic_has_eight_queues_unless_it_has_more() {
+fn a_nic_has_eight_queues_unless_it_has_a_number_of_its_own() {
     let eight = Wanted::vendor(0, 8).xml(&host("dgx-2"));
     let model = "<model type='virtio'/>";
     let with_queues = |queues: u32| {
@@ -103,8 +105,8 @@ fn a_nic_has_eight_queues_unless_it_has_more() {
         nic.split('\'').next().unwrap().parse::<u32>().unwrap()
     };
     assert_eq!(after(&eight, Item::On), 8);
-    // With 46 vCPUs: the usual number or more stays; an unusable number does not.
-    for (had, has) in [(1, 8), (7, 8), (8, 8), (9, 9), (46, 46), (47, 8), (300, 8)] {
+    // With 46 vCPUs: a number of several stays; an unusable one does not.
+    for (had, has) in [(1, 8), (7, 7), (8, 8), (9, 9), (46, 46), (47, 8), (300, 8)] {
         assert_eq!(after(&with_queues(had), Item::On), has, "{had}");
         assert_eq!(after(&with_queues(had), Item::To(8)), 8, "{had}");
         assert_eq!(after(&with_queues(had), Item::To(46)), 46, "{had}");
@@ -386,4 +388,72 @@ fn only_guests_with_the_hosts_cpu_get_its_hints_and_need_its_address_bits() {
     let without = new.replace(bits, "").replace("mode='host-passthrough'", "mode='host-model'");
     assert!(found(&without) && !found(&new));
     assert!(!found(&without.replace("<domain type='kvm'", "<domain type='qemu'")));
+}
+
+/// The definition that a verb prints for a small host, written to a file there.
+fn exported(host: &Small, args: &[&str]) -> PathBuf {
+    let (code, xml, err) = host.run(&[&["export", "--name", "a"], args].concat());
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join("a.xml");
+    std::fs::write(&file, xml).unwrap();
+    file
+}
+
+#[test]
+fn pins_beside_set_aside_pcpus_are_mended_as_check_says() {
+    let host = Small::new(1, 16);
+    host.write("sys/devices/system/cpu/isolated", "2-15,18-31");
+    let file = exported(&host, &["--vcpus", "8"]);
+    let right = std::fs::read_to_string(&file).unwrap();
+    let name = file.to_str().unwrap();
+    let check = |file: &str| host.run(&["check", file]).1;
+    assert!(!check(name).contains("pins-against-isolation"));
+    // Two vCPUs on a core of the host.
+    let pins = |text: &str| {
+        let pin = |line: &&str| line.contains("<vcpupin");
+        text.lines().filter(pin).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lines = pins(&right);
+    let moved = |line: &str, pcpu: &str| {
+        let at = line.find("cpuset='").unwrap() + 8;
+        format!("{}{pcpu}'/>", &line[..at])
+    };
+    let wrong = right.replace(&lines[0], &moved(&lines[0], "1"));
+    let wrong = wrong.replace(&lines[1], &moved(&lines[1], "17"));
+    std::fs::write(&file, &wrong).unwrap();
+    assert!(check(name).contains("pins-against-isolation"));
+    let tune = ["tune", name, "--pins", "on", "--emulator", "on", "--iothread-pins", "on"];
+    let (code, tuned, err) = host.run(&tune);
+    assert_eq!(code, 0, "{err}");
+    std::fs::write(&file, &tuned).unwrap();
+    assert!(!check(name).contains("pins-against-isolation"), "{tuned}");
+    let (code, again, _) = host.run(&tune);
+    assert_eq!((code, again), (0, tuned));
+}
+
+#[test]
+fn fewer_queues_than_usual_are_their_owners() {
+    let host = Small::new(1, 16);
+    let two = ["--vcpus", "12", "--network", "default,queues=2"];
+    let file = exported(&host, &two);
+    let name = file.to_str().unwrap();
+    assert_eq!(host.run(&["tune", name, "--check"]).0, 0);
+    // Those of a default follow the vCPUs.
+    let file = exported(&host, &["--vcpus", "2"]);
+    let (code, xml, err) = host.run(&["set", file.to_str().unwrap(), "--vcpus", "12"]);
+    assert!(code == 0 && xml.contains("queues='8'"), "{xml}{err}");
+}
+
+#[test]
+fn a_size_with_memory_of_other_nodes_is_planned_again_as_it_was_set() {
+    let host = Small::new(2, 8);
+    host.function("pci0000:00/0000:00:01.0/0000:01:00.0", "0302 10de:2330", 1, &[]);
+    let file = exported(&host, &["--gpus", "1"]);
+    let name = file.to_str().unwrap();
+    let (code, xml, err) = host.run(&["set", name, "--memory", "24G", "--allow", "remote"]);
+    assert_eq!(code, 0, "{err}");
+    std::fs::write(&file, xml).unwrap();
+    let (code, out, err) = host.run(&["tune", name, "--check"]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert_eq!(host.run(&["set", name, "--vcpus", "4"]).0, 0);
 }

@@ -304,7 +304,9 @@ pub enum Verb {
     /// Show a domain: its devices, addresses, use and plan
     ///
     /// Sizes of disks and use of CPU and memory are those of the host; memory and file systems of
-    /// the guest are as its agent reports them. Also as `gpuvm info`.
+    /// the guest are as its agent reports them. The request has the options of `create` for size
+    /// and devices; `gpuvm get` also has those of disks, networks and the first boot. Also as
+    /// `gpuvm info`.
     #[command(after_long_help = examples::SHOW)]
     #[command(alias = "info")]
     Show(Late<ShowArgs>),

@@ -288,7 +288,8 @@ impl Buses {
         ranges.into_iter().all(|(start, length)| {
             let fits = usize::from(start) >= end;
             end = usize::from(start) + length;
-            fits && end <= 256
+            // libvirt takes 1 to 254 as an expander's number.
+            fits && end <= 256 && start < u8::MAX
         })
     }
 
@@ -349,7 +350,9 @@ impl Buses {
     ) -> Result<Vec<Expander>, DomainXmlError> {
         let kept = self.bridges.values().filter_map(|bridge| bridge.bus_nr).min();
         let ports: usize = sizes.iter().map(|size| size.ports + 1).sum();
-        let end = kept.map_or(256, usize::from);
+        // libvirt takes 1 to 254 as an expander's number: one without ports is not the last bus.
+        let is_empty = sizes.last().is_some_and(|size| size.ports == 0);
+        let end = kept.map_or(256 - usize::from(is_empty), usize::from);
         let Some(mut bus_nr) = end.checked_sub(ports).filter(|n| *n >= self.buses_of_root()) else {
             return Err(full("the guest's devices need more than 256 PCI buses"));
         };
@@ -444,6 +447,9 @@ mod tests {
             made.iter().map(|one| (one.bus.bus_nr.unwrap(), one.ports.len())).collect();
         assert_eq!(numbers, [(244, 2), (247, 8)]);
         assert!(free.bus_numbers_fit());
+        // libvirt takes 1 to 254 as an expander's number.
+        let last = buses("").unwrap().add_expanders(&[size(None, 2), size(None, 0)]).unwrap();
+        assert_eq!(last[1].bus.bus_nr, Some(254));
         assert!(buses("").unwrap().add_expanders(&[size(None, 33)]).is_err());
         assert!(buses("").unwrap().add_expanders(&[size(None, 32); 8]).is_err());
     }

@@ -287,6 +287,10 @@ impl Cores<'_> {
         let only = match self.topology.kept_off_by() {
             _ if !only_isolated && self.is_confined(node) => Only::Slice,
             _ if !only_isolated => Only::All,
+            // The slower ones among them are not counted.
+            None if of_node().filter(|core| is_for_guests(core)).count() > there => {
+                Only::IsolatedFast
+            }
             None => Only::Isolated,
             Some(_) => Only::ForGuests,
         };

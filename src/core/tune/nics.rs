@@ -24,7 +24,8 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
 struct Nic {
     nth: usize,
     takes_queues: bool,
-    queues: u32,
+    /// As the definition says; `None` if it does not.
+    queues: Option<u32>,
     /// Whether the host's kernel can move its packets.
     vhost: bool,
     /// Whether it has a device on the host, with rates and an MTU.
@@ -38,7 +39,7 @@ fn nics(work: &Work<'_>) -> Vec<Nic> {
         let kind = nic.attr("type").unwrap_or_default();
         let tap = matches!(kind.as_ref(), "network" | "bridge" | "direct" | "ethernet");
         let queues = nic.child("driver").and_then(|driver| driver.attr("queues"));
-        let queues = queues.and_then(|text| text.parse().ok()).unwrap_or(1);
+        let queues = queues.and_then(|text| text.parse().ok());
         let takes_queues = takes_queues(nic);
         Nic { nth, takes_queues, queues, vhost: tap && work.guest.kvm, tap }
     };
@@ -60,14 +61,15 @@ fn net_queues(work: &mut Work<'_>) -> Result<(), TuneError> {
         Item::To(queues) => Put::Is(queues),
     };
     let is_on = work.given.items.net_queues.is_on();
+    // A number that no default gave is its owner's, and only an explicit one replaces it; `check`
+    // notes more than usual.
+    let before = usual_queues(work.guest.claims.vcpus.value);
+    let is_chosen = |queues: &u32| *queues != before && (2..=most).contains(queues);
     let tuned = |nic: Nic| NicTuning {
         nth: nic.nth,
-        // More than usual may be wanted: `check` notes it, and only an explicit number reduces
-        // them.
-        queues: if is_on && (usual..=most).contains(&nic.queues) {
-            Put::Is(nic.queues)
-        } else {
-            put.clone()
+        queues: match nic.queues.filter(|queues| is_on && is_chosen(queues)) {
+            Some(queues) => Put::Is(queues),
+            None => put.clone(),
         },
         vhost: nic.vhost && put != Put::Gone,
         ..NicTuning::default()

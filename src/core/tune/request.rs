@@ -114,6 +114,8 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
     if items.size().memory.is_some() {
         request.memory_kib = Some(claims.memory.value);
     }
+    // Without it no plan has this size again.
+    request.allow.remote |= items.resizes() && work.given.allow_remote;
     if items.memory_rounding.value().is_some() && request.memory_kib.is_some() {
         request.memory_kib = Some(claims.memory.value);
     }

@@ -12,7 +12,7 @@ use crate::error::{
 };
 use crate::guest::{make_log_dir, refuse_same_mac};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
-use crate::lookup::not_found;
+use crate::lookup::{LATER, not_found};
 use crate::network::{Kind, known};
 use crate::networks::refuse_unfit;
 use crate::placement::explain::NOTHING_LEFT;
@@ -446,6 +446,7 @@ pub(crate) fn refused(
         TuneError::Unsound(findings) => {
             findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
         }
+        TuneError::Xml(_) if subject.xml.unread_request().is_some() => LATER.to_owned(),
         TuneError::Kind { .. }
         | TuneError::NoPort { .. }
         | TuneError::Xml(_)

@@ -71,6 +71,8 @@ pub enum Only {
     All,
     /// Those that the kernel isolates.
     Isolated,
+    /// The performance cores among those.
+    IsolatedFast,
     /// Those that another setting sets aside for guests.
     ForGuests,
     /// Those that machine.slice confines guests to.
@@ -609,6 +611,7 @@ fn on_node(
     let counted = |cores: usize| match only {
         Only::All => count(cores, "core"),
         Only::Isolated => count(cores, "isolated core"),
+        Only::IsolatedFast => count(cores, "isolated performance core"),
         Only::Slice => format!("{} of machine.slice", count(cores, "core")),
         Only::ForGuests => format!("{} set aside for guests", count(cores, "core")),
     };

@@ -2,11 +2,11 @@
 //! machine.slice.
 
 use super::testhost::{HostSpec, held};
-use super::{pins, plan_on, says};
+use super::{pins, plan_on, refusal, says};
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::memsize::MemSize;
 use crate::placement::Placement;
-use crate::request::{GpuWish, Request};
+use crate::request::{GpuWish, PinPolicy, Request};
 use crate::topology::{CoreKind, Parts, Speed, Topology};
 
 fn set(text: &str) -> CpuSet {
@@ -99,6 +99,16 @@ fn guests_have_single_threads_where_machine_slice_has_no_whole_core() {
     assert!(used(&plan).is_subset(&set("1-7,9-15")), "{}", used(&plan));
     assert!(says(&plan, "confines guests to pcpus 1-15", false), "{:?}", plan.reasons);
     assert!(says(&plan, "node 0 has 7 cores of machine.slice", false), "{:?}", plan.reasons);
+}
+
+#[test]
+fn the_pcpus_of_machine_slice_are_all_that_guests_have() {
+    let host = confined(&HostSpec::even(1, 16, 64, 1), "0-7,16-23");
+    let (what, _, _) = refusal(plan_on(&host, &[], &gpu_and(20)));
+    assert!(what.contains("requested 20 vCPUs; machine.slice has 16 hyperthreads"), "{what}");
+    let afloat = Request { pins: PinPolicy::None, ..gpu_and(20) };
+    let plan = plan_on(&host, &[], &afloat).unwrap();
+    assert!(says(&plan, "they float over the 16 pcpus", true), "{:?}", plan.reasons);
 }
 
 #[test]
