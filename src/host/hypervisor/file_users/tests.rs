@@ -116,6 +116,6 @@ fn one_file_has_many_names() {
     // An image with an unparsable backing file may have any.
     std::fs::write(at("odd"), over("quorum:1:2")).unwrap();
     add(&mut uses, "c", &disk(at("odd"), "qcow2"));
-    assert!(said(&uses, "/none/victim")[0].contains("cannot be told"));
+    assert!(said(&uses, "/none/victim")[0].contains("is unknown"));
     assert_eq!(said(&uses, at("odd").to_str().unwrap()), ["domain `c` has it as a disk"]);
 }
