@@ -223,6 +223,7 @@ const PROVOKED: &[&str] = &[
     "gpu list --host /nonexistent",
     "gpu exclude 0fff:ff:1f.7 --host topologies/dgx-2.json",
     "gpu include 0fff:ff:1f.7 --host topologies/dgx-2.json",
+    "gpu test 0 --host topologies/dgx-2.json",
     "fleet list --hosts /nonexistent",
     "fleet capacity --hosts README.md",
     "fleet plan --gpus 1 --hosts /nonexistent",

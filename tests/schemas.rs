@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Documents that need a machine to change, or devices that are not recorded.
-const ELSEWHERE: [&str; 36] = [
+const ELSEWHERE: [&str; 37] = [
     "gpuvm-apply", // a file is needed
     "gpuvm-log",   // no guest of the test driver has one
     "gpuvm-addresses",
@@ -24,6 +24,7 @@ const ELSEWHERE: [&str; 36] = [
     "gpuvm-fabric-file",
     "gpuvm-fabric-restore",
     "gpuvm-fabric-show",
+    "gpuvm-gpu-test", // a guest boots in it
     "gpuvm-host-bridge-preview",
     "gpuvm-image-added",
     "gpuvm-nccl-installed",

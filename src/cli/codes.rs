@@ -64,6 +64,7 @@ use gpuvm_ops::exec::ExecError;
 use gpuvm_ops::fabric::{BootFileError, FabricError};
 use gpuvm_ops::files::FileError as OutputError;
 use gpuvm_ops::fleet::{FleetError, HostsError};
+use gpuvm_ops::gpu_test::GpuTestError;
 use gpuvm_ops::guest::RenderError;
 use gpuvm_ops::guest_disks::error::GuestDiskError;
 use gpuvm_ops::host::HostUndoError;
@@ -124,7 +125,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 114] = [
+static KNOWN: [Known; 115] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -245,6 +246,7 @@ static KNOWN: [Known; 114] = [
     known::<DoctorError>(),
     known::<InitramfsError>(),
     known::<GpuError>(),
+    known::<GpuTestError>(),
     known::<CardError>(),
     known::<VgpuCardError>(),
     known::<VgpuClaimError>(),

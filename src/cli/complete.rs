@@ -81,7 +81,9 @@ impl Kind {
                 Kind::Network
             }
             ("pool", _) => Kind::Pool,
-            ("gpu", _) | ("device", "gpu exclude" | "gpu include") => Kind::Gpu,
+            ("gpu", _) | ("device", "gpu exclude" | "gpu include") | ("devices", "gpu test") => {
+                Kind::Gpu
+            }
             ("devices", _) if group == "device" => Kind::Device,
             ("pf", "vgpu vfs") => Kind::Gpu,
             ("pf", _) | ("nic", "network create" | "network host-bridge create") => Kind::Netdev,

@@ -1,6 +1,7 @@
-//! `gpu list`, `gpu exclude`, `gpu include`.
+//! `gpu list`, `gpu exclude`, `gpu include`, `gpu test`.
 
 pub(super) mod list;
+mod test;
 
 use super::args::{GpuVerb, LockArgs};
 use super::change::manner;
@@ -14,6 +15,7 @@ use gpuvm_ops::session::{Manner, Session};
 pub fn run(verb: &GpuVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
     match verb {
         GpuVerb::List(args) => list::run(args, cx),
+        GpuVerb::Test(args) => test::run(args, cx),
         GpuVerb::Exclude(args) => {
             let (device, reason) = (args.device.clone(), args.reason.clone());
             let wanted = ExclusionChange::Exclude { device, reason };

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 /// `format`; they are named after the verb that prints them.
 type Listed = (&'static str, fn(&str) -> Schema);
 
-const ALL: [Listed; 89] = [
+const ALL: [Listed; 90] = [
     ("gpuvm-address", document::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-addresses", rows::<gpuvm_ops::address::NicAddress>),
     ("gpuvm-apply", document::<apply::Applied<'static>>),
@@ -54,6 +54,7 @@ const ALL: [Listed; 89] = [
     ("gpuvm-fleet-list", document::<fleet::Hosts<gpuvm_core::fleet::HostCapacity>>),
     ("gpuvm-fleet-plan", document::<fleet::FleetPlan>),
     ("gpuvm-gpu-list", rows::<gpuvm_ops::devices::ListedGpu>),
+    ("gpuvm-gpu-test", rows::<gpuvm_ops::gpu_test::TestedGpu>),
     ("gpuvm-guests", guests_file),
     ("gpuvm-history", rows::<crate::history::Entry>),
     ("gpuvm-host", host_file),

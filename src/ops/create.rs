@@ -71,6 +71,8 @@ pub struct CreateRequest {
     pub uuid: Option<String>,
     /// Whether it gets a NIC on the network `private-net`, too.
     pub private_net: bool,
+    /// Whether it gets no NIC at all, not even those of its template.
+    pub without_nics: bool,
     /// Whether missing huge pages are reserved.
     pub reserve_pages: bool,
     /// Whether other guests may reach its NVLinks.

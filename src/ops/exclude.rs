@@ -206,6 +206,11 @@ impl List<'_> {
     }
 }
 
+/// The address of a GPU or NVSwitch of this host, as a caller names it.
+pub(crate) fn locate(root: &FsRoot, topology: &Topology, device: &GpuName) -> Result<Bdf> {
+    List { topology, cards: cards(root)?, entries: Vec::new() }.find(device)
+}
+
 /// Changes the list of this host, or reports what would change.
 pub fn exclude(session: &mut Session<'_>, wanted: &ExclusionChange) -> Result<Excluded> {
     let world = session.world();

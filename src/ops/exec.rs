@@ -183,6 +183,12 @@ impl<'h> Inside<'h> {
         started["pid"].as_i64().ok_or_else(|| self.nonsense("guest-exec"))
     }
 
+    /// Starts a program with bounded outputs; returns its process in the guest.
+    pub(crate) fn begin(&self, command: &[String], input: Option<&[u8]>) -> Result<i64> {
+        let script = BOUNDED.replace("LIMIT", &MOST_OUTPUT.to_string());
+        self.start(&script, command, Some(input.unwrap_or_default()))
+    }
+
     /// Looks whether a program has ended.
     pub(crate) fn ended(&self, pid: i64) -> Result<Option<Executed>> {
         let status = self.ask("guest-exec-status", &json!({ "pid": pid }))?;
@@ -228,12 +234,7 @@ pub fn exec(world: &World, wanted: &ExecWanted) -> Result<Executed> {
     world.refuse_without_guests("exec")?;
     let hypervisor = &*world.hypervisor()?;
     let inside = Inside::of(hypervisor, &wanted.name)?;
-    let script = BOUNDED.replace("LIMIT", &MOST_OUTPUT.to_string());
-    let pid = inside.start(
-        &script,
-        &wanted.command,
-        Some(wanted.input.as_deref().unwrap_or_default()),
-    )?;
+    let pid = inside.begin(&wanted.command, wanted.input.as_deref())?;
     let until = wanted.limit.map(|limit| Instant::now() + limit);
     let mut pause = Duration::from_millis(10);
     loop {

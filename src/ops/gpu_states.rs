@@ -8,7 +8,7 @@ use crate::discover::test_policy::{TestMode, test_mode};
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
-use crate::history::gpus::{self, GpuRecord, GpuRecords, GpuState, Tenant};
+use crate::history::gpus::{self, GpuRecord, GpuRecords, GpuState, GpuTest, Tenant};
 use crate::topology::{DeviceKind, Topology};
 use crate::withheld::why;
 use crate::world::World;
@@ -30,6 +30,9 @@ pub struct ListedState {
     /// When it was last tested or accepted, in seconds since 1970, UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tested_s: Option<u64>,
+    /// Its last test by gpuvm.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_test: Option<GpuTest>,
 }
 
 impl ListedState {
@@ -55,8 +58,9 @@ pub fn listed(world: &World) -> Result<BTreeMap<Bdf, ListedState>> {
     let Some(root) = world.root()? else { return Ok(BTreeMap::new()) };
     let records = world.gpu_records(&root, test_mode(&root)?)?;
     let listed = |(bdf, of): (Bdf, Vec<&gpus::GpuDocument>)| {
-        let GpuRecord { state, by, since_s, tested_s, .. } = of.first()?.record.clone();
-        Some((bdf, ListedState { state, by, since_s, tested_s }))
+        let record = of.first()?.record.clone();
+        let GpuRecord { state, by, since_s, tested_s, last_test, .. } = record;
+        Some((bdf, ListedState { state, by, since_s, tested_s, last_test }))
     };
     Ok(records.located(&root)?.into_iter().filter_map(listed).collect())
 }
@@ -135,6 +139,8 @@ fn marks(root: &FsRoot, records: &GpuRecords, gpus: &[Bdf], tenant: &Tenant) -> 
         let is_known = |before: &GpuRecord| match before.state {
             GpuState::Used => before.by.as_ref() == Some(tenant),
             GpuState::Clean => false,
+            // Only a test or an admin ends that.
+            GpuState::Failed => true,
         };
         if before.is_some_and(is_known) {
             continue;
@@ -144,6 +150,7 @@ fn marks(root: &FsRoot, records: &GpuRecords, gpus: &[Bdf], tenant: &Tenant) -> 
         let mut record = GpuRecord::now(bdf, identity, GpuState::Used);
         record.by = Some(tenant.clone());
         record.tested_s = before.and_then(|before| before.tested_s);
+        record.last_test = before.and_then(|before| before.last_test.clone());
         steps.extend(records.replace(old, &record)?);
     }
     Ok(steps)
@@ -177,7 +184,7 @@ pub(crate) fn accept(
     }
     if !accepts {
         let is_required = test_mode(root).is_ok_and(|mode| mode == TestMode::Require);
-        let why = why(before).filter(|_| is_required);
+        let why = why(before, None).filter(|_| is_required);
         return Ok(Acceptance { why, ..Acceptance::default() });
     }
     let identity = identity::renewed(root, bdf, Some(&before.identity))?;
@@ -185,6 +192,7 @@ pub(crate) fn accept(
     let mut record = GpuRecord::now(bdf, identity, GpuState::Clean);
     record.by.clone_from(&before.by);
     record.tested_s = Some(record.since_s);
+    record.last_test.clone_from(&before.last_test);
     Ok(Acceptance { steps: records.replace(old, &record)?, why: None })
 }
 

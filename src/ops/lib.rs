@@ -71,6 +71,7 @@
 //!     seed: SeedRequest::default(),
 //!     uuid: Some("5a4d6a3e-6d0f-4c0f-9d5c-3f1c1b0a2e11".into()),
 //!     private_net: false,
+//!     without_nics: false,
 //!     reserve_pages: false,
 //!     accept_shared_fabric: false,
 //!     starts: true,
@@ -152,6 +153,7 @@ mod formats;
 pub mod gone;
 pub mod gpu_health;
 pub mod gpu_states;
+pub mod gpu_test;
 pub mod guest;
 pub mod guest_disks;
 pub mod guest_shell;

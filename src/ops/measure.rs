@@ -34,7 +34,7 @@ const SHORT_S: u64 = 30;
 /// Use of a GPU in percent from which it counts as busy.
 const BUSY_PERCENT: u32 = 5;
 /// The exit status of timeout(1) if it ended the program, and of one that it had to kill.
-const TIMED_OUT: [u8; 2] = [124, 137];
+pub(crate) const TIMED_OUT: [u8; 2] = [124, 137];
 /// How long the guest's load is sampled while causes are looked for.
 const SAMPLE: Duration = Duration::from_secs(1);
 
@@ -214,7 +214,7 @@ fn throttled(gpus: &[GpuState]) -> Vec<String> {
 }
 
 /// Returns the links of the guest's GPUs. Nothing is promised where the host cannot be read.
-fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) -> Promise {
+pub(crate) fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) -> Promise {
     let find = || -> Result<Promise> {
         let topology: Topology = world.topology()?;
         let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
@@ -364,7 +364,7 @@ impl Guest<'_> {
 
 /// The values of a program, or why it has none. DCGM ends with an error if a test fails, and says
 /// which.
-fn taken(
+pub(crate) fn taken(
     call: &Call,
     ended: &Executed,
 ) -> std::result::Result<(Vec<Reading>, Vec<Faulty>), String> {
@@ -386,7 +386,7 @@ fn taken(
 }
 
 /// Why a program failed: its last line, and its status.
-fn why(ended: &Executed) -> String {
+pub(crate) fn why(ended: &Executed) -> String {
     let last = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes).into_owned();
         text.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())

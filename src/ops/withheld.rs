@@ -1,16 +1,29 @@
 //! GPUs that plans leave out or name, since they are not tested since their last guest.
 
-use crate::discover::test_policy::TestMode;
+use crate::apply::now_s;
+use crate::discover::test_policy::{TestMode, TestPolicy};
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::history::gpus::{GpuRecord, GpuRecords, GpuState};
 use crate::placement::{Exclusion, Formerly, Occupancy};
 use crate::topology::Topology;
 
-/// Why a GPU is not clean, as a clause; `None` if it is.
-pub(crate) fn why(record: &GpuRecord) -> Option<String> {
+/// Why a GPU is not clean, as a clause; `None` if it is. `max_age_s`: for how long a test counts.
+pub(crate) fn why(record: &GpuRecord, max_age_s: Option<u64>) -> Option<String> {
+    let is_old = |max_age_s: u64| {
+        let age_s = now_s().saturating_sub(record.tested_s.unwrap_or(record.since_s));
+        age_s > max_age_s
+    };
     Some(match (record.state, &record.by) {
+        (GpuState::Clean, _) if max_age_s.is_some_and(is_old) => {
+            "its last test is older than `max_age` of the policy".to_owned()
+        }
         (GpuState::Clean, _) => return None,
+        (GpuState::Failed, _) => {
+            let why = record.last_test.as_ref().map(|test| test.why.join("; "));
+            let why = why.filter(|why| !why.is_empty());
+            why.map_or("it failed its test".to_owned(), |why| format!("it failed its test: {why}"))
+        }
         (GpuState::Used, Some(by)) => format!("domain `{}` had it", by.name),
         (GpuState::Used, None) => "a guest had it".to_owned(),
     })
@@ -19,12 +32,15 @@ pub(crate) fn why(record: &GpuRecord) -> Option<String> {
 /// Adds GPUs that are not clean by their records.
 pub(crate) fn add(
     occupancy: &mut Occupancy,
-    mode: TestMode,
+    policy: &TestPolicy,
     records: &GpuRecords,
     root: &FsRoot,
 ) -> Result<()> {
+    let (mode, max_age_s) = (policy.mode, policy.max_age_s);
     for (bdf, of) in records.located(root)? {
-        let Some(why) = of.first().and_then(|document| why(&document.record)) else { continue };
+        let Some(why) = of.first().and_then(|document| why(&document.record, max_age_s)) else {
+            continue;
+        };
         match mode {
             TestMode::Off => {}
             TestMode::Note => occupancy.formerly.push(Formerly { bdf, why }),

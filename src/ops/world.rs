@@ -4,7 +4,7 @@
 use crate::apply::{Change, other_state, state_root};
 use crate::bdf::Bdf;
 use crate::discover::exclusions;
-use crate::discover::test_policy::{TestMode, test_mode};
+use crate::discover::test_policy::{TestMode, test_policy};
 use crate::disks::{functions_of_disks, linked_functions};
 use crate::domain::DomainXml;
 use crate::error::{Class, Doing as _, Error, Result, classed, usage};
@@ -71,6 +71,8 @@ pub struct World {
     /// The omissions of the answer, reported once.
     unseen: OnceCell<String>,
     told: RefCell<BTreeSet<String>>,
+    /// GPUs that are being tested, which are offered although they are not clean.
+    tested: RefCell<BTreeSet<Bdf>>,
 }
 
 impl World {
@@ -85,6 +87,7 @@ impl World {
             assumed_here: Cell::new(false),
             unseen: OnceCell::new(),
             told: RefCell::default(),
+            tested: RefCell::default(),
         }
     }
 
@@ -524,7 +527,8 @@ impl World {
     fn without_domains(&self) -> Result<Occupancy> {
         let mut held = Occupancy { excluded: self.excluded()?, ..Occupancy::default() };
         let Some(root) = self.root()? else { return Ok(held) };
-        let mode = test_mode(&root)?;
+        let policy = test_policy(&root)?;
+        let mode = policy.mode;
         if mode == TestMode::Off {
             return Ok(held);
         }
@@ -532,9 +536,17 @@ impl World {
         let unread = if is_strict { self.unread_records() } else { None };
         match unread {
             Some(why) => withheld::add_all(&mut held, &self.topology()?, &why),
-            None => withheld::add(&mut held, mode, &self.gpu_records(&root, mode)?, &root)?,
+            None => withheld::add(&mut held, &policy, &self.gpu_records(&root, mode)?, &root)?,
         }
+        let tested = self.tested.borrow();
+        held.excluded.retain(|one| !(one.untested && tested.contains(&one.bdf)));
+        held.formerly.retain(|one| !tested.contains(&one.bdf));
         Ok(held)
+    }
+
+    /// Has these GPUs offered from now on although they are not clean, and no others.
+    pub(crate) fn offer_to_test(&self, gpus: &[Bdf]) {
+        self.tested.replace(gpus.iter().copied().collect());
     }
 
     /// The records of GPUs. Damaged ones are an error where a test is required, else a warning.

@@ -488,10 +488,10 @@ fn make() -> Result<PathBuf, String> {
         std::fs::create_dir(root.path().join(below)).unwrap();
     }
     std::fs::copy(busybox, root.path().join("bin/busybox")).unwrap();
-    for script in ["init", "net"] {
+    for script in ["init", "net", "agent"] {
         std::fs::copy(project().join("tests/tiny").join(script), root.path().join(script)).unwrap();
     }
-    let mut names = String::from(".\nbin\nbin/busybox\ninit\nnet\nmodules\n");
+    let mut names = String::from(".\nbin\nbin/busybox\ninit\nnet\nagent\nmodules\n");
     for module in std::fs::read_dir(dir.join("modules")).unwrap() {
         let module = module.unwrap().path();
         let name = module.file_name().unwrap().to_str().unwrap();

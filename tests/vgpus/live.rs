@@ -1,6 +1,8 @@
 //! vGPUs of real domains: a libvirtd of the test's own on a tree with two H200s. The kernel's part
 //! is files: a type that is written is read back. QEMU gets no function, and has its group open.
 
+mod tested;
+
 use super::{h200, slots};
 use crate::libvirt::place::{MOST, Place};
 use crate::support::tree::Small;
@@ -43,7 +45,11 @@ struct Machine {
 impl Machine {
     /// Sets it up; none if this machine cannot have it.
     fn new() -> Option<Machine> {
-        let host = h200(0);
+        Machine::on(h200(0))
+    }
+
+    /// The same on a host of these files.
+    fn on(host: Small) -> Option<Machine> {
         host.write("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 16000000 kB");
         for entry in fs::read_dir(host.path().join("sys/bus/pci/devices")).unwrap() {
             let (dir, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());

@@ -3,7 +3,7 @@
 use super::heading::BEHAVIOUR;
 use super::late::Late;
 use super::{LockArgs, TakenArgs, about_records};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use gpuvm_ops::exclude::GpuName;
 
 /// Examples of `exclude`.
@@ -15,6 +15,11 @@ const INCLUDE: &str = "Examples:
   gpuvm gpu include 39:00.0
   gpuvm gpu include 39:00.0 --despite-health
   gpuvm gpu include 39:00.0 --untested";
+/// Examples of `test`.
+const TEST: &str = "Examples:
+  gpuvm gpu test 39:00.0
+  gpuvm gpu test 0 1 2 3 --level 2
+  gpuvm gpu test --pending --json";
 /// Examples of `list`.
 const LIST: &str = "Examples:
   gpuvm gpu list
@@ -37,6 +42,15 @@ pub enum GpuVerb {
     /// Return an excluded GPU or NVSwitch to use
     #[command(after_long_help = INCLUDE)]
     Include(Late<IncludeArgs>),
+    /// Test GPUs between guests
+    ///
+    /// A guest with these GPUs alone boots from the image that /etc/gpuvm/test.toml names, without
+    /// NICs; nvidia-smi and DCGM's diagnostics run in it, then it is removed. A GPU that passes is
+    /// recorded as clean; one with a fault is excluded. A test that does not end in time, or whose
+    /// image lacks a program, leaves a GPU as it was.
+    #[command(after_long_help = TEST)]
+    #[command(group = ArgGroup::new("what").args(["devices", "pending"]).required(true))]
+    Test(Late<TestArgs>),
 }
 
 /// Arguments of `gpu exclude`.
@@ -80,6 +94,35 @@ pub struct IncludeArgs {
     /// it, until it is tested. This option answers for that test.
     #[arg(long)]
     pub untested: bool,
+    /// Print the steps and change nothing
+    #[arg(long, help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
+}
+
+/// Arguments of `gpu test`.
+#[derive(Debug, Args)]
+pub struct TestArgs {
+    /// Index, UUID or PCI address of a GPU
+    ///
+    /// Several are tested in one guest, their NVLinks included; if that finds a fault, each is
+    /// tested alone.
+    #[arg(value_name = "I|UUID|BDF")]
+    pub devices: Vec<GpuName>,
+    /// Test all GPUs not tested since their last guest
+    ///
+    /// Those that a guest had are tested together. GPUs that domains hold, excluded ones and those
+    /// that have failed are left out.
+    #[arg(long)]
+    pub pending: bool,
+    /// Level of DCGM's diagnostics, 1 to 4
+    ///
+    /// 1 takes seconds, 2 some minutes, 3 half an hour, 4 longer; by default that of the policy.
+    /// From 2 on nvbandwidth and all_reduce_perf run, too, if the image has them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
+    pub level: Option<u8>,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

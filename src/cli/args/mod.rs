@@ -59,7 +59,7 @@ pub use fabric::{
     FabricHookArgs, FabricReleaseArgs, FabricRestoreArgs, FabricUnitArgs, FabricVerb,
 };
 pub use fleet::{FleetPlanArgs, FleetVerb, HostsArgs};
-pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs};
+pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs, TestArgs};
 pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs};
 pub use help::{GROUPS, command, exit_status, fitted};
 pub use host::{

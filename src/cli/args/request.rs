@@ -83,6 +83,7 @@ impl CreateArgs {
             seed: self.seed.request()?,
             uuid: None,
             private_net: self.private_ip,
+            without_nics: false,
             reserve_pages: self.reserve_pages,
             accept_shared_fabric: self.accept_shared_fabric,
             starts: !self.no_start,

@@ -16,7 +16,7 @@ pub use expected::{BOARDS, Board, Promise, Shape};
 pub use history::{KEPT, Run, median};
 pub use read::{Faulty, GpuState, ReadError, Taken, read, read_gpus};
 pub use report::{Candidate, Line, MeasureReport, NotMeasured, Verdict, judge};
-pub use tool::{Call, Suite, Tool, smi_paths};
+pub use tool::{Call, Suite, Tool, diagnostics, smi_paths};
 pub use what::{Reading, What, candidates};
 
 #[cfg(test)]

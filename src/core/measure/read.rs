@@ -234,6 +234,8 @@ pub struct GpuState {
     pub processes: usize,
     /// Why its clocks are lowered: heat and power only.
     pub throttled: Vec<String>,
+    /// Faults of the card: a link with fewer lanes, memory errors that were not corrected.
+    pub faults: Vec<String>,
 }
 
 /// Reasons for lowered clocks that a measurement suffers from, in both spellings of the driver
@@ -262,9 +264,64 @@ struct SmiGpu {
     #[serde(default, alias = "clocks_throttle_reasons")]
     clocks_event_reasons: BTreeMap<String, String>,
     #[serde(default)]
+    pci: SmiPci,
+    #[serde(default)]
+    ecc_errors: SmiEcc,
+    #[serde(default)]
+    remapped_rows: SmiRows,
+    #[serde(default)]
     utilization: SmiUse,
     #[serde(default)]
     processes: SmiProcesses,
+}
+
+#[derive(Default, Deserialize)]
+struct SmiPci {
+    #[serde(default)]
+    pci_gpu_link_info: SmiLink,
+}
+
+#[derive(Default, Deserialize)]
+struct SmiLink {
+    #[serde(default)]
+    link_widths: SmiWidths,
+}
+
+/// Numbers of lanes, as `16x`.
+#[derive(Default, Deserialize)]
+struct SmiWidths {
+    #[serde(default)]
+    max_link_width: String,
+    #[serde(default)]
+    current_link_width: String,
+}
+
+#[derive(Default, Deserialize)]
+struct SmiEcc {
+    #[serde(default)]
+    volatile: SmiErrors,
+}
+
+/// Uncorrected errors since the driver was loaded, by memory; `N/A` without ECC.
+#[derive(Default, Deserialize)]
+struct SmiErrors {
+    #[serde(default)]
+    dram_uncorrectable: String,
+    #[serde(default)]
+    sram_uncorrectable: String,
+    #[serde(default)]
+    sram_uncorrectable_parity: String,
+    #[serde(default)]
+    sram_uncorrectable_secded: String,
+}
+
+/// Replaced rows of memory: `Yes`, `No`, or `N/A`.
+#[derive(Default, Deserialize)]
+struct SmiRows {
+    #[serde(default)]
+    remapped_row_pending: String,
+    #[serde(default)]
+    remapped_row_failure: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -301,9 +358,45 @@ pub fn read_gpus(output: &str) -> Result<Vec<GpuState>, ReadError> {
             busy_percent: used.and_then(|word| word.parse().ok()).unwrap_or(0),
             processes: gpu.processes.process_info.iter().filter(computing).count(),
             throttled: throttled(&gpu.clocks_event_reasons),
+            faults: faults(gpu),
         }
     });
     Ok(gpus.collect())
+}
+
+/// The faults of a card.
+fn faults(gpu: &SmiGpu) -> Vec<String> {
+    let mut faults = Vec::new();
+    let widths = &gpu.pci.pci_gpu_link_info.link_widths;
+    let lanes = |text: &str| text.trim().strip_suffix('x')?.parse::<u32>().ok();
+    if let (Some(now), Some(most)) =
+        (lanes(&widths.current_link_width), lanes(&widths.max_link_width))
+        && now < most
+    {
+        faults.push(format!("PCIe width {now} of {most}"));
+    }
+    let errors = &gpu.ecc_errors.volatile;
+    let counts = [
+        ("DRAM", &errors.dram_uncorrectable),
+        ("SRAM", &errors.sram_uncorrectable),
+        ("SRAM", &errors.sram_uncorrectable_parity),
+        ("SRAM", &errors.sram_uncorrectable_secded),
+    ];
+    for (memory, count) in counts {
+        if let Some(count) = count.trim().parse::<u64>().ok().filter(|count| *count > 0) {
+            faults.push(format!("{count} uncorrected {memory} errors"));
+        }
+    }
+    let rows = &gpu.remapped_rows;
+    for (state, says) in [
+        (&rows.remapped_row_failure, "memory rows could not be remapped"),
+        (&rows.remapped_row_pending, "memory rows wait to be remapped"),
+    ] {
+        if state.trim() == "Yes" {
+            faults.push(says.to_owned());
+        }
+    }
+    faults
 }
 
 /// The reasons for lower clocks, each once.

@@ -141,7 +141,7 @@ fn gpus_are_read_in_both_spellings_of_the_driver() {
     for text in [SMI, &old] {
         let gpus = read_gpus(text).unwrap();
         let heat = vec!["heat".to_owned()];
-        let [GpuState { name, driver, busy_percent: 7, processes: 1, throttled }] = &gpus[..]
+        let [GpuState { name, driver, busy_percent: 7, processes: 1, throttled, .. }] = &gpus[..]
         else {
             panic!("{gpus:?}");
         };
@@ -280,4 +280,27 @@ fn programs_are_called_by_absolute_paths_with_fixed_words() {
     }
     let one = Tool::Nvbandwidth.calls(Suite::Quick, 1, "").remove(0);
     assert!(!one.words.iter().any(|word| word.contains("device_to_device")));
+}
+
+#[test]
+fn faults_of_cards_are_read_and_absent_counters_are_none() {
+    let gpu = |width: &str, errors: &str, failure: &str| {
+        format!(
+            "<nvidia_smi_log><gpu><product_name>NVIDIA H100</product_name><pci>\
+             <pci_gpu_link_info><link_widths><max_link_width>16x</max_link_width>\
+             <current_link_width>{width}</current_link_width></link_widths></pci_gpu_link_info>\
+             </pci><ecc_errors><volatile><dram_uncorrectable>{errors}</dram_uncorrectable>\
+             </volatile></ecc_errors><remapped_rows><remapped_row_pending>No</remapped_row_pending>\
+             <remapped_row_failure>{failure}</remapped_row_failure></remapped_rows></gpu>\
+             </nvidia_smi_log>"
+        )
+    };
+    let faults = |text: &str| read_gpus(text).unwrap().remove(0).faults;
+    assert_eq!(faults(&gpu("16x", "0", "No")), [""; 0]);
+    assert_eq!(faults(&gpu("N/A", "N/A", "N/A")), [""; 0]);
+    let all =
+        ["PCIe width 8 of 16", "3 uncorrected DRAM errors", "memory rows could not be remapped"];
+    assert_eq!(faults(&gpu("8x", "3", "Yes")), all);
+    let none = "<nvidia_smi_log><gpu><remapped_rows>N/A</remapped_rows></gpu></nvidia_smi_log>";
+    assert_eq!(faults(none), [""; 0]);
 }

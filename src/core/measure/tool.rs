@@ -74,6 +74,19 @@ fn paths(names: &[&str], directories: &[String]) -> Vec<String> {
     all.flat_map(|directory| names.iter().map(move |name| format!("{directory}/{name}"))).collect()
 }
 
+/// Returns the run of DCGM's diagnostics at a level from 1 to 4; the times are NVIDIA's, doubled.
+pub fn diagnostics(level: u8) -> Call {
+    let limit_s = match level {
+        0 | 1 => 120,
+        2 => 600,
+        3 => 1800,
+        _ => 4 * 3600,
+    };
+    let words = format!("diag -r {level} -j");
+    let words = words.split(' ').map(str::to_owned).collect();
+    Call { tool: Tool::Dcgmi, what: None, words, limit_s }
+}
+
 impl Tool {
     /// Returns its names: the first one that the guest has is run.
     fn names(self) -> &'static [&'static str] {

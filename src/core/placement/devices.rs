@@ -192,7 +192,9 @@ fn acceptable(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     let named = bits(gpus).filter(is_not).fold(0, |set, at| set | 1 << at);
     let bdf = row.bdfs[first];
     let command = match state {
-        DeviceState::Untested => format!("`gpuvm gpu include {bdf} --untested`"),
+        DeviceState::Untested => {
+            format!("test it (`gpuvm gpu test {bdf}`), or `gpuvm gpu include {bdf} --untested`")
+        }
         _ => format!("`gpuvm gpu include {bdf} --despite-health`"),
     };
     Err(PlanError::Impossible {

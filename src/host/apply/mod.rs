@@ -355,6 +355,11 @@ impl<'a> Transaction<'a> {
         }
     }
 
+    /// Undoes everything, for a change that was only needed until now.
+    pub fn take_back(&mut self) -> Aftermath {
+        self.undo()
+    }
+
     /// Ends the change and removes its journal.
     pub fn close(self) -> Result<(), ApplyError> {
         self.journal.map_or(Ok(()), Journal::close).map_err(ApplyError::from)

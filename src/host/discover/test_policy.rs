@@ -2,10 +2,33 @@
 //! a policy that is misread would offer GPUs that it keeps back.
 
 use crate::fsroot::{FsError, FsRoot};
-use crate::tree::{Fault, Value, toml};
+use crate::tree::{Fault, Node, Value, toml};
+use gpuvm_core::domain::guest::VirtType;
+use gpuvm_core::image::{ImageName, Sha256};
+use gpuvm_core::memsize::MemSize;
+use std::path::PathBuf;
 
 /// The file, below the root.
 pub const FILE: &str = "etc/gpuvm/test.toml";
+/// Its keys.
+const KEYS: [&str; 12] = [
+    "mode",
+    "image",
+    "sha256",
+    "template",
+    "virt_type",
+    "pool",
+    "memory",
+    "vcpus",
+    "level",
+    "timeout",
+    "on_fail",
+    "max_age",
+];
+/// The highest level of DCGM's diagnostics.
+const MOST_LEVEL: u8 = 4;
+/// The time limit of a test in seconds: one needs time to boot, and blocks its GPUs.
+const LIMITS_S: std::ops::RangeInclusive<u64> = 10..=24 * 3600;
 
 /// The consequence of a GPU's state for the next guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::EnumString, strum::Display)]
@@ -20,9 +43,68 @@ pub enum TestMode {
     Require,
 }
 
+/// The consequence of a failed test.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
+pub enum OnFail {
+    /// The GPU is excluded until an admin includes it.
+    #[default]
+    Exclude,
+    /// It is only recorded.
+    Record,
+}
+
+/// The policy of a host for GPUs between guests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TestPolicy {
+    /// Which GPUs the next guest may get.
+    pub mode: TestMode,
+    /// The image of test guests; `None`: gpuvm runs no test.
+    pub image: Option<ImageName>,
+    /// The SHA-256 of that image's file.
+    pub sha256: Option<Sha256>,
+    /// The template of test guests; `None` for the built-in one.
+    pub template: Option<PathBuf>,
+    /// How test guests run.
+    pub virt_type: VirtType,
+    /// The storage pool of what test guests write; `None` for that of other guests.
+    pub pool: Option<String>,
+    /// Memory of a test guest.
+    pub memory: MemSize,
+    /// vCPUs of a test guest; `None` for the share of its GPUs.
+    pub vcpus: Option<u32>,
+    /// Level of DCGM's diagnostics, 1 to 4.
+    pub level: u8,
+    /// The time limit of a test, its boot included, in seconds.
+    pub timeout_s: u64,
+    /// The consequence of a failed test.
+    pub on_fail: OnFail,
+    /// For how many seconds a test counts; `None`: until the next guest.
+    pub max_age_s: Option<u64>,
+}
+
+impl Default for TestPolicy {
+    fn default() -> TestPolicy {
+        TestPolicy {
+            mode: TestMode::default(),
+            image: None,
+            sha256: None,
+            template: None,
+            virt_type: VirtType::Kvm,
+            pool: None,
+            memory: MemSize::from_gib(16),
+            vcpus: None,
+            level: 1,
+            timeout_s: 600,
+            on_fail: OnFail::default(),
+            max_age_s: None,
+        }
+    }
+}
+
 /// The policy of a host; that of an absent file is off.
-pub fn test_mode(root: &FsRoot) -> Result<TestMode, FsError> {
-    let Some(text) = root.read(FILE)? else { return Ok(TestMode::default()) };
+pub fn test_policy(root: &FsRoot) -> Result<TestPolicy, FsError> {
+    let Some(text) = root.read(FILE)? else { return Ok(TestPolicy::default()) };
     parse(&text).map_err(|Fault { at, why }| {
         // The text has no blank lines in front.
         let bytes = root.bytes(FILE).unwrap_or_default();
@@ -30,6 +112,11 @@ pub fn test_mode(root: &FsRoot) -> Result<TestMode, FsError> {
         let before = blank.filter(|byte| **byte == b'\n').count();
         root.malformed(FILE, before + at.line, why)
     })
+}
+
+/// The mode of a host's policy.
+pub fn test_mode(root: &FsRoot) -> Result<TestMode, FsError> {
+    Ok(test_policy(root)?.mode)
 }
 
 /// Returns the hint for an error of the file; `None`: it is of another.
@@ -41,25 +128,86 @@ pub fn hint(error: &FsError) -> Option<String> {
     path.ends_with(FILE).then(text)
 }
 
-fn parse(text: &str) -> Result<TestMode, Fault> {
+fn parse(text: &str) -> Result<TestPolicy, Fault> {
     let Value::Map(fields) = toml(text)?.value else { unreachable!("a document is a table") };
-    let mut mode = TestMode::default();
+    let mut policy = TestPolicy::default();
     for (key, at, node) in fields {
-        if key != "mode" {
-            let why = format!("`{}` is unknown; known is mode", key.escape_debug());
+        if !KEYS.contains(&&*key) {
+            let known = KEYS.join(", ");
+            let why = format!("`{}` is unknown; known are {known}", key.escape_debug());
             return Err(Fault { at, why });
         }
-        let Value::Text(text) = node.value else {
-            return Err(Fault { at: node.at, why: "`mode` must be a single value".into() });
-        };
-        mode = text.parse().map_err(|_| {
-            let shown: String = text.chars().take(40).collect();
-            let shown = shown.escape_debug();
-            let why = format!("`mode` is `{shown}`; it must be off, note or require");
-            Fault { at: node.at, why }
-        })?;
+        take(&mut policy, &key, node)?;
     }
-    Ok(mode)
+    Ok(policy)
+}
+
+/// Takes one key of the file.
+fn take(policy: &mut TestPolicy, key: &str, node: Node) -> Result<(), Fault> {
+    let Value::Text(text) = node.value else {
+        return Err(Fault { at: node.at, why: format!("`{key}` must be a single value") });
+    };
+    let wrong = |must: &str| {
+        let shown: String = text.chars().take(40).collect();
+        let shown = shown.escape_debug();
+        Fault { at: node.at, why: format!("`{key}` is `{shown}`; it must be {must}") }
+    };
+    match key {
+        "mode" => policy.mode = text.parse().map_err(|_| wrong("off, note or require"))?,
+        "image" => {
+            policy.image = Some(text.parse().map_err(|_| wrong("the name of an image"))?);
+        }
+        "sha256" => {
+            policy.sha256 = Some(text.parse().map_err(|_| wrong("64 hexadecimal digits"))?);
+        }
+        "template" => {
+            let path = Some(PathBuf::from(&text)).filter(|path| path.is_absolute());
+            policy.template = Some(path.ok_or_else(|| wrong("an absolute path"))?);
+        }
+        "virt_type" => {
+            policy.virt_type = match &*text {
+                "kvm" => VirtType::Kvm,
+                "qemu" => VirtType::Qemu,
+                _ => return Err(wrong("kvm or qemu")),
+            }
+        }
+        "pool" => {
+            let name = Some(text.clone()).filter(|name| !name.is_empty());
+            policy.pool = Some(name.ok_or_else(|| wrong("the name of a storage pool"))?);
+        }
+        "memory" => policy.memory = text.parse().map_err(|_| wrong("a size such as 16G"))?,
+        "vcpus" => {
+            let vcpus = text.parse().ok().filter(|vcpus| *vcpus > 0);
+            policy.vcpus = Some(vcpus.ok_or_else(|| wrong("a number from 1"))?);
+        }
+        "level" => {
+            let level = text.parse().ok().filter(|level| (1..=MOST_LEVEL).contains(level));
+            policy.level = level.ok_or_else(|| wrong("1 to 4"))?;
+        }
+        "timeout" => {
+            let limit = seconds(&text).filter(|limit| LIMITS_S.contains(limit));
+            policy.timeout_s = limit.ok_or_else(|| wrong("10s to 1d"))?;
+        }
+        "on_fail" => policy.on_fail = text.parse().map_err(|_| wrong("exclude or record"))?,
+        _ => {
+            let age = seconds(&text).filter(|age| *age > 0);
+            policy.max_age_s = Some(age.ok_or_else(|| wrong("a time such as 7d or 12h"))?);
+        }
+    }
+    Ok(())
+}
+
+/// Reads a time: a number of seconds, or one with the unit s, m, h or d.
+fn seconds(text: &str) -> Option<u64> {
+    let (number, unit) = match text.chars().last()? {
+        's' => (&text[..text.len() - 1], 1),
+        'm' => (&text[..text.len() - 1], 60),
+        'h' => (&text[..text.len() - 1], 3600),
+        'd' => (&text[..text.len() - 1], 24 * 3600),
+        _ => (text, 1),
+    };
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    number.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(unit)
 }
 
 #[cfg(test)]
@@ -71,11 +219,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = FsRoot::at(dir.path()).unwrap();
         assert_eq!(test_mode(&root).unwrap(), TestMode::Off);
-        assert_eq!(parse("").unwrap(), TestMode::Off);
+        assert_eq!(parse("").unwrap(), TestPolicy::default());
         std::fs::create_dir_all(dir.path().join("etc/gpuvm")).unwrap();
         std::fs::write(dir.path().join(FILE), "# between tenants\nmode = \"require\"\n").unwrap();
         assert_eq!(test_mode(&root).unwrap(), TestMode::Require);
-        assert_eq!(parse("mode = \"note\"").unwrap(), TestMode::Note);
+        assert_eq!(parse("mode = \"note\"").unwrap().mode, TestMode::Note);
     }
 
     #[test]
@@ -89,10 +237,20 @@ mod tests {
             ("mode = \"Require\"", 1, "`Require`"),
             ("mode = \"off\"\nmode = \"note\"", 2, ""),
             ("mode = [\"note\"]", 1, "`mode` must be a single value"),
-            ("mode = \"note\"\n\nmodes = 1", 3, "`modes` is unknown; known is mode"),
+            ("mode = \"note\"\n\nmodes = 1", 3, "`modes` is unknown; known are mode, image, "),
             ("[test]\nmode = \"note\"", 1, "`test` is unknown"),
             ("mode = \"a\\nb\"", 1, "`a\\nb`"),
-            ("level = 1", 1, "`level` is unknown"),
+            ("level = 5", 1, "`level` is `5`; it must be 1 to 4"),
+            ("sha256 = \"ab\"", 1, "it must be 64 hexadecimal digits"),
+            ("image = \"../x\"", 1, "it must be the name of an image"),
+            ("template = \"x.xml\"", 1, "it must be an absolute path"),
+            ("timeout = \"5s\"", 1, "it must be 10s to 1d"),
+            ("timeout = -5", 1, "it must be 10s to 1d"),
+            ("max_age = \"7w\"", 1, "it must be a time such as 7d or 12h"),
+            ("max_age = \"0d\"", 1, "`max_age` is `0d`"),
+            ("on_fail = \"\"", 1, "it must be exclude or record"),
+            ("virt_type = \"xen\"", 1, "it must be kvm or qemu"),
+            ("memory = \"much\"", 1, "it must be a size such as 16G"),
             ("{", 1, ""),
         ] {
             std::fs::write(dir.path().join(FILE), text).unwrap();
@@ -102,5 +260,30 @@ mod tests {
             assert!(said.contains(part), "{text}: {said}");
             assert!(hint(&error).unwrap().contains("gpuvm-guide(7)"));
         }
+    }
+    #[test]
+    fn every_key_is_read() {
+        let sum = "ab".repeat(32);
+        let text = format!(
+            "mode = \"note\"\nimage = \"gputest\"\nsha256 = \"{sum}\"\ntemplate = \"/etc/t.xml\"\n\
+             virt_type = \"qemu\"\npool = \"ram\"\nmemory = \"8G\"\nvcpus = 4\nlevel = 2\ntimeout = \"20m\"\n\
+             on_fail = \"record\"\nmax_age = \"7d\""
+        );
+        let policy = TestPolicy {
+            mode: TestMode::Note,
+            image: Some("gputest".parse().unwrap()),
+            sha256: Some(sum.parse().unwrap()),
+            template: Some("/etc/t.xml".into()),
+            virt_type: VirtType::Qemu,
+            pool: Some("ram".into()),
+            memory: MemSize::from_gib(8),
+            vcpus: Some(4),
+            level: 2,
+            timeout_s: 1200,
+            on_fail: OnFail::Record,
+            max_age_s: Some(7 * 86400),
+        };
+        assert_eq!(parse(&text).unwrap(), policy);
+        assert_eq!(text.lines().count(), KEYS.len());
     }
 }

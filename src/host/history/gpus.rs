@@ -5,7 +5,7 @@
 use super::{HistoryError, store};
 use crate::apply::bind::BindError;
 use crate::apply::file::set_private_file;
-use crate::apply::{FileStep, Step, kept_in, now_s};
+use crate::apply::{FileStep, HostLock, LockError, Step, kept_in, now_s};
 use crate::discover::cards::is_uuid;
 use crate::discover::identity::Finder;
 use crate::fsroot::{FsError, FsRoot};
@@ -15,7 +15,9 @@ use gpuvm_core::topology::{DeviceIdentity, KnownDevice, Likeness};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The directory of the documents.
 pub(super) const DIRECTORY: &str = "gpus";
@@ -34,6 +36,38 @@ pub enum GpuState {
     Clean,
     /// A guest had it.
     Used,
+    /// It failed its test.
+    Failed,
+}
+
+/// The verdict of a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum TestVerdict {
+    /// Nothing was found.
+    Passed,
+    /// The GPU has a fault.
+    Failed,
+    /// The test did not come to its end, which says nothing of the GPU.
+    Unknown,
+}
+
+/// The last test of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GpuTest {
+    /// When it ended, in seconds since 1970, UTC.
+    pub at_s: u64,
+    /// Level of DCGM's diagnostics.
+    pub level: u8,
+    /// The verdict.
+    pub verdict: TestVerdict,
+    /// Its reasons, a phrase each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub why: Vec<String>,
 }
 
 /// The last guest of a GPU.
@@ -64,13 +98,17 @@ pub struct GpuRecord {
     pub since_s: u64,
     /// When it was last tested or accepted, in seconds since 1970, UTC; none: never.
     pub tested_s: Option<u64>,
+    /// Its last test by gpuvm; `None` if it had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_test: Option<GpuTest>,
 }
 
 impl GpuRecord {
     /// The record of a GPU that comes into a state now.
     pub fn now(bdf: Bdf, identity: DeviceIdentity, state: GpuState) -> GpuRecord {
         let (by, since_s, tested_s) = (None, now_s(), None);
-        GpuRecord { format: store::FORMAT, bdf, identity, state, by, since_s, tested_s }
+        let (format, last_test) = (store::FORMAT, None);
+        GpuRecord { format, bdf, identity, state, by, since_s, tested_s, last_test }
     }
 
     /// The name of its document: the UUID of the GPU, or address, ids and PCI serial number.
@@ -184,6 +222,15 @@ impl GpuRecords {
         let rest = rest.map(|other| store::remove(other.path.clone(), other.text.clone()));
         Ok([store::write(path, record, was)].into_iter().chain(rest).collect())
     }
+}
+
+/// Takes the lock of tests on this host, waiting up to `wait` for another one.
+pub fn lock(
+    state: Option<&Path>,
+    wait: Duration,
+    waiting: impl FnMut(Option<i32>) -> ControlFlow<()>,
+) -> Result<HostLock, LockError> {
+    HostLock::take_in(&kept_in(state, DIRECTORY), wait, waiting)
 }
 
 /// Does steps that [`GpuRecords::replace`] made, where nothing else is to be done that could fail.

@@ -84,6 +84,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     extra.known = recognise::known_or_warn(world, &name, devices)?;
     extra.user = seed.as_ref().and_then(|seed| seed.user.clone());
     extra.uuid.clone_from(&wanted.uuid);
+    extra.without_nics = wanted.without_nics;
     extra.networks.extend(wanted.private_net.then(|| PRIVATE_NET.to_owned()));
     if let (Some(hypervisor), Some(Beside { vf_pools, steps: more })) = (hypervisor, networks) {
         extra.vf_pools = vf_pools;
@@ -272,7 +273,7 @@ fn beside(
     networks::refuse_unfit(nics, hypervisor)?;
     let private = wanted.private_net.then_some(PRIVATE_NET);
     // Those of the template matter where its NICs stay, and once it starts.
-    let of_template = if nics.is_empty() {
+    let of_template = if nics.is_empty() && !wanted.without_nics {
         networks_of(&template_of(&wanted.guest, &planned.topology)?)
     } else {
         Vec::new()

@@ -59,6 +59,7 @@ fn wanted(name: &str, disk: &Path) -> CreateRequest {
         },
         uuid: Some(UUID.into()),
         private_net: false,
+        without_nics: false,
         reserve_pages: false,
         accept_shared_fabric: false,
         starts: true,

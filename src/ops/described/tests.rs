@@ -60,6 +60,7 @@ fn asked(name: &str, gpus: GpuWish) -> DescribedGuest {
         seed: SeedRequest::default(),
         uuid: None,
         private_net: false,
+        without_nics: false,
         reserve_pages: false,
         accept_shared_fabric: true,
         starts: false,

@@ -62,6 +62,8 @@ pub struct Extra {
     pub disks: Vec<Disk>,
     /// Networks that get a NIC unless the guest has one there already.
     pub networks: Vec<String>,
+    /// Whether it gets none of the NICs of its template.
+    pub without_nics: bool,
     /// Disks that are created for the guest and removed with it.
     pub made: Vec<Made>,
     /// The disk features of the hypervisor.
@@ -85,6 +87,9 @@ pub struct Extra {
 /// Renders a planned guest's domain XML from its template.
 pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result<DomainXml> {
     let mut xml = template_of(wanted, &planned.topology)?;
+    if extra.without_nics {
+        xml = DomainXml::parse(&without_nics(xml.text()))?;
+    }
     let mac_key = xml.uuid().or_else(|| extra.uuid.clone());
     let key = mac_key.clone().unwrap_or_else(|| planned.name.to_string());
     let placement = planned.placement.clone().with_mdevs(|nth| mdev_uuid(&key, nth));
@@ -120,6 +125,21 @@ pub fn render(wanted: &GuestRequest, planned: &Planned, extra: &Extra) -> Result
         xml.apply(&DomainEdit::SetPlugged { vcpus: Some(start) })?;
     }
     Ok(xml)
+}
+
+/// A domain's text without its NICs.
+fn without_nics(text: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some((before, nic)) = rest.split_once("<interface") {
+        kept += before;
+        let (open, after) = nic.split_once('>').unwrap_or((nic, ""));
+        rest = match after.split_once("</interface>") {
+            Some((_, after)) if !open.ends_with('/') => after,
+            _ => after,
+        };
+    }
+    kept + rest
 }
 
 /// Refuses room for more vCPUs where the guest cannot get any while it runs.

@@ -231,6 +231,7 @@ fn created(world: &World, guest: &GuestRequest, storage: &StorageRequest) -> Dom
         seed,
         uuid: None,
         private_net: false,
+        without_nics: false,
         reserve_pages: false,
         accept_shared_fabric: true,
         starts: true,

@@ -243,6 +243,7 @@ fn wanted(stage: &Stage) -> CreateRequest {
         },
         uuid: Some(UUID.into()),
         private_net: false,
+        without_nics: false,
         reserve_pages: false,
         accept_shared_fabric: true,
         starts: false,
