@@ -1,6 +1,7 @@
 //! vGPUs: trees of every generation, rebuilt from their documentation, and gpuvm's answers for
 //! them. No machine of the tests has such a card.
 
+mod board;
 mod live;
 
 use crate::support::tree::Small;
@@ -212,6 +213,10 @@ fn virtual_functions_without_the_host_driver_are_no_cards() {
     assert_eq!(capacity["largest"], Value::Null, "{capacity}");
     holds(host.run(&["export", "--gpus", "1", "--name", "a"]), 1, &["has 48 virtual functions"]);
     holds(host.run(&["plan", "--gpu", "41:00.4"]), 1, &["of 0000:41:00.0 without a vGPU type"]);
+    let bound = Small::new(1, 16);
+    Card { host: &bound, ..six }.add(&slots(2), Some("vfio-pci"));
+    holds(bound.run(&["plan", "--gpu", "41:00.4"]), 1, &["without a vGPU type"]);
+    holds(bound.run(&["plan", "--gpus", "1"]), 1, &["has 2 virtual functions"]);
     assert_eq!(host.json(&["vgpu", "list"]), json!([]));
     assert_eq!(host.json(&["gpu", "list"]).as_array().unwrap().len(), 1);
 }
@@ -296,6 +301,7 @@ fn functions_of_other_makers_are_recognised_by_their_driver() {
     holds(host.run(&["host", "show"]), 0, &["8 GPUs"]);
     holds(host.run(&["plan", "--gpus", "1"]), 0, &[":02.0"]);
     holds(host.run(&["gpu", "list"]), 0, &["has 1 virtual function enabled"]);
+    holds(host.run(&["plan", "--gpu", "11:00.0"]), 1, &["0000:11:00.0", "1 virtual function"]);
     assert_eq!(host.json(&["vgpu", "list"]), json!([]));
     // A plan with such a card is taken as it is.
     let dir = tempfile::tempdir().unwrap();
@@ -387,6 +393,12 @@ fn virtual_functions_are_enabled_and_kept_while_one_has_a_type() {
     holds(run(&before, &["3b:01.0", "--on"]), 1, &["0000:3b:01.0 is not a GPU of this host"]);
     holds(run(&h200(0), &["3b:00.0", "--off"]), 0, &["disable the virtual functions"]);
     holds(run(&h200(0), &["3b:00.4", "--off"]), 1, &["is a virtual function itself"]);
+    let console = Small::new(1, 8);
+    let ids = ("0300 10de:20b0", "");
+    let card = Card { host: &console, bus: "3b", ids, driver: "nvidia", total: 16 };
+    card.add(&[], None);
+    console.write(&format!("{}/boot_vga", card.dir("00.0")), "1");
+    holds(run(&console, &["3b:00.0", "--on"]), 1, &["is the host's boot display", "firmware"]);
     let used = run(&h200(1), &["3b:00.0", "--off"]);
     holds(used, 1, &["0000:3b:00.4 has vGPU type 1437, and an unknown holder"]);
 }
@@ -430,6 +442,9 @@ fn a_mediated_device_is_defined_by_its_uuid() {
     fs::write(&file, xml).unwrap();
     let next = ["plan", "--vgpu", "A100-4C", "--domain-xml", file.to_str().unwrap()];
     assert_eq!(vgpus(&host.json(&next)), [("0000:3b:00.6", "A100-4C")]);
+    // None is left.
+    vfs.iter().for_each(|slot| a100.mdev(slot, "nvidia-468", "GRID A100-4C", 0));
+    holds(host.run(&["plan", "--vgpu", "A100-4C"]), 1, &["requested 1 vGPU of", "0 available"]);
 }
 
 /// What MIG is like is in the record, where NVML has reported it.
@@ -455,7 +470,10 @@ fn mig_is_said_where_it_costs_nvlink() {
         crate::support::run(crate::support::gpuvm(words).args(["--host", file]))
     };
     let said = "MIG is on in 0000:5e:00.0";
-    holds(on(&["plan", "--gpus", "2", "--explain"]), 0, &[said, "-mig 0"]);
+    let accepts = ["-i 0000:5e:00.0 -mig 0", "`--allow mig` accepts it"];
+    holds(on(&["plan", "--gpus", "2"]), 1, &[&[said][..], &accepts].concat());
+    holds(on(&["capacity", "--gpus", "2"]), 0, &[said]);
+    holds(on(&["plan", "--gpus", "2", "--allow", "mig", "--explain"]), 0, &[said, "-mig 0"]);
     let (_, out, err) = on(&["plan", "--gpus", "1", "--explain"]);
     assert!(!(out + &err).contains(said));
     holds(on(&["gpu", "list"]), 0, &["MIG", "on"]);

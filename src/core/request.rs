@@ -301,13 +301,15 @@ pub enum Rule {
     Remote,
     /// GPUs that form no NVLink partition: no NVLink between them.
     Split,
+    /// Several GPUs, some with MIG on: no NVLink between them.
+    Mig,
 }
 
 impl Allow {
     /// The rules that may be broken.
     pub fn rules(self) -> Vec<Rule> {
-        let Allow { remote, split } = self;
-        let all = [(remote, Rule::Remote), (split, Rule::Split)];
+        let Allow { remote, split, mig } = self;
+        let all = [(remote, Rule::Remote), (split, Rule::Split), (mig, Rule::Mig)];
         all.into_iter().filter(|(on, _)| *on).map(|(_, rule)| rule).collect()
     }
 }
@@ -319,6 +321,7 @@ impl FromIterator<Rule> for Allow {
             match rule {
                 Rule::Remote => allow.remote = true,
                 Rule::Split => allow.split = true,
+                Rule::Mig => allow.mig = true,
             }
         }
         allow
@@ -336,6 +339,9 @@ pub struct Allow {
     /// The GPUs need not form an NVLink partition; they then have no NVLink between them.
     #[serde(default)]
     pub split: bool,
+    /// MIG may be on in GPUs of a guest with several; they then have no NVLink between them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mig: bool,
 }
 
 /// The rule for sizes and pins.

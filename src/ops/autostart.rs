@@ -615,7 +615,9 @@ pub(crate) fn refuse_without_hook(
 ) -> Result<()> {
     let devices = xml.held(false)?.devices;
     let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
-    let has_any = topology.ruled().any(|gpu| devices.contains(&gpu));
+    let vgpus = xml.vgpus()?;
+    let has = |gpu| devices.contains(&gpu) || vgpus.iter().any(|vgpu| vgpu.card == gpu);
+    let has_any = topology.ruled().any(has);
     if !is_shared || !has_any || has_hook()? {
         return Ok(());
     }

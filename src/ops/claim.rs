@@ -248,7 +248,8 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     steps.extend(vgpu::claim::claim_of(xml, &topology, world)?);
     // After the resets: before H100 a later reset would disable its NVLinks.
     let (name, uuid) = (xml.name(), xml.uuid());
-    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
+    let vgpus = xml.vgpus()?;
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices, vgpus: &vgpus };
     steps.extend(partition::to_start(world, &topology, guest)?);
     Ok(steps)
 }

@@ -32,7 +32,7 @@ use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::nvram::refuse_settings;
 use crate::planned::Planned;
 use crate::recognise;
-use crate::request::{DomainName, GpuWish};
+use crate::request::{Allow, DomainName, GpuWish};
 use crate::shell::word;
 use crate::storage::{Keyless, POOL, SeedRequest, SeedWanted, complete, room, seed_alone};
 use crate::topology::{DeviceKind, Topology, Trust};
@@ -57,6 +57,8 @@ pub struct CloneRequest {
     pub allow_remote: bool,
     /// Whether its GPUs need form no NVLink partition.
     pub allow_split: bool,
+    /// Whether MIG may be on in several GPUs of it.
+    pub allow_mig: bool,
     /// Whether other guests may reach its NVLinks.
     pub accept_shared_fabric: bool,
     /// Its UUID; `None` if libvirt chooses one, for previews.
@@ -82,10 +84,16 @@ impl CloneRequest {
         format!("gpuvm clone {} {}{gpus}{}", word(&self.name), word(self.to.as_str()), self.rest())
     }
 
+    /// Which rules may be broken.
+    fn allow(&self) -> Allow {
+        let (remote, split, mig) = (self.allow_remote, self.allow_split, self.allow_mig);
+        Allow { remote, split, mig }
+    }
+
     /// Its other options, but for the GPUs, as they are typed.
     pub(crate) fn rest(&self) -> String {
-        let allowed = (self.allow_remote, self.allow_split);
-        let rest = options(allowed, Some(&self.seed), self.accept_shared_fabric);
+        let allow = self.allow();
+        let rest = options(allow, Some(&self.seed), self.accept_shared_fabric);
         let accepted = self.accept_backing.iter();
         accepted.fold(rest, |rest, name| format!("{rest} --accept-backing {}", word(name)))
     }
@@ -93,13 +101,12 @@ impl CloneRequest {
 
 /// The options that clones and imports share, as they are typed; `seed`: it may get one.
 pub(crate) fn options(
-    (remote, split): (bool, bool),
+    allow: Allow,
     seed: Option<&SeedRequest>,
     accept_shared_fabric: bool,
 ) -> String {
-    let rules = [(remote, "remote"), (split, "split")];
-    let allowed = rules.into_iter().filter(|(allows, _)| *allows);
-    let mut all: String = allowed.map(|(_, rule)| format!(" --allow {rule}")).collect();
+    let allowed = allow.rules().into_iter().map(<&str>::from);
+    let mut all: String = allowed.map(|rule| format!(" --allow {rule}")).collect();
     if let Some(seed) = seed {
         let keys = seed.ssh_key.iter().map(|file| file.to_string_lossy());
         all.extend(keys.map(|file| format!(" --ssh-key {}", word(&file))));
@@ -171,6 +178,7 @@ pub(crate) fn another<T>(
         made: &of.copies.made,
         taken_macs: &taken_macs,
         split: wanted.allow_split,
+        mig: wanted.allow_mig,
         stays: of.stays,
     };
     let doc = doc.cloned(&own)?;

@@ -142,7 +142,7 @@ pub fn show(world: &World) -> Result<ShownFabric> {
     world.refuse_elsewhere("fabric show")?;
     let fabric = topology.fabric();
     let config = Config::read(&FsRoot::live()?)?;
-    let (is_of_vgpu, address) = (config.is_of_vgpu(), config.address);
+    let address = config.address;
     let mut shown = ShownFabric::without(fabric, address.to_string());
     if fabric.model == FabricModel::FullPassthrough && program::process(&FsRoot::live()?)?.is_some()
     {
@@ -178,12 +178,6 @@ pub fn show(world: &World) -> Result<ShownFabric> {
         Ok(listed) => {
             let states = states(&listed, &running).into_iter();
             shown.partitions = states.map(|state| of_state(state, &topology, &running)).collect();
-            if is_of_vgpu {
-                // Guests with virtual functions or mediated devices of a GPU are not examined.
-                let all = shown.partitions.iter_mut().filter(|one| one.active);
-                all.filter(|one| one.holder.is_none())
-                    .for_each(|one| one.verdict = Verdict::Unknown);
-            }
         }
         Err(refusal) => shown.refusal = Some(refusal.note(&address)),
     }
@@ -236,11 +230,11 @@ pub fn compared(world: &World, topology: &Topology) -> Result<(Option<Partitions
         return Ok((None, untold));
     }
     let config = Config::read(&FsRoot::live()?)?;
+    let Look { listed, mut running, file } = Look::at(world, topology, &config.address)?;
     if config.is_of_vgpu() {
-        untold.push("NVLink partitions (FABRIC_MODE=2: they are those of virtual GPUs)".into());
-        return Ok((None, untold));
+        // Whether whole GPUs need a partition there is not documented.
+        running.retain(|one| one.modules == one.vgpus);
     }
-    let Look { listed, running, file } = Look::at(world, topology, &config.address)?;
     let listed = listed.map_err(|refusal| {
         untold.push(format!("NVLink partitions ({})", refusal.note(&config.address)));
     });
@@ -286,6 +280,13 @@ fn deactivation(topology: &Topology, entry: &RestoreEntry) -> PartitionStep {
     PartitionStep { lost, candidates, ..step }
 }
 
+/// The step with all virtual functions of its GPUs, which leaves the partition active while a guest
+/// has any.
+fn with_functions(step: PartitionStep, topology: &Topology) -> PartitionStep {
+    let vfs = step.gpus.iter().flat_map(|gpu| topology.vfs_of(gpu.bdf));
+    PartitionStep { beside: vfs.map(|vf| vf.bdf).collect(), ..step }
+}
+
 /// Refuses to deactivate a partition if a guest has a GPU that may belong to it.
 fn refuse_candidates(
     step: &PartitionStep,
@@ -308,9 +309,6 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
     if topology.fabric().model != FabricModel::SharedNvswitch {
         return Err(FabricError::NotShared.with_hint());
     }
-    if Config::read(&FsRoot::live()?)?.is_of_vgpu() {
-        return Err(FabricError::Virtual { partition }.with_hint());
-    }
     let manager = Manager::of_host(&FsRoot::live()?)?;
     let listed = manager.list().map_err(|refusal| FabricError::from(refusal).with_hint())?;
     let running = running(world, &topology)?;
@@ -319,6 +317,8 @@ pub fn release_partition(world: &World, partition: u32) -> Result<Change> {
         Release::Deactivate => {
             let step = step(partition, &listed, &topology).map_err(FabricError::with_hint)?;
             refuse_candidates(&step, &*world.hypervisor()?).map_err(FabricError::with_hint)?;
+            let is_of_vgpu = Config::read(&FsRoot::live()?)?.is_of_vgpu();
+            let step = if is_of_vgpu { with_functions(step, &topology) } else { step };
             vec![Step::Partition(PartitionChange::Deactivate(step))]
         }
         Release::Refused(refusal) => return Err(FabricError::from(refusal).with_hint()),

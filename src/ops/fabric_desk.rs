@@ -15,6 +15,8 @@ pub struct FabricDesk {
     pub file: PathBuf,
     /// The versions; `None` if read when needed.
     pub versions: Option<FabricVersions>,
+    /// Whether its partitions are those of vGPUs (`FABRIC_MODE=2`).
+    pub is_of_vgpu: bool,
 }
 
 impl FabricDesk {

@@ -25,7 +25,7 @@ use crate::guest::refuse_name_taken;
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::SYSTEM_NVRAM;
 use crate::paths::path_text;
-use crate::request::DomainName;
+use crate::request::{Allow, DomainName};
 use crate::session::Session;
 use crate::shell::word;
 use crate::storage::{SeedRequest, room};
@@ -79,6 +79,8 @@ pub struct ImportRequest {
     pub allow_remote: bool,
     /// Whether its GPUs need form no NVLink partition.
     pub allow_split: bool,
+    /// Whether MIG may be on in several GPUs of it.
+    pub allow_mig: bool,
     /// Whether other guests may reach its NVLinks.
     pub accept_shared_fabric: bool,
 }
@@ -96,6 +98,7 @@ impl ImportRequest {
             gpus: self.gpus,
             allow_remote: self.allow_remote,
             allow_split: self.allow_split,
+            allow_mig: self.allow_mig,
             accept_shared_fabric: self.accept_shared_fabric,
             uuid,
             seed,
@@ -257,7 +260,8 @@ fn again(wanted: &ImportRequest) -> String {
         again += " --copy";
     }
     let seed = wanted.copy.as_ref().map(|new| &new.seed);
-    again + &options((wanted.allow_remote, wanted.allow_split), seed, wanted.accept_shared_fabric)
+    let (remote, split, mig) = (wanted.allow_remote, wanted.allow_split, wanted.allow_mig);
+    again + &options(Allow { remote, split, mig }, seed, wanted.accept_shared_fabric)
 }
 
 /// A definition without parts that only its former host has, and without any that no guest of ours

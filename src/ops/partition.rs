@@ -14,12 +14,13 @@ use crate::error::{Doing as _, Result};
 use crate::fabric_desk::FabricDesk;
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{HypervisorErrorKind, XmlOf};
+use crate::placement::GuestVgpu;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::fabric::{
-    Call, Decision, Domain, FabricVersions, Listed, Meaning, Modules, Need, Readiness,
-    RestoreEntry, RestoreList, Running, Unready, VersionsApart, Wanted, by_record, decide, need,
-    refusals,
+    Call, CardShare, Decision, Domain, FabricVersions, Listed, Meaning, Modules, Need, NeedRefusal,
+    Readiness, RestoreEntry, RestoreList, Running, Unready, VersionsApart, Wanted, by_record,
+    decide, need, needs_of_vgpus, refusals, vgpus_of_domain,
 };
 use gpuvm_host::fabric::config::Config;
 use gpuvm_host::fabric::program::versions;
@@ -36,6 +37,8 @@ pub struct Guest<'a> {
     pub uuid: Option<&'a str>,
     /// Its PCI functions.
     pub devices: &'a [Bdf],
+    /// Its vGPUs.
+    pub vgpus: &'a [GuestVgpu],
 }
 
 /// Refuses to activate a partition if the versions of Fabric Manager, the driver and the client
@@ -59,8 +62,7 @@ fn apart(found: &FabricVersions) -> Option<FabricError> {
     })
 }
 
-/// Fabric Manager of this machine, if it controls NVSwitches that are passed to no guest. Virtual
-/// GPUs get their partitions by other means.
+/// Fabric Manager of this machine, if it controls NVSwitches that are passed to no guest.
 fn shared(world: &World, topology: &Topology) -> Result<Option<FabricDesk>> {
     if topology.fabric().model != FabricModel::SharedNvswitch || world.is_recorded() {
         return Ok(None);
@@ -72,12 +74,12 @@ fn shared(world: &World, topology: &Topology) -> Result<Option<FabricDesk>> {
         return Ok(Some(known));
     }
     let config = Config::read(&FsRoot::live()?)?;
-    let desk = |address| FabricDesk {
-        manager: Rc::new(Manager::at(address)),
+    Ok(Some(FabricDesk {
+        is_of_vgpu: config.is_of_vgpu(),
+        manager: Rc::new(Manager::at(config.address)),
         file: RestoreFile::here().to_owned(),
         versions: None,
-    };
-    Ok((!config.is_of_vgpu()).then(|| desk(config.address)))
+    }))
 }
 
 /// The recorded partitions of this machine, for a guest without a function that leads to them.
@@ -86,32 +88,37 @@ fn remembered(world: &World) -> Result<RestoreList, RestoreFileError> {
     known.map_or_else(|| RestoreFile::read(RestoreFile::here()), |desk| desk.remembered())
 }
 
-/// The step that a guest needs between the reset of its GPUs and its start; `None` if it needs no
+/// The steps that a guest needs between the reset of its GPUs and its start; none if it needs no
 /// partition. Fabric Manager is asked, so that nothing is bound for a guest that cannot get it; for
 /// a recorded host the record decides.
-pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<Option<Step>> {
+pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<Vec<Step>> {
     let desk = shared(world, topology)?;
     if desk.is_none() && !world.is_recorded() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let Some(wanted) = needed(topology, guest)? else { return Ok(None) };
-    let Some(desk) = desk else {
-        let step = PartitionStep::of(&wanted, &[], guest.uuid.unwrap_or_default());
-        return Ok(step.map(PartitionChange::Activate).map(Step::Partition));
+    let needs = needed(topology, guest, desk.as_ref())?;
+    let Some(desk) = desk.filter(|_| !needs.is_empty()) else {
+        let uuid = guest.uuid.unwrap_or_default();
+        let steps = needs.iter().filter_map(|need| PartitionStep::of(need, &[], uuid));
+        return Ok(steps.map(PartitionChange::Activate).map(Step::Partition).collect());
     };
     refuse_versions(desk.versions.as_ref())?;
-    let listed = listed(&*desk.manager, &wanted, topology, guest)?;
+    let listed = listed(&*desk.manager, &needs, topology, guest)?;
     let running = running(world, topology)?;
     let file = desk.remembered().map_err(|e| FabricError::from(e).with_hint())?;
-    let step = activation(&wanted, &listed, guest)?;
-    match decide(&asked(&step), &listed, &running, &file) {
-        // A stop that is just ending may still deactivate it; the step checks again, and does
-        // nothing if it is active.
-        Decision::Activate | Decision::AlreadySo => {
-            Ok(Some(Step::Partition(PartitionChange::Activate(step))))
+    let mut steps = Vec::new();
+    for need in &needs {
+        let step = activation(need, &listed, guest)?;
+        match decide(&asked(&step), &listed, &running, &file) {
+            // A stop that is just ending may still deactivate it; the step checks again, and does
+            // nothing if it is active.
+            Decision::Activate | Decision::AlreadySo => {
+                steps.push(Step::Partition(PartitionChange::Activate(step)));
+            }
+            Decision::Refused(refusal) => return Err(FabricError::from(refusal).with_hint()),
         }
-        Decision::Refused(refusal) => Err(FabricError::from(refusal).with_hint()),
     }
+    Ok(steps)
 }
 
 /// What keeps partitions from being activated for guests that do not exist yet, or are off: what
@@ -119,7 +126,9 @@ pub fn to_start(world: &World, topology: &Topology, guest: Guest<'_>) -> Result<
 /// it controls NVSwitches. `assume_empty`: what domains have keeps none, and libvirt need not
 /// answer.
 pub fn readiness(world: &World, topology: &Topology, assume_empty: bool) -> Result<Readiness> {
-    let Some(desk) = shared(world, topology)? else { return Ok(Readiness::default()) };
+    // vGPUs are not planned by partition.
+    let desk = shared(world, topology)?.filter(|desk| !desk.is_of_vgpu);
+    let Some(desk) = desk else { return Ok(Readiness::default()) };
     let versions = match &desk.versions {
         Some(versions) => versions.clone(),
         None => versions(&FsRoot::live()?),
@@ -166,7 +175,7 @@ pub fn readiness(world: &World, topology: &Topology, assume_empty: bool) -> Resu
 /// activated. Refused before the stop if the start would be.
 pub fn to_restart(world: &World, live: &DomainXml, defined: &DomainXml) -> Result<Vec<Step>> {
     let (mut steps, next) = between(world, (live, defined), (true, true))?;
-    steps.extend(next.map(PartitionChange::Activate).map(Step::Partition));
+    steps.extend(next.into_iter().map(PartitionChange::Activate).map(Step::Partition));
     Ok(steps)
 }
 
@@ -186,7 +195,7 @@ pub fn to_move(
     before: &DomainXml,
     after: &DomainXml,
     ran: bool,
-) -> Result<(Vec<Step>, Option<Step>)> {
+) -> Result<(Vec<Step>, Vec<Step>)> {
     let (mut steps, next) = between(world, (before, after), (ran, ran))?;
     for step in steps.iter_mut().filter(|_| ran) {
         if let Step::Partition(PartitionChange::Deactivate(down)) = step {
@@ -194,46 +203,52 @@ pub fn to_move(
             down.may_wait = false;
         }
     }
-    Ok((steps, next.map(PartitionChange::Activate).map(Step::Partition)))
+    Ok((steps, next.into_iter().map(PartitionChange::Activate).map(Step::Partition).collect()))
 }
 
-/// The steps that end the guest's state with its functions before, and the partition that it needs
+/// The steps that end the guest's state with its functions before, and the partitions that it needs
 /// with those after; `ran`: it runs until then, `starts`: it is refused if its start would be.
 fn between(
     world: &World,
     (before, after): (&DomainXml, &DomainXml),
     (ran, starts): (bool, bool),
-) -> Result<(Vec<Step>, Option<PartitionStep>)> {
+) -> Result<(Vec<Step>, Vec<PartitionStep>)> {
     if world.is_test() || !world.has_guests_here()? {
-        return Ok((Vec::new(), None));
+        return Ok((Vec::new(), Vec::new()));
     }
     let (name, uuid) = (after.name(), after.uuid());
+    let (had, vgpus) = (before.vgpus()?, after.vgpus()?);
     let (before, after) = (before.held(true)?.devices, after.held(false)?.devices);
-    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &before };
-    if after.is_empty() && !may_have(world, guest) {
-        return Ok((Vec::new(), None));
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &before, vgpus: &had };
+    if after.is_empty() && vgpus.is_empty() && !may_have(world, guest) {
+        return Ok((Vec::new(), Vec::new()));
     }
     let topology = world.topology()?;
     let down = once_off(world, &topology, guest, ran)?;
     let steps = with_resets(&down, guest, ran, &topology, world)?;
-    if !starts {
-        return Ok((steps, None));
+    let desk = shared(world, &topology)?.filter(|_| starts);
+    let Some(desk) = desk else { return Ok((steps, Vec::new())) };
+    let guest = Guest { devices: &after, vgpus: &vgpus, ..guest };
+    let needs = needed(&topology, guest, Some(&desk))?;
+    if needs.is_empty() {
+        return Ok((steps, Vec::new()));
     }
-    let Some(desk) = shared(world, &topology)? else { return Ok((steps, None)) };
-    let guest = Guest { devices: &after, ..guest };
-    let Some(wanted) = needed(&topology, guest)? else { return Ok((steps, None)) };
     refuse_versions(desk.versions.as_ref())?;
-    let mut listed = listed(&*desk.manager, &wanted, &topology, guest)?;
-    let step = activation(&wanted, &listed, guest)?;
+    let mut listed = listed(&*desk.manager, &needs, &topology, guest)?;
     // The old activation ends before the new one begins.
     let is_down = |id: u32| down.iter().any(|step| step.partition == id);
     listed.iter_mut().filter(|one| is_down(one.id)).for_each(|one| one.active = false);
     let mut others = running(world, &topology)?;
     others.retain(|one| Some(one.domain.uuid.as_str()) != guest.uuid);
-    match decide(&asked(&step), &listed, &others, &RestoreList::default()) {
-        Decision::Refused(refusal) => Err(FabricError::from(refusal).with_hint()),
-        Decision::Activate | Decision::AlreadySo => Ok((steps, Some(step))),
+    let mut next = Vec::new();
+    for need in &needs {
+        let step = activation(need, &listed, guest)?;
+        match decide(&asked(&step), &listed, &others, &RestoreList::default()) {
+            Decision::Refused(refusal) => return Err(FabricError::from(refusal).with_hint()),
+            Decision::Activate | Decision::AlreadySo => next.push(step),
+        }
     }
+    Ok((steps, next))
 }
 
 /// The partitions to deactivate once a guest is off: those active for it. If Fabric Manager does
@@ -256,12 +271,18 @@ fn once_off(
         }
     };
     let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(uuid);
-    let wanted = need(topology, guest.devices);
+    let wanted = needs(topology, guest, Some(&desk));
     let entries: Vec<RestoreEntry> = file.partitions.iter().filter(is_its).cloned().collect();
-    if matches!(wanted, Ok(None)) && entries.is_empty() {
+    if wanted.as_ref().is_ok_and(Vec::is_empty) && entries.is_empty() {
         return Ok(Vec::new());
     }
     let listed = desk.manager.list();
+    let wanted = wanted.unwrap_or_default();
+    if desk.is_of_vgpu {
+        let at_end = AtEnd { file: &file, listed: listed.as_deref().ok(), ran };
+        return Ok(of_vgpus_once_off(topology, guest, &wanted, &at_end));
+    }
+    let wanted = wanted.first();
     let mut steps: Vec<PartitionStep> = Vec::new();
     for entry in entries {
         if listed.as_ref().is_ok_and(|listed| !is_active(listed, entry.id, &entry.modules)) {
@@ -272,7 +293,7 @@ fn once_off(
     // A partition that was activated by others, or whose record is lost: a guest that runs with all
     // of its GPUs is its only user.
     if ran
-        && let (Ok(Some(wanted)), Ok(listed)) = (&wanted, &listed)
+        && let (Some(wanted), Ok(listed)) = (wanted, &listed)
         && let Some(step) = PartitionStep::of(wanted, listed, uuid)
         && is_active(listed, step.partition, &step.modules())
         && !steps.iter().any(|known| known.partition == step.partition)
@@ -286,6 +307,51 @@ fn once_off(
         left_active(world, topology, guest, listed.iter().filter(|one| !is_known(one.id)));
     }
     Ok(steps.into_iter().map(|step| PartitionStep { may_wait: true, ..step }).collect())
+}
+
+/// What is known of partitions as a guest goes off.
+struct AtEnd<'a> {
+    /// The recorded activations.
+    file: &'a RestoreList,
+    /// Fabric Manager's list; `None` if it gives none.
+    listed: Option<&'a [Listed]>,
+    /// Whether the guest runs until then.
+    ran: bool,
+}
+
+/// The partitions to deactivate once a guest with vGPUs is off: those recorded for it, and those of
+/// its vGPUs, if they are active. A partition of a GPU that guests share may be recorded for
+/// another guest; the step leaves it while another guest has a vGPU of that GPU.
+fn of_vgpus_once_off(
+    topology: &Topology,
+    guest: Guest<'_>,
+    needs: &[Need],
+    at_end: &AtEnd<'_>,
+) -> Vec<PartitionStep> {
+    let AtEnd { file, listed, ran } = at_end;
+    let uuid = guest.uuid.unwrap_or_default();
+    let is_its = |entry: &RestoreEntry| entry.domain.eq_ignore_ascii_case(uuid);
+    let own = needs.iter().filter_map(|need| PartitionStep::of(need, &[], uuid));
+    let is_last = |step: &PartitionStep| match file.get(step.partition) {
+        Some(entry) => is_its(entry) || !step.beside.is_empty(),
+        None => *ran,
+    };
+    let mut steps: Vec<PartitionStep> = own.filter(is_last).collect();
+    for entry in file.partitions.iter().filter(|entry| is_its(entry)) {
+        let is_it =
+            |step: &PartitionStep| step.partition == entry.id && step.modules() == entry.modules;
+        if !steps.iter().any(is_it) {
+            // It had other vGPUs when it started: all functions of the GPUs may be others' now.
+            let step = of_entry(entry, topology, guest);
+            let vfs = step.gpus.iter().flat_map(|gpu| topology.vfs_of(gpu.bdf));
+            let beside = vfs.map(|vf| vf.bdf).collect();
+            steps.push(PartitionStep { beside, ..step });
+        }
+    }
+    if let Some(listed) = listed {
+        steps.retain(|step| is_active(listed, step.partition, &step.modules()));
+    }
+    steps.into_iter().map(|step| PartitionStep { may_wait: true, ..step }).collect()
 }
 
 /// Warns of those of these partitions that stay active with GPUs of a guest although their known
@@ -311,9 +377,9 @@ fn left_active<'l>(
 
 /// The steps of a guest that is deleted, once it is off; its GPUs are reset as they are released.
 pub fn once_gone(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
-    let devices = xml.held(true)?.devices;
+    let (devices, vgpus) = (xml.held(true)?.devices, xml.vgpus()?);
     let (name, uuid) = (xml.name(), xml.uuid());
-    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices, vgpus: &vgpus };
     let down = looked_at(world, guest, ran)?.map(|(down, _)| down).unwrap_or_default();
     Ok(down.into_iter().map(PartitionChange::Deactivate).map(Step::Partition).collect())
 }
@@ -321,9 +387,9 @@ pub fn once_gone(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>>
 /// The steps of a guest that is stopped and stays defined: its partition is deactivated, and its
 /// GPUs are reset, so that none of its data is left in them.
 pub fn once_stopped(world: &World, xml: &DomainXml, ran: bool) -> Result<Vec<Step>> {
-    let devices = xml.held(true)?.devices;
+    let (devices, vgpus) = (xml.held(true)?.devices, xml.vgpus()?);
     let (name, uuid) = (xml.name(), xml.uuid());
-    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices };
+    let guest = Guest { name: &name, uuid: uuid.as_deref(), devices: &devices, vgpus: &vgpus };
     match looked_at(world, guest, ran)? {
         Some((down, topology)) => with_resets(&down, guest, ran, &topology, world),
         None => Ok(Vec::new()),
@@ -351,6 +417,7 @@ fn may_have(world: &World, guest: Guest<'_>) -> bool {
         guest.uuid.is_some_and(|uuid| entry.domain.eq_ignore_ascii_case(uuid))
     };
     !guest.devices.is_empty()
+        || !guest.vgpus.is_empty()
         || remembered(world).is_ok_and(|file| file.partitions.iter().any(is_its))
 }
 
@@ -427,17 +494,32 @@ pub fn reset(functions: &[Bdf], root: Option<&FsRoot>, topology: &Topology) -> V
     gpus.chain(switches.filter(|bdf| can(bdf))).copied().collect()
 }
 
-/// The partition that a guest needs by the known topology of the host.
-fn needed(topology: &Topology, guest: Guest<'_>) -> Result<Option<Need>> {
+/// The partitions that a guest needs by the known topology of the host: those of its vGPUs in the
+/// mode for them, that of its GPUs in the other. `desk`: `None` for a recorded host.
+fn needs(
+    topology: &Topology,
+    guest: Guest<'_>,
+    desk: Option<&FabricDesk>,
+) -> std::result::Result<Vec<Need>, NeedRefusal> {
+    match desk {
+        Some(desk) if desk.is_of_vgpu => needs_of_vgpus(topology, guest.vgpus),
+        None if !guest.vgpus.is_empty() => needs_of_vgpus(topology, guest.vgpus),
+        _ => Ok(need(topology, guest.devices)?.into_iter().collect()),
+    }
+}
+
+/// The same; an error says of which guest.
+fn needed(topology: &Topology, guest: Guest<'_>, desk: Option<&FabricDesk>) -> Result<Vec<Need>> {
     let failed = || format!("domain `{}` would have no working CUDA", guest.name);
-    need(topology, guest.devices).map_err(|why| FabricError::from(why).with_hint()).doing(failed)
+    let found = needs(topology, guest, desk);
+    found.map_err(|why| FabricError::from(why).with_hint()).doing(failed)
 }
 
 /// Fabric Manager's list. While it is starting, the known topology of the host is used: the step
 /// waits for it, and compares.
 fn listed(
     manager: &dyn Partitions,
-    wanted: &Need,
+    wanted: &[Need],
     topology: &Topology,
     guest: Guest<'_>,
 ) -> Result<Vec<Listed>> {
@@ -445,7 +527,8 @@ fn listed(
         Ok(listed) => Ok(listed),
         Err(why) if why.meaning(Call::List) == Meaning::Starting => Ok(by_record(topology)),
         Err(why) => {
-            let (partition, domain) = (wanted.partition, guest.name.to_owned());
+            let partition = wanted.first().map(|need| need.partition).unwrap_or_default();
+            let domain = guest.name.to_owned();
             Err(FabricError::Unreachable { partition, domain, why }.with_hint())
         }
     }
@@ -461,7 +544,8 @@ fn activation(wanted: &Need, listed: &[Listed], guest: Guest<'_>) -> Result<Part
 
 /// The wanted partition of a step.
 fn asked(step: &PartitionStep) -> Wanted {
-    Wanted { partition: step.partition, modules: step.modules(), domain: step.domain.clone() }
+    let (domain, is_shared) = (step.domain.clone(), !step.beside.is_empty());
+    Wanted { partition: step.partition, modules: step.modules(), domain, is_shared }
 }
 
 /// Whether a partition of these modules is listed as active.
@@ -508,16 +592,33 @@ pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
             text => text?,
         };
         let failed = || format!("cannot tell which GPUs domain `{}` has", row.name);
-        let held = DomainXml::parse(&text).and_then(|xml| xml.held(true)).doing(failed)?;
+        let xml = DomainXml::parse(&text).doing(failed)?;
+        let held = xml.held(true).doing(failed)?;
         let mut one = Running {
             domain: Domain { name: row.name.clone(), uuid: row.uuid.clone() },
             modules: Modules::new(),
             unknown: 0,
             placed: placed(topology),
+            vgpus: Modules::new(),
+            parts: Modules::new(),
         };
+        let known = &topology.fabric().module_ids;
+        let module = |gpu: Bdf| known.iter().find(|(bdf, _)| *bdf == gpu).map(|(_, id)| *id);
         for gpu in held.devices.iter().filter(|bdf| board.contains(bdf)) {
-            match topology.fabric().module_ids.iter().find(|(bdf, _)| bdf == gpu) {
-                Some((_, module)) => drop(one.modules.insert(*module)),
+            match module(*gpu) {
+                Some(module) => drop(one.modules.insert(module)),
+                None => one.unknown += 1,
+            }
+        }
+        let recorded = xml.vgpus().doing(failed)?;
+        for vgpu in vgpus_of_domain(topology, &recorded, &held.devices, &xml.mdevs()) {
+            match module(vgpu.card) {
+                _ if vgpu.share == CardShare::Mig => {}
+                Some(module) => {
+                    one.modules.insert(module);
+                    one.vgpus.insert(module);
+                    one.parts.extend((vgpu.share == CardShare::Part).then_some(module));
+                }
                 None => one.unknown += 1,
             }
         }

@@ -24,7 +24,7 @@ pub(super) fn host() -> Option<(Place, tempfile::TempDir)> {
     assert_eq!(code, 0, "{err}");
     let daemon = Daemon::own(Some(dir.path()))?;
     let disks = daemon.fresh_dir("disks");
-    Some((Place { daemon, disks, key: None, net: false }, dir))
+    Some((Place { daemon, disks, key: None, net: false, before: None }, dir))
 }
 
 /// Gives a drive a serial number; `None` if its driver does not report it.

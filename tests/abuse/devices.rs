@@ -73,7 +73,7 @@ impl Host {
         assert_eq!(code, 0, "{err}");
         let daemon = Daemon::own(Some(dir.path()))?;
         let disks = daemon.fresh_dir("disks");
-        let place = Place { daemon, disks, key: None, net: false };
+        let place = Place { daemon, disks, key: None, net: false, before: None };
         let host = Host { place, dir, _alone: alone };
         for bdf in [GPU, OTHER] {
             host.put(&format!("{}/reset", function(bdf)), "");

@@ -347,7 +347,8 @@ fn gpus_stay_unless_they_are_named() {
     let Some(controller) = Controller::of_distribution() else { return };
     let Some(daemon) = Daemon::own(Some(&host_tree("dgx-2"))) else { return };
     let disks = daemon.fresh_dir("disks");
-    let managed = Managed { place: Place { daemon, disks, key: None, net: false }, controller };
+    let managed =
+        Managed { place: Place { daemon, disks, key: None, net: false, before: None }, controller };
     let program = json!({ "program": env!("CARGO_BIN_EXE_gpuvm"), "name": "an-g" });
     let two = guest(program.clone()).with(&json!({
         "gpus": 2, "virt_type": "qemu", "disk_dir": managed.place.disks, "os_size": "16M",
@@ -509,7 +510,10 @@ fn rack(controller: &Controller, number: usize) {
     for at in 0..number {
         let Some(daemon) = Daemon::own(None) else { return };
         let disks = daemon.fresh_dir("disks");
-        hosts.push((format!("dgx{:02}", at + 1), Place { daemon, disks, key: None, net: false }));
+        hosts.push((
+            format!("dgx{:02}", at + 1),
+            Place { daemon, disks, key: None, net: false, before: None },
+        ));
     }
     // Modules run by this Python, in which the machine is the host.
     let vars = |(name, place): &(String, Place)| {

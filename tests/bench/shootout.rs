@@ -34,7 +34,7 @@ fn default_picture() -> PathBuf {
 }
 
 fn planners() -> Vec<Box<dyn Policy>> {
-    let allow = Allow { remote: true, split: true };
+    let allow = Allow { remote: true, split: true, mig: false };
     let mut all: Vec<Box<dyn Policy>> =
         vec![Box::new(Ours::default()), Box::new(Ours { allow, ..Ours::default() })];
     all.extend(baselines::all());

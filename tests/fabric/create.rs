@@ -91,7 +91,7 @@ fn a_guest_gets_its_partition_after_the_resets_or_is_refused_before_anything_is_
     // A guest without GPUs needs no query.
     let (code, steps, err) = dry_run(&machine, &uri, "0");
     assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");
-    // Virtual GPUs get their partitions by other means.
+    // In the mode for vGPUs whole GPUs get none.
     let machine = machine.mode(2);
     let (code, steps, err) = dry_run(&machine, &uri, "2");
     assert!(code == 0 && !steps.iter().any(activates), "{steps:#?}{err}");

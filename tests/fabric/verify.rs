@@ -102,11 +102,11 @@ fn verify_finds_what_fabric_show_calls_wrong() {
     assert!(untold.contains("NVLink partitions (Fabric Manager at 127.0.0.1 gave no"), "{untold}");
     let wanted = ["gpuvm_fabric_manager_up 0", "gpuvm_fabric_partitions_pending 1"];
     assert_eq!(metrics, wanted);
-    // Virtual GPUs are not judged, and if switches are passed to guests, there is nothing to judge.
+    // Likewise in the mode for vGPUs; if switches are passed to guests, there is nothing to judge.
     let machine = machine.mode(2);
-    let (_, found, untold, metrics) = verified(&machine, &uri);
-    assert_eq!((found.len(), metrics.len()), (0, 0));
-    assert!(untold.contains("FABRIC_MODE=2"), "{untold}");
+    let (_, found, _, metrics) = verified(&machine, &uri);
+    assert_eq!((found[0][1].as_str(), found.len()), ("partition-pending", 1));
+    assert_eq!(metrics, wanted);
     let (_, found, untold, metrics) = verified(&machine.mode(0), &uri);
     assert_eq!((found.len(), metrics.len(), untold.contains("NVLink")), (0, 0, false), "{untold}");
 }

@@ -329,10 +329,23 @@ pub unsafe extern "C" fn fmActivateFabricPartitionWithVFs(
         match gpus {
             // Functions go with the mode for vGPU only.
             _ if setting.number("mode") != Some(2) => NOT_SUPPORTED,
-            Some((_, gpus)) if gpus.len() == all.len() => activate(id, setting, state),
+            Some((_, gpus)) if gpus.len() == all.len() && are_theirs(setting, &gpus, all) => {
+                activate(id, setting, state)
+            }
             _ => BADPARAM,
         }
     })
+}
+
+/// Whether functions are of a partition's GPUs, in the order in which these are listed; not looked
+/// at unless the test wants it.
+fn are_theirs(setting: &Setting, gpus: &[u32], functions: &[PciDevice]) -> bool {
+    let bus = |one: &PciDevice| format!("{:04x}:{:02x}:00.0", one.domain, one.bus);
+    let is_of = |(gpu, one): (&u32, &PciDevice)| {
+        let address = setting.all("gpu").find(|words| words[1] == gpu.to_string());
+        address.is_some_and(|words| words[0] == bus(one))
+    };
+    setting.all("strict").next().is_none() || gpus.iter().zip(functions).all(is_of)
 }
 
 #[unsafe(no_mangle)]
@@ -483,6 +496,9 @@ fn partitions(setting: &Setting) -> Vec<(u32, Vec<u32>)> {
     let is_gone = |gpu: &u32| knows_addresses(setting) && setting.has("gone", &gpu.to_string());
     let mut all = published(setting);
     all.retain(|(_, gpus)| !gpus.iter().any(is_gone));
+    if setting.all("reversed").next().is_some() {
+        all.iter_mut().for_each(|(_, gpus)| gpus.reverse());
+    }
     all
 }
 

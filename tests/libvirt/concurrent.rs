@@ -15,7 +15,7 @@ use std::process::{Child, Stdio};
 fn dgx2() -> Option<Place> {
     let daemon = Daemon::own(Some(&host_tree("dgx-2")))?;
     let disks = daemon.fresh_dir("disks");
-    Some(Place { daemon, disks, key: None, net: false })
+    Some(Place { daemon, disks, key: None, net: false, before: None })
 }
 
 /// Starts a run that waits for the lock without limit.

@@ -15,7 +15,7 @@ use serde_json::Value;
 fn halves() -> Option<Place> {
     let daemon = Daemon::own(Some(&host_tree("dgx-2")))?;
     let disks = daemon.fresh_dir("disks");
-    let place = Place { daemon, disks, key: None, net: false };
+    let place = Place { daemon, disks, key: None, net: false, before: None };
     for (name, gpu, more) in [("a", "2", &["--movable"][..]), ("b", "8", &[]), ("c", "12", &[])] {
         create(&place, name, &[&["--gpu", gpu], more].concat());
     }

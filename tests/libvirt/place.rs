@@ -28,6 +28,8 @@ pub struct Place {
     pub key: Option<String>,
     /// Whether the program runs in the network of its libvirtd, not in that of the tests.
     pub net: bool,
+    /// A script that prepares the mounts that the program sees, and variables of its environment.
+    pub before: Option<(String, Vec<(&'static str, String)>)>,
 }
 
 impl Place {
@@ -43,7 +45,7 @@ impl Place {
         }
         let daemon = Daemon::own(host)?;
         let disks = daemon.fresh_dir("disks");
-        Some(Place { daemon, disks, key: None, net: false })
+        Some(Place { daemon, disks, key: None, net: false, before: None })
     }
 
     /// Sets it up with an image `tiny` of 1 MiB without zero bytes.
@@ -61,6 +63,12 @@ impl Place {
 
     /// A program on its machine.
     pub fn within(&self, program: &str) -> Command {
+        if let Some((script, variables)) = &self.before {
+            let mut command = self.daemon.within("bash");
+            command.args(["-ec", &format!("{script}; exec \"$@\""), "bash", program]);
+            command.envs(variables.iter().map(|(name, value)| (name, value)));
+            return command;
+        }
         if self.net { self.daemon.within_net(program) } else { self.daemon.within(program) }
     }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 fn place(mode: &str) -> Option<Place> {
     let daemon = Daemon::own(Some(&host_tree("dgx-2")))?;
     let disks = daemon.fresh_dir("disks");
-    let place = Place { daemon, disks, key: None, net: false };
+    let place = Place { daemon, disks, key: None, net: false, before: None };
     policy(&place, mode);
     Some(place)
 }

@@ -33,23 +33,25 @@ exec REAL "${words[@]}"
 const TYPES: [(u32, &str, usize); 3] =
     [(1428, "H200X-141C", 1), (1430, "H200X-70C", 2), (1437, "H200X-18C", 8)];
 
-/// A machine with two H200s.
-struct Machine {
-    host: Small,
-    place: Place,
+/// A machine with H200s.
+pub(super) struct Machine {
+    pub host: Small,
+    pub place: Place,
+    /// Their buses.
+    buses: &'static [&'static str],
     /// The template of its guests, without a NIC: libvirt may not raise the limit of locked memory
     /// in containers.
     template: String,
 }
 
 impl Machine {
-    /// Sets it up; none if this machine cannot have it.
+    /// One with two; none if this machine cannot have it.
     fn new() -> Option<Machine> {
-        Machine::on(h200(0))
+        Machine::on(h200(0), &["3b", "5e"])
     }
 
-    /// The same on a host of these files.
-    fn on(host: Small) -> Option<Machine> {
+    /// Sets up one of such a tree.
+    pub fn on(host: Small, buses: &'static [&'static str]) -> Option<Machine> {
         host.write("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 16000000 kB");
         for entry in fs::read_dir(host.path().join("sys/bus/pci/devices")).unwrap() {
             let (dir, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());
@@ -74,7 +76,7 @@ impl Machine {
         let text = format!("{before}{after}").replacen("<os ", limit, 1);
         fs::write(&template, text).unwrap();
         let template = template.display().to_string();
-        let machine = Machine { host, place, template };
+        let machine = Machine { host, place, buses, template };
         machine.give_qemu();
         Some(machine)
     }
@@ -106,22 +108,22 @@ impl Machine {
     }
 
     /// Functions with a type, each with it.
-    fn set_types(&self) -> Vec<(String, u32)> {
-        let cards = ["3b", "5e"].into_iter();
+    pub fn set_types(&self) -> Vec<(String, u32)> {
+        let cards = self.buses.iter();
         let all = cards.flat_map(|bus| slots(16).into_iter().map(move |at| format!("{bus}:{at}")));
         let typed = all.map(|slot| (self.current(&slot), slot)).filter(|(number, _)| *number != 0);
         typed.map(|(number, slot)| (slot, number)).collect()
     }
 
     /// Sets a type, as another program or a restart of the host does.
-    fn set(&self, slot: &str, number: u32) {
+    pub fn set(&self, slot: &str, number: u32) {
         self.host.write(&Machine::file(slot, "current_vgpu_type"), &number.to_string());
         self.settle();
     }
 
     /// Has each function offer what its card can have, as the driver does: one size per card.
     fn settle(&self) {
-        for bus in ["3b", "5e"] {
+        for bus in self.buses {
             let all: Vec<String> = slots(16).iter().map(|at| format!("{bus}:{at}")).collect();
             let set: Vec<u32> =
                 all.iter().map(|at| self.current(at)).filter(|number| *number != 0).collect();
@@ -138,7 +140,7 @@ impl Machine {
     }
 
     /// The arguments of a create, with more.
-    fn create<'a>(&'a self, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    pub fn create<'a>(&'a self, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
         let disks = self.place.disks.to_str().unwrap();
         let small = ["--disk-dir", disks, "--data-size", "none", "--os-size", "1M"];
         let from = ["--template", self.template.as_str()];
@@ -147,7 +149,7 @@ impl Machine {
 
     /// Runs the program, which must succeed, and lets the driver follow. Returns its output.
     #[track_caller]
-    fn done(&self, args: &[&str]) -> String {
+    pub fn done(&self, args: &[&str]) -> String {
         let (code, out, err) = self.place.gpuvm(args);
         assert_eq!(code, 0, "{args:?}: {out}{err}");
         self.settle();
@@ -156,20 +158,20 @@ impl Machine {
 
     /// Runs it; it must fail with this code and these texts.
     #[track_caller]
-    fn refused(&self, args: &[&str], wanted: i32, parts: &[&str]) {
+    pub fn refused(&self, args: &[&str], wanted: i32, parts: &[&str]) {
         super::holds(self.place.gpuvm(args), wanted, parts);
     }
 
     /// The JSON of a verb.
     #[track_caller]
-    fn json(&self, args: &[&str]) -> Value {
+    pub fn json(&self, args: &[&str]) -> Value {
         let (code, out, err) = self.place.gpuvm(&[args, &["--json"]].concat());
         assert_eq!(code, 0, "{args:?}: {out}{err}");
         serde_json::from_str(&out).unwrap()
     }
 
     /// The rules that a guest breaks.
-    fn broken(&self, name: &str) -> Vec<String> {
+    pub fn broken(&self, name: &str) -> Vec<String> {
         let (_, out, err) = self.place.gpuvm(&["verify", name, "--json"]);
         let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
         let all = shown["findings"].as_array().unwrap().iter();
@@ -193,7 +195,7 @@ impl Machine {
 const VGPU: [&str; 2] = ["--vgpu", "H200X-18C"];
 
 /// A type that is set, as [`Machine::set_types`] lists it.
-fn of(slot: &str, number: u32) -> (String, u32) {
+pub(super) fn of(slot: &str, number: u32) -> (String, u32) {
     (slot.to_owned(), number)
 }
 

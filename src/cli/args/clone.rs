@@ -107,6 +107,7 @@ impl CloneArgs {
             gpus: self.copy.gpus,
             allow_remote: self.copy.allow.contains(&Rule::Remote),
             allow_split: self.copy.allow.contains(&Rule::Split),
+            allow_mig: self.copy.allow.contains(&Rule::Mig),
             accept_shared_fabric: self.copy.accept_shared_fabric,
             uuid: None,
             seed: self.copy.seed(),
@@ -155,6 +156,7 @@ impl ImportArgs {
             gpus: of.gpus,
             allow_remote: of.allow.contains(&Rule::Remote),
             allow_split: of.allow.contains(&Rule::Split),
+            allow_mig: of.allow.contains(&Rule::Mig),
             accept_shared_fabric: of.accept_shared_fabric,
         }
     }

@@ -351,7 +351,7 @@ mod tests {
             policy: Policy::Spread,
             prefer: Prefer::Package,
             l3: L3Wish::Large,
-            allow: Allow { remote: true, split: true },
+            allow: Allow { remote: true, split: true, mig: false },
             ..Request::for_gpus(2)
         };
         assert_eq!(all.unwrap(), expected);

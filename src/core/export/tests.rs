@@ -300,7 +300,7 @@ fn lost_settings_are_listed() {
     assert_eq!(audio.resources.len(), 1);
     // GPUs that are far from the cores of a guest are only preferred to be near.
     let three = Request {
-        allow: Allow { remote: true, split: true },
+        allow: Allow { remote: true, split: true, mig: false },
         vcpus: Some(150),
         ..Request::for_gpus(3)
     };

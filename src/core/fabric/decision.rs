@@ -14,6 +14,8 @@ pub struct Wanted {
     pub modules: Modules,
     /// UUID of the domain, with dashes.
     pub domain: String,
+    /// Whether it is for all guests with vGPUs of its GPU.
+    pub is_shared: bool,
 }
 
 /// The decision on a partition that a domain needs.
@@ -155,7 +157,7 @@ pub fn decide(
     remembered: &RestoreList,
 ) -> Decision {
     use PartitionRefusal::{Changed, Held, NotListed, Overlap, Stale, UserUnknown};
-    let Wanted { partition, modules, domain } = wanted;
+    let Wanted { partition, modules, domain, is_shared } = wanted;
     let partition = *partition;
     let refused = Decision::Refused;
     let Some(found) = listed.iter().find(|one| one.id == partition) else {
@@ -171,8 +173,15 @@ pub fn decide(
         let one = others.iter().find(|one| one.may_have_any(modules))?;
         Some(refused(UserUnknown { partition, domain: one.domain.clone(), unknown: one.unknown }))
     };
-    if let Some(holder) = others.iter().find(|one| one.has_any(modules) && found.active) {
+    let is_beside = |one: &Running| *is_shared && one.shares(modules);
+    let mut holders = others.iter().filter(|one| one.has_any(modules)).peekable();
+    let is_used = holders.peek().is_some();
+    let holder = holders.find(|one| !is_beside(one));
+    if let Some(holder) = holder.filter(|_| found.active) {
         return refused(Held { partition, domain: holder.domain.clone() });
+    }
+    if found.active && is_used {
+        return Decision::AlreadySo;
     }
     if found.active {
         let runs = running.iter().any(|one| is_ours(&one.domain.uuid) && one.modules == *modules);
@@ -195,7 +204,7 @@ pub fn decide(
         }
         return refused(Overlap { partition, with: other.id, domain: holder });
     }
-    match others.iter().find(|one| one.has_any(modules)) {
+    match holder {
         Some(holder) => refused(Held { partition, domain: holder.domain.clone() }),
         None => Decision::Activate,
     }

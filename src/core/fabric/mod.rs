@@ -15,6 +15,7 @@ mod readiness;
 mod restore;
 mod verdict;
 mod versions;
+mod vgpu;
 
 pub use codes::{Call, Code, IN_USE, Meaning, VERSION_MISMATCH};
 pub use decision::{Decision, PartitionRefusal, Release, Wanted, decide, release};
@@ -28,6 +29,7 @@ pub use restore::{
 };
 pub use verdict::{PartitionState, Verdict, modules_of, states};
 pub use versions::{FabricVersions, VersionCheck, VersionsApart};
+pub use vgpu::{CardShare, CardVgpu, needs_of_vgpus, vgpus_of_domain};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -60,9 +62,18 @@ pub struct Running {
     pub unknown: usize,
     /// Module ids whose GPU is known on this host; no unknown GPU has one of these.
     pub placed: Modules,
+    /// Module ids of its GPUs of which it has vGPUs.
+    pub vgpus: Modules,
+    /// Those of them of which other guests may have vGPUs, too.
+    pub parts: Modules,
 }
 
 impl Running {
+    /// Whether a set is that of one GPU, of which it has a vGPU and others may have some.
+    pub fn shares(&self, modules: &Modules) -> bool {
+        modules.len() == 1 && modules.is_subset(&self.parts)
+    }
+
     /// Whether it has any GPU of a set.
     pub fn has_any(&self, modules: &Modules) -> bool {
         !self.modules.is_disjoint(modules)
@@ -71,6 +82,10 @@ impl Running {
     /// Whether it has exactly the GPUs of a set. With unknown module ids, this is known for the set
     /// of all GPUs only.
     pub fn has_exactly(&self, modules: &Modules, all: &Modules) -> bool {
+        if self.shares(modules) {
+            // A part of a GPU has the partition of this GPU, whatever else the guest has.
+            return true;
+        }
         match self.unknown {
             0 => self.modules == *modules,
             _ => modules == all && self.may_have(modules),

@@ -14,6 +14,8 @@ pub struct NeededGpu {
     pub bdf: Bdf,
     /// Its module id; `None` if unknown, which only the partition of all GPUs can do without.
     pub module: Option<u32>,
+    /// The guest's virtual function of it; `None` if the guest has the whole GPU.
+    pub vf: Option<Bdf>,
 }
 
 /// A partition that must be active before a guest with its GPUs starts.
@@ -23,6 +25,9 @@ pub struct Need {
     pub partition: u32,
     /// Its GPUs, by module id.
     pub gpus: Vec<NeededGpu>,
+    /// Virtual functions of its GPU that other guests may have: then the partition is for all of
+    /// them. Empty if it is for one guest.
+    pub beside: Vec<Bdf>,
 }
 
 /// Why no partition can be activated for a set of GPUs.
@@ -91,6 +96,11 @@ impl NeedRefusal {
 }
 
 impl Need {
+    /// The guest's virtual functions of its GPUs, in their order; empty for whole GPUs.
+    pub fn vfs(&self) -> Vec<Bdf> {
+        self.gpus.iter().filter_map(|gpu| gpu.vf).collect()
+    }
+
     /// The known module ids.
     pub fn modules(&self) -> Modules {
         self.gpus.iter().filter_map(|gpu| gpu.module).collect()
@@ -150,15 +160,15 @@ pub fn need(topology: &Topology, devices: &[Bdf]) -> Result<Option<Need>, NeedRe
     }
     let module = |bdf: Bdf| {
         let known = fabric.module_ids.iter().find(|(known, _)| *known == bdf);
-        NeededGpu { bdf, module: known.map(|(_, module)| *module) }
+        NeededGpu { bdf, module: known.map(|(_, module)| *module), vf: None }
     };
     let mut gpus: Vec<NeededGpu> = partition.gpus.iter().copied().map(module).collect();
     gpus.sort_by_key(|gpu| (gpu.module, gpu.bdf));
-    Ok(Some(Need { partition: number, gpus }))
+    Ok(Some(Need { partition: number, gpus, beside: Vec::new() }))
 }
 
 /// Returns the refusal of GPUs that form no partition, with the partitions that exist.
-fn none(topology: &Topology, gpus: &[Bdf]) -> NeedRefusal {
+pub(super) fn none(topology: &Topology, gpus: &[Bdf]) -> NeedRefusal {
     let fabric = topology.fabric();
     let modules = |gpus: &[Bdf]| -> Modules {
         let known = fabric.module_ids.iter().filter(|(bdf, _)| gpus.contains(bdf));

@@ -122,7 +122,8 @@ pub fn refusals(
         if running.iter().any(|one| one.has_any(&modules)) {
             return None;
         }
-        let wanted = Wanted { partition: need.partition, modules, domain: String::new() };
+        let (partition, domain) = (need.partition, String::new());
+        let wanted = Wanted { partition, modules, domain, is_shared: false };
         match decide(&wanted, listed, running, remembered) {
             Decision::Refused(refusal) => Some(refusal),
             Decision::Activate | Decision::AlreadySo => None,

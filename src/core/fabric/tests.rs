@@ -36,7 +36,9 @@ fn domain(name: &str) -> Domain {
 }
 
 fn runs(name: &str, gpus: &[u32]) -> Running {
-    Running { domain: domain(name), modules: modules(gpus), unknown: 0, placed: modules(&[]) }
+    let none = modules(&[]);
+    let (placed, vgpus, parts) = (none.clone(), none.clone(), none);
+    Running { domain: domain(name), modules: modules(gpus), unknown: 0, placed, vgpus, parts }
 }
 
 fn entry(id: u32, gpus: &[u32], domain: &str) -> RestoreEntry {
@@ -49,7 +51,7 @@ fn file(entries: &[RestoreEntry]) -> RestoreList {
 
 /// Partition 3 for domain `a`.
 fn wanted() -> Wanted {
-    Wanted { partition: 3, modules: modules(&[1, 3]), domain: "a".into() }
+    Wanted { partition: 3, modules: modules(&[1, 3]), domain: "a".into(), is_shared: false }
 }
 
 fn decided(list: &[Listed], running: &[Running], entries: &[RestoreEntry]) -> Decision {

@@ -24,7 +24,7 @@ pub fn plan(
 ) -> Result<Placement, PlanError> {
     let without = |held: &Occupancy, request: &Request| without_vgpus(topology, held, request);
     match &request.vgpu {
-        None => without(held, request).map(|found| vgpu::with_mig(found, topology)),
+        None => vgpu::beside_mig(topology, held, request, without),
         Some(wish) => vgpu::plan(topology, held, (request, wish), without),
     }
 }

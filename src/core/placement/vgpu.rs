@@ -10,9 +10,9 @@ use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
-use crate::occupancy::{GuestVgpu, Occupancy};
+use crate::occupancy::{Exclusion, GuestVgpu, Occupancy};
 use crate::request::{PinPolicy, Request, VgpuCardName, VgpuWish};
-use crate::topology::{DeviceKind, PciDevice, Topology, VgpuInterface};
+use crate::topology::{DeviceKind, FabricModel, Partition, PciDevice, Topology, VgpuInterface};
 use std::cmp::Reverse;
 
 /// Cards of one node with the vGPUs that a guest gets.
@@ -59,16 +59,47 @@ fn kept(topology: &Topology, held: &Occupancy) -> Option<Choice> {
     Some(Choice { node, vgpus, part: 0, left: 0, opens_card: false, is_kept: true })
 }
 
-/// Says of a guest with several GPUs that MIG leaves no NVLink between them.
-pub(super) fn with_mig(mut placement: Placement, topology: &Topology) -> Placement {
-    let gpus = topology.among(&placement.devices, DeviceKind::Gpu, false);
-    let is_on = |gpu: &&&PciDevice| gpu.mig.is_some_and(|mig| mig.enabled);
-    let with_mig: Vec<Bdf> = gpus.iter().filter(is_on).map(|gpu| gpu.bdf).collect();
-    if gpus.len() > 1 && !with_mig.is_empty() {
-        let because = Because::Vgpu(VgpuReason::Mig { gpus: with_mig });
-        placement.reasons.push(Reason { choice: Topic::Gpus, because, compromise: true });
+/// Finds the place of a guest without vGPUs: several GPUs of it are ones with MIG off, unless the
+/// request accepts that there is no NVLink between them; `whole` finds a place by all else.
+pub(super) fn beside_mig(
+    topology: &Topology,
+    held: &Occupancy,
+    request: &Request,
+    whole: impl Fn(&Occupancy, &Request) -> Result<Placement, PlanError>,
+) -> Result<Placement, PlanError> {
+    let mut placement = whole(held, request)?;
+    let is_on = |gpu: &&PciDevice| gpu.mig.is_some_and(|mig| mig.enabled);
+    let own = topology.among(&placement.devices, DeviceKind::Gpu, false);
+    let number = own.len();
+    let gpus: Vec<Bdf> = own.into_iter().filter(is_on).map(|gpu| gpu.bdf).collect();
+    if number < 2 || gpus.is_empty() {
+        return Ok(placement);
     }
-    placement
+    if request.allow.mig {
+        let because = Because::Vgpu(VgpuReason::Mig { gpus });
+        placement.reasons.push(Reason { choice: Topic::Gpus, because, compromise: true });
+        return Ok(placement);
+    }
+    let mut others = held.clone();
+    let on = topology.gpus().filter(is_on);
+    others.excluded.extend(on.map(|gpu| Exclusion::new(gpu.bdf, "MIG is on")));
+    whole(&others, request).map_err(|_| no_nvlink(&gpus, number))
+}
+
+/// The error of several GPUs of which some have MIG on.
+fn no_nvlink(gpus: &[Bdf], number: usize) -> PlanError {
+    let names: Vec<String> = gpus.iter().map(Bdf::to_string).collect();
+    PlanError::Impossible {
+        what: format!(
+            "MIG is on in {}, which leaves no NVLink between {number} GPUs of one guest",
+            names.join(", ")
+        ),
+        hint: format!(
+            "`nvidia-smi -i {} -mig 0` turns it off while no guest has the GPU; `--allow mig` \
+             accepts it",
+            names.join(",")
+        ),
+    }
 }
 
 /// Refuses options that exclude vGPUs.
@@ -138,14 +169,15 @@ fn place(
     Ok(placement)
 }
 
-/// The request with cores and memory by the part of a card.
+/// The request with cores and memory by the part of a card, of the nodes of its cards.
 fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
-    let node = choice.node.or_else(|| topology.nodes().first().map(|node| node.os_index));
-    let cards = topology.gpus().filter(|gpu| gpu.node == node || choice.node.is_none());
-    let cards = u64::try_from(cards.count().max(1)).unwrap_or(1);
+    let nodes = nodes(topology, choice);
+    let is_there = |gpu: &&PciDevice| gpu.node.is_none_or(|node| nodes.contains(&node));
+    let cards = topology.gpus().filter(is_there).count().max(1);
+    let cards = u64::try_from(cards).unwrap_or(1);
     let vcpus = request.vcpus.or_else(|| {
-        let cores: Vec<_> = topology.cores_of(node?).collect();
-        let kept = (request.reserve.cores as usize).min(cores.len());
+        let cores: Vec<_> = nodes.iter().flat_map(|node| topology.cores_of(*node)).collect();
+        let kept = (request.reserve.cores as usize * nodes.len()).min(cores.len());
         let threads = cores.iter().map(|core| core.pcpus.len()).min().unwrap_or(1);
         let own = (cores.len() - kept) as u64 * choice.part / (1000 * cards);
         // One core is the emulator's where there are enough.
@@ -155,9 +187,12 @@ fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
         u32::try_from(own).ok()?.checked_mul(u32::try_from(threads).ok()?)
     });
     let memory_kib = request.memory_kib.or_else(|| {
-        let node = topology.node(super::memory_node(topology, node?)?)?;
-        let kept = request.reserve.memory_kib.unwrap_or_else(|| reserve(node));
-        let all = node.memory_kib.saturating_sub(kept).share(choice.part, 1000 * cards);
+        let mut all = MemSize::from_kib(0);
+        for node in &nodes {
+            let node = topology.node(super::memory_node(topology, *node)?)?;
+            let kept = request.reserve.memory_kib.unwrap_or_else(|| reserve(node));
+            all = all + node.memory_kib.saturating_sub(kept).share(choice.part, 1000 * cards);
+        }
         let unit = MemSize::from_gib(1);
         Some(if all > unit {
             all.round_down(unit)
@@ -166,6 +201,21 @@ fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
         })
     });
     Request { vgpu: None, vcpus, memory_kib, ..request.clone() }
+}
+
+/// The nodes of the chosen cards; where they have none, the first.
+fn nodes(topology: &Topology, choice: &Choice) -> Vec<NodeId> {
+    let of_card = |vgpu: &GuestVgpu| topology.device(vgpu.card)?.node;
+    let mut nodes: Vec<NodeId> = match choice.node {
+        Some(node) => vec![node],
+        None => choice.vgpus.iter().filter_map(of_card).collect(),
+    };
+    nodes.sort_unstable();
+    nodes.dedup();
+    if nodes.is_empty() {
+        nodes.extend(topology.nodes().first().map(|node| node.os_index));
+    }
+    nodes
 }
 
 /// The cards that have the type, with their offer of it; an error if the host has none.
@@ -255,6 +305,9 @@ fn choices(
     if let (true, Some((card, offer))) = (offers.is_empty(), all.first()) {
         return Err(mig_mode(card.bdf, offer));
     }
+    if let Some(found) = of_partitions(topology, &offers, wish)? {
+        return Ok(found);
+    }
     let mut nodes: Vec<Option<NodeId>> = offers.iter().map(|(card, _)| card.node).collect();
     nodes.sort_unstable();
     nodes.dedup();
@@ -272,6 +325,65 @@ fn choices(
         (choice.opens_card, choice.left, choice.vgpus.first().map(|vgpu| vgpu.function))
     });
     Ok(found)
+}
+
+/// The ways to give a guest several whole cards of a board whose NVSwitches Fabric Manager controls:
+/// those of one partition, without which there is no CUDA. `None` if the cards are others.
+fn of_partitions(
+    topology: &Topology,
+    offers: &[(&SharedCard, &VgpuOffer)],
+    wish: &VgpuWish,
+) -> Result<Option<Vec<Choice>>, PlanError> {
+    let ruled: Vec<Bdf> = topology.ruled().collect();
+    let is_whole = |(card, offer): &(&SharedCard, &VgpuOffer)| {
+        offer.max_instances == Some(1) && ruled.contains(&card.bdf)
+    };
+    let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
+    if !is_shared || wish.count < 2 || wish.gpu.is_some() || !offers.iter().all(is_whole) {
+        return Ok(None);
+    }
+    let count = wish.count as usize;
+    let partitions = topology.partitions();
+    if partitions.iter().all(|partition| partition.gpus.len() != count) {
+        return Err(no_set(partitions, wish));
+    }
+    let of = |partition: &Partition| {
+        let cards = offers.iter().filter(|(card, _)| partition.gpus.contains(&card.bdf));
+        let cards: Vec<_> = cards.filter(|(_, offer)| !offer.places.is_empty()).copied().collect();
+        let mut choice = chosen(&cards, count).filter(|_| cards.len() == count)?;
+        if cards.iter().any(|(card, _)| card.node != choice.node) {
+            choice.node = None;
+        }
+        Some(choice)
+    };
+    let sets = partitions.iter().filter(|partition| partition.gpus.len() == count);
+    let mut found: Vec<Choice> = sets.filter_map(of).collect();
+    // On one node first.
+    found.sort_by_key(|choice| {
+        (choice.node.is_none(), choice.vgpus.first().map(|one| one.function))
+    });
+    Ok(Some(found))
+}
+
+/// The error of a number of whole cards that no partition has.
+fn no_set(partitions: &[Partition], wish: &VgpuWish) -> PlanError {
+    let mut sizes: Vec<usize> = partitions.iter().map(|one| one.gpus.len()).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let less = sizes.iter().rev().find(|size| **size < wish.count as usize).copied().unwrap_or(1);
+    let nearest = VgpuWish { count: u32::try_from(less).unwrap_or(1), ..wish.clone() };
+    PlanError::Impossible {
+        what: format!(
+            "{} of a whole GPU each need an NVLink partition of exactly these GPUs: partitions have \
+             {} GPUs",
+            crate::words::count(wish.count, "vGPU"),
+            list(sizes.iter())
+        ),
+        hint: format!(
+            "`gpuvm plan --vgpu {}` fits; `gpuvm host show` lists the partitions",
+            crate::shell::word(&nearest.to_string())
+        ),
+    }
 }
 
 /// The error of a type that does not go with a card's MIG mode.

@@ -84,7 +84,7 @@ mod tests {
             (words::<Policy>(), words::<Prefer>()),
             ("pack spread".into(), "auto nic package".into())
         );
-        assert_eq!(words::<Rule>(), "remote split");
+        assert_eq!(words::<Rule>(), "remote split mig");
         assert_eq!(Profile::of_word("nvidiavm"), None);
     }
 }

@@ -144,7 +144,9 @@ impl<'t> Guest<'t> {
         let remote = (given.allow_remote || request.allow.remote) && !floats;
         // Its present GPUs are kept; other GPUs must meet the rules of a new guest.
         let split = given.items.size().gpus.is_none() || own.is_some_and(|own| own.allow.split);
-        request.allow = Allow { remote, split };
+        // So is MIG.
+        let mig = given.items.size().gpus.is_none() || own.is_some_and(|own| own.allow.mig);
+        request.allow = Allow { remote, split, mig };
         request.p2p_clique = current.sets_property(CLIQUE);
         request.iommufd = iommufd_wish(items.iommufd);
         Ok(request)

@@ -191,7 +191,8 @@ mod tests {
     fn runs(name: &str, modules: &[u32], unknown: usize) -> Running {
         let domain = Domain { name: name.into(), uuid: name.to_uppercase() };
         let modules = modules.iter().copied().collect();
-        Running { domain, modules, unknown, placed: Modules::new() }
+        let (placed, vgpus, parts) = Default::default();
+        Running { domain, modules, unknown, placed, vgpus, parts }
     }
 
     /// Rules and partitions found for domain `a`.

@@ -63,9 +63,13 @@ pub struct PartitionStep {
     pub candidates: Vec<Bdf>,
     /// UUID of the domain that it is for, with dashes.
     pub domain: String,
-    /// For vGPU a virtual function of each GPU, in Fabric Manager's order.
+    /// For vGPU the guest's virtual function of each GPU, in the order of `gpus`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vfs: Vec<Bdf>,
+    /// Virtual functions of its GPU that other guests may have: while one has any, the partition is
+    /// active for all of them, and stays so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Bdf>,
     /// Whether the deactivation may be postponed if Fabric Manager does not answer: the guest is
     /// off anyway.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -75,8 +79,9 @@ pub struct PartitionStep {
 impl PartitionStep {
     /// Makes a step for a partition whose GPUs are all known.
     pub fn new(partition: u32, gpus: Vec<PartitionGpu>, domain: String) -> PartitionStep {
-        let (lost, candidates, vfs) = (Modules::new(), Vec::new(), Vec::new());
-        PartitionStep { partition, gpus, lost, candidates, domain, vfs, may_wait: false }
+        let (candidates, vfs, beside) = Default::default();
+        let lost = Modules::new();
+        PartitionStep { partition, gpus, lost, candidates, domain, vfs, beside, may_wait: false }
     }
 
     /// Returns the step for the partition that a domain needs; none if its modules are not those
@@ -84,7 +89,9 @@ impl PartitionStep {
     pub fn of(need: &Need, listed: &[Listed], domain: &str) -> Option<PartitionStep> {
         let gpus = need.placed(listed)?.into_iter();
         let gpus = gpus.map(|(module, bdf)| PartitionGpu { module, bdf }).collect();
-        Some(PartitionStep::new(need.partition, gpus, domain.to_owned()))
+        let (vfs, beside) = (need.vfs(), need.beside.clone());
+        let step = PartitionStep::new(need.partition, gpus, domain.to_owned());
+        Some(PartitionStep { vfs, beside, ..step })
     }
 
     /// Module ids of its GPUs.
@@ -96,6 +103,23 @@ impl PartitionStep {
     fn functions(&self) -> Vec<Bdf> {
         let others = self.candidates.iter().chain(&self.vfs).copied();
         self.gpus.iter().map(|gpu| gpu.bdf).chain(others).collect()
+    }
+
+    /// Whether its guests have vGPUs of its GPUs.
+    pub fn is_of_vgpus(&self) -> bool {
+        !self.vfs.is_empty() || !self.beside.is_empty()
+    }
+
+    /// Its virtual functions in the order of Fabric Manager's GPUs, which are matched by module id:
+    /// it knows no functions of them.
+    fn vfs_in_order(&self, listed: &[Listed]) -> Vec<Bdf> {
+        let function = |module: u32| {
+            let place = self.gpus.iter().position(|gpu| gpu.module == module)?;
+            self.vfs.get(place).copied()
+        };
+        let found = listed.iter().find(|one| one.id == self.partition);
+        let gpus = found.map(|one| one.gpus.as_slice()).unwrap_or_default();
+        gpus.iter().filter_map(|gpu| function(gpu.module)).collect()
     }
 
     /// Returns it as an entry of the file.
@@ -305,6 +329,18 @@ impl Switch<'_> {
         (answer, is_active)
     }
 
+    /// Whether another guest has a vGPU of the partition's GPU.
+    fn is_used_beside(&self, step: &PartitionStep) -> Result<bool, PartitionError> {
+        if step.beside.is_empty() {
+            return Ok(false);
+        }
+        match (self.guests)(&step.beside) {
+            Ok(()) => Ok(false),
+            Err(BindError::InUse { .. }) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Activates a partition for its domain, and verifies it.
     pub fn activate(
         &self,
@@ -315,8 +351,12 @@ impl Switch<'_> {
         (self.guests)(&step.functions())?;
         let mut file = RestoreFile::lock(self.file, self.wait)?;
         let listed = self.list(watched)?;
+        if step.is_active(&listed) && self.is_used_beside(step)? {
+            return Ok(());
+        }
         let (partition, modules) = (step.partition, step.modules());
-        let wanted = Wanted { partition, modules, domain: step.domain.clone() };
+        let (domain, is_shared) = (step.domain.clone(), !step.beside.is_empty());
+        let wanted = Wanted { partition, modules, domain, is_shared };
         // No guest has a GPU of it, so none has an overlapping partition either.
         match decide(&wanted, &listed, &[], file.list()) {
             Decision::AlreadySo => return Ok(()),
@@ -326,8 +366,9 @@ impl Switch<'_> {
         made(Identity::Partition { partition })?;
         let before = file.list().clone();
         file.write(before.with(step.entry()))?;
+        let vfs = step.vfs_in_order(&listed);
         let (answer, is_active) = self.changed(step, Call::Activate, watched, |manager, stop| {
-            Ok(manager.activate(partition, &step.vfs, stop))
+            Ok(manager.activate(partition, &vfs, stop))
         });
         if matches!(is_active, Ok(false)) {
             file.write(before)?;
@@ -383,7 +424,9 @@ impl Switch<'_> {
         let mut file = RestoreFile::lock(self.file, self.wait)?;
         let partition = step.partition;
         let theirs = file.list().get(partition).filter(|entry| {
-            !entry.domain.eq_ignore_ascii_case(&step.domain) && entry.modules == step.modules()
+            !entry.domain.eq_ignore_ascii_case(&step.domain)
+                && entry.modules == step.modules()
+                && step.beside.is_empty()
         });
         if let Some(entry) = theirs {
             let domain = entry.domain.clone();
@@ -399,6 +442,10 @@ impl Switch<'_> {
         let listed = self.list(watched)?;
         if !step.is_active(&listed) {
             return Ok(file.write(without)?);
+        }
+        if self.is_used_beside(step)? {
+            watched.note(&format!("{step} stays active: another guest has a vGPU of its GPU"));
+            return Ok(());
         }
         // Time has passed, especially if Fabric Manager was starting: a guest may have been
         // started.

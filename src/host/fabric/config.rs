@@ -68,7 +68,7 @@ impl Mode {
 }
 
 impl Config {
-    /// Whether guests get virtual functions, whose partitions gpuvm neither activates nor judges.
+    /// Whether guests get virtual functions, with which partitions are activated.
     pub fn is_of_vgpu(&self) -> bool {
         self.mode == Some(Mode::Vgpu)
     }

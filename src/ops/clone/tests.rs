@@ -73,6 +73,7 @@ fn wanted() -> CloneRequest {
         gpus: None,
         allow_remote: false,
         allow_split: false,
+        allow_mig: false,
         accept_shared_fabric: true,
         uuid: Some(OTHER.into()),
         seed: SeedRequest::default(),

@@ -368,6 +368,7 @@ mod tests {
             gpus: None,
             allow_remote: false,
             allow_split: false,
+            allow_mig: false,
             accept_shared_fabric: false,
             uuid: None,
             seed: SeedRequest::default(),

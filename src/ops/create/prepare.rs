@@ -112,8 +112,8 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         steps.extend(claim.steps);
         steps.extend(functions.steps);
         steps.extend(vgpu::claim::claim_of(&xml, &planned.topology, world)?);
-        let uuid = xml.uuid();
-        let guest = Guest { name: &name, uuid: uuid.as_deref(), devices };
+        let (uuid, vgpus) = (xml.uuid(), xml.vgpus()?);
+        let guest = Guest { name: &name, uuid: uuid.as_deref(), devices, vgpus: &vgpus };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
     }
     let mut told = creation_options(wanted);

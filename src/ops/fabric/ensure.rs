@@ -2,7 +2,7 @@
 //! libvirt's hook, during which libvirt must not be called. It uses the XML, Fabric Manager, the
 //! file of active partitions and the processes that have GPUs open.
 
-use super::{FabricError, deactivation, refuse_candidates};
+use super::{FabricError, deactivation, refuse_candidates, with_functions};
 use crate::apply::partition::{PartitionGpu, PartitionStep, Switch, Watched};
 use crate::apply::{Quiet, apply, owner};
 use crate::bdf::Bdf;
@@ -15,7 +15,7 @@ use crate::partition::refuse_versions;
 use crate::recognise::refuse_others;
 use crate::topology::FabricModel;
 use crate::vgpu;
-use gpuvm_core::fabric::{NeedRefusal, RestoreEntry, need};
+use gpuvm_core::fabric::{Need, NeedRefusal, RestoreEntry, need, needs_of_vgpus};
 use gpuvm_host::apply::bind::BindError;
 use gpuvm_host::fabric::config::{Config, Mode};
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile};
@@ -46,6 +46,9 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     let none = EnsuredPartitions { partitions: Vec::new() };
     refuse_others(&xml, &root)?;
     set_vgpus(&xml, &root)?;
+    if Config::read(&root)?.is_of_vgpu() {
+        return ensure_vgpus(&xml, &uuid, &root);
+    }
     let gpus = gpus(&root, &xml)?;
     // Guests without NVIDIA GPUs pass before anything is loaded.
     if gpus.is_empty() || !may_be_shared(&root)? {
@@ -85,6 +88,26 @@ pub fn ensure(xml: &str) -> Result<EnsuredPartitions> {
     Ok(EnsuredPartitions { partitions: vec![step.partition] })
 }
 
+/// Activates the partitions of a domain's vGPUs.
+fn ensure_vgpus(xml: &DomainXml, uuid: &str, root: &FsRoot) -> Result<EnsuredPartitions> {
+    let mut done = EnsuredPartitions { partitions: Vec::new() };
+    let vgpus = xml.vgpus()?;
+    if vgpus.is_empty() {
+        return Ok(done);
+    }
+    let needs = needs_of_vgpus(&discover(root)?, &vgpus)
+        .map_err(|why| FabricError::NoPartition { domain: xml.name(), why }.with_hint())?;
+    if needs.is_empty() {
+        return Ok(done);
+    }
+    refuse_versions(None)?;
+    for step in needs.iter().filter_map(|need| PartitionStep::of(need, &[], uuid)) {
+        switched(root, |switch| switch.activate(&step, &mut Watched(None), &mut |_| Ok(())))?;
+        done.partitions.push(step.partition);
+    }
+    Ok(done)
+}
+
 /// Sets the types of a domain's vGPUs and makes its mediated devices, which are lost at a restart of
 /// the host.
 fn set_vgpus(xml: &DomainXml, root: &FsRoot) -> Result<()> {
@@ -113,19 +136,31 @@ fn uuid_of(xml: &DomainXml) -> Result<String> {
 
 /// Deactivates the partitions activated for a stopped domain, and no others.
 pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
-    let uuid = uuid_of(&DomainXml::parse(xml)?)?;
+    let xml = DomainXml::parse(xml)?;
+    let uuid = uuid_of(&xml)?;
     let list = RestoreFile::read(RestoreFile::here());
     let list = list.map_err(|error| FabricError::from(error).with_hint())?;
-    let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(&uuid);
-    let entries: Vec<&RestoreEntry> = list.partitions.iter().filter(is_its).collect();
     let mut done = EnsuredPartitions { partitions: Vec::new() };
-    if entries.is_empty() {
+    if list.partitions.is_empty() {
         return Ok(done);
     }
     let root = FsRoot::live()?;
+    let is_of_vgpu = Config::read(&root)?.is_of_vgpu();
+    let vgpus = if is_of_vgpu { xml.vgpus()? } else { Vec::new() };
+    let is_its = |entry: &&RestoreEntry| entry.domain.eq_ignore_ascii_case(&uuid);
+    if vgpus.is_empty() && !list.partitions.iter().any(|entry| is_its(&entry)) {
+        return Ok(done);
+    }
     let topology = discover(&root)?;
-    for entry in entries {
+    // A partition of a GPU that guests share may be recorded for another one.
+    let shared = needs_of_vgpus(&topology, &vgpus).unwrap_or_default();
+    let is_shared = |entry: &&RestoreEntry| {
+        let is_it = |need: &Need| need.partition == entry.id && !need.beside.is_empty();
+        shared.iter().any(is_it)
+    };
+    for entry in list.partitions.iter().filter(|entry| is_its(entry) || is_shared(entry)) {
         let step = deactivation(&topology, entry);
+        let step = if is_of_vgpu { with_functions(step, &topology) } else { step };
         if let Err(refused) = refuse_candidates(&step, &NoHypervisor) {
             if let Err(refusal @ ManagerRefusal::Library { .. }) = Manager::of_host(&root)?.list() {
                 return Err(FabricError::from(refusal).with_hint());
@@ -142,7 +177,7 @@ pub fn release_of(xml: &str) -> Result<EnsuredPartitions> {
 /// the host examined.
 fn may_be_shared(root: &FsRoot) -> Result<bool> {
     let config = Config::read(root)?;
-    Ok(!config.is_of_vgpu() && config.mode != Some(Mode::Passthrough))
+    Ok(config.mode != Some(Mode::Passthrough))
 }
 
 /// Returns the NVIDIA GPUs that a domain gets as a whole.

@@ -301,7 +301,8 @@ fn with_gpus<'b>(
 ) -> Running {
     let domain = Domain { name: name.to_owned(), uuid: uuid.to_owned() };
     let placed = placed(topology);
-    let mut one = Running { domain, modules: Modules::new(), unknown: 0, placed };
+    let (modules, vgpus, parts) = Default::default();
+    let mut one = Running { domain, modules, unknown: 0, placed, vgpus, parts };
     for bdf in gpus {
         match topology.fabric().module_ids.iter().find(|(known, _)| known == bdf) {
             Some((_, module)) => drop(one.modules.insert(*module)),

@@ -68,6 +68,7 @@ fn wanted(bundle: &Bundle) -> ImportRequest {
         gpus: None,
         allow_remote: false,
         allow_split: false,
+        allow_mig: false,
         accept_shared_fabric: true,
     }
 }

@@ -15,13 +15,6 @@ pub enum FabricError {
     #[error("Fabric Manager manages no partitions here: this host's NVSwitches are not shared")]
     #[strum(to_string = "fabric-not-shared")]
     NotShared,
-    /// Virtual GPUs are in use, and the holder of a partition is then not known here.
-    #[error(
-        "FABRIC_MODE=2: GPUs are shared by virtual functions here, and which guests have those of \
-         partition {partition} is not known"
-    )]
-    #[strum(to_string = "fabric-virtual")]
-    Virtual { partition: u32 },
     /// Fabric Manager does not answer, so that the guest would have no working CUDA.
     #[error(
         "NVLink partition {partition} cannot be activated for domain `{domain}`, which has no \
@@ -126,9 +119,6 @@ impl FabricError {
         const LIST: &str = "`gpuvm fabric show` lists partitions and who holds them";
         match self {
             FabricError::NotShared => "`gpuvm fabric show` shows the model".into(),
-            FabricError::Virtual { partition } => {
-                format!("`fmpm -d {partition}` deactivates it, once no guest has its GPUs")
-            }
             FabricError::Unreachable { why, .. } => {
                 why.advice().unwrap_or("`gpuvm fabric show` shows what Fabric Manager says").into()
             }

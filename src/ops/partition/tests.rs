@@ -124,6 +124,7 @@ impl Place {
             manager: Rc::clone(&fm) as Rc<dyn Partitions>,
             file: stage.dir.path().join("fabric.json"),
             versions: Some(FabricVersions::default()),
+            is_of_vgpu: false,
         };
         let hypervisor = Rc::clone(&stage.fake) as Rc<dyn crate::hypervisor::Hypervisor>;
         let world = World::on(hypervisor, settings, stage.caller.clone());
@@ -180,8 +181,8 @@ impl Place {
     fn start(&self, modules: &[u32]) -> Result<Option<Step>> {
         let topology = self.stage.world.topology().unwrap();
         let devices = self.of(modules);
-        let guest = Guest { name: "a", uuid: Some(OWN), devices: &devices };
-        to_start(&self.stage.world, &topology, guest)
+        let guest = Guest { name: "a", uuid: Some(OWN), devices: &devices, vgpus: &[] };
+        Ok(to_start(&self.stage.world, &topology, guest)?.pop())
     }
 
     /// The same if it is refused: code, text, hint.
@@ -259,7 +260,8 @@ fn a_plan_avoids_refusals_at_start_or_says_why() {
     };
     let agrees = |devices: &[Bdf]| {
         let topology = world.topology().unwrap();
-        to_start(world, &topology, Guest { name: "a", uuid: Some(OWN), devices }).is_ok()
+        let guest = Guest { name: "a", uuid: Some(OWN), devices, vgpus: &[] };
+        to_start(world, &topology, guest).is_ok()
     };
     let (first, said, devices) = planned(2);
     assert!(said.starts_with("gpuvm activates partition") && agrees(&devices), "{said}");
@@ -561,7 +563,7 @@ fn a_guest_that_is_moved_has_its_partition_again_where_that_fails() {
     place.stage.fake.put_xml(before.text(), true);
     let (steps, next) = to_move(&place.stage.world, &before, &after, true).unwrap();
     assert_eq!(shown(&steps)[0], "deactivate NVLink partition 3 (modules 1, 3)");
-    assert_eq!(next.unwrap().to_string(), "activate NVLink partition 4 (modules 2, 4)");
+    assert_eq!(next[0].to_string(), "activate NVLink partition 4 (modules 2, 4)");
     let back = steps[0].reversed().map(|step| step.to_string());
     assert_eq!(back.as_deref(), Some("activate NVLink partition 3 (modules 1, 3)"));
     place.stage.fake.put_xml(before.text(), false);

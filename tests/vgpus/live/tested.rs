@@ -34,7 +34,7 @@ struct Bench {
 impl Bench {
     /// Sets it up; none if this machine cannot have it.
     fn new() -> Option<Bench> {
-        let machine = Machine::on(host())?;
+        let machine = Machine::on(host(), &[])?;
         let tiny = Tiny::new(&machine.place.daemon.fresh_dir("tiny"))?;
         let image = machine.place.daemon.fresh_dir("files").join("gputest.img");
         let bytes = vec![0x5a; 1 << 20];

@@ -165,7 +165,7 @@ fn missing_cores_and_memory_come_from_the_nearest_nodes_where_allowed() {
     let (what, _, hint) = refusal(plan_on(&host, &[], &request));
     assert!(what.contains("which has 8 cores"), "{what}");
     assert!(hint.contains("`--allow remote` takes the rest"), "{hint}");
-    let allow = Allow { remote: true, split: false };
+    let allow = Allow { remote: true, ..Allow::default() };
     let plan = plan_on(&host, &[], &Request { allow, ..request }).unwrap();
     assert_eq!(plan.cells.len(), 2);
     assert!(says(&plan, "6 of 22 vCPUs on node 2, distance 21: node 0 of their GPUs", true));
@@ -264,7 +264,7 @@ fn the_budget_counts_the_cost_of_a_set() {
         "two cores of GPU 1, and one for the emulator"
     );
     assert_eq!(fit(&ask(Some(18)), &[], &gpus[..1]), None);
-    let remote = Request { allow: Allow { remote: true, split: false }, ..ask(Some(18)) };
+    let remote = Request { allow: Allow { remote: true, ..Allow::default() }, ..ask(Some(18)) };
     assert_eq!(
         fit(&remote, &[], &gpus[..1]),
         Some((1, 2, 6)),
@@ -287,7 +287,7 @@ fn a_guest_is_never_given_fewer_threads_than_it_asks_for() {
     let second = plan(&host, &held, &Request::for_gpus(0));
     assert!(matches!(second, Err(PlanError::Impossible { .. })), "{second:?}");
     let bare = Request { memory_kib: Some(MemSize::from_kib(1 << 20)), ..vcpus(2) };
-    let remote = Request { allow: Allow { remote: true, split: false }, ..bare };
+    let remote = Request { allow: Allow { remote: true, ..Allow::default() }, ..bare };
     match plan(&host, &held, &remote) {
         Ok(placed) => assert_eq!(placed.vcpus(), 2),
         Err(error) => assert!(matches!(error, PlanError::Taken { .. }), "{error}"),
@@ -300,7 +300,7 @@ fn helpers_of_a_full_node_are_on_the_spare_core_of_another() {
     let host = spec.build();
     let request = Request {
         vcpus: Some(62),
-        allow: Allow { remote: true, split: false },
+        allow: Allow { remote: true, ..Allow::default() },
         ..Request::for_gpus(4)
     };
     let place = plan(&host, &Occupancy::default(), &request).unwrap();
@@ -330,7 +330,7 @@ fn memory_of_other_nodes_comes_from_the_nearest_with_cpus_first() {
         let remote = Request {
             memory_kib: Some(MemSize::from_gib(gib)),
             vcpus: Some(4),
-            allow: Allow { remote: true, split: false },
+            allow: Allow { remote: true, ..Allow::default() },
             ..Request::for_gpus(1)
         };
         plan(&Topology::new(parts).unwrap(), &Occupancy::default(), &remote).unwrap()

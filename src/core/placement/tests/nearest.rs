@@ -135,7 +135,7 @@ fn a_knob_that_does_not_matter_is_left_alone() {
     let request = Request {
         extras: Extras { nics: DeviceWish::Count(1), nic_near: Near::Any, ..Extras::default() },
         reserve: Reserve { cores: 1, memory_kib: None },
-        allow: Allow { remote: true, split: false },
+        allow: Allow { remote: true, ..Allow::default() },
         ..Request::for_gpus(17)
     };
     for near in near(&host, &[], &request) {

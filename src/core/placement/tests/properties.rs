@@ -122,7 +122,7 @@ fn request() -> impl Strategy<Value = Request> {
                 threads,
                 reserve,
                 policy: if spread { Policy::Spread } else { Policy::Pack },
-                allow: Allow { remote, split: false },
+                allow: Allow { remote, ..Allow::default() },
                 ..Request::for_gpus(0)
             }
         },

@@ -30,7 +30,7 @@ impl PartitionChange {
     pub(super) fn reversed(&self) -> Option<PartitionChange> {
         match self {
             PartitionChange::Activate(step) => Some(PartitionChange::Deactivate(step.clone())),
-            PartitionChange::Deactivate(step) if step.may_wait => None,
+            PartitionChange::Deactivate(step) if step.may_wait || is_of_no_guest(step) => None,
             PartitionChange::Deactivate(step) => Some(PartitionChange::Activate(step.clone())),
         }
     }
@@ -60,7 +60,7 @@ impl Noun for PartitionChange {
                 reset(step, hypervisor);
             }
             // Its guest is off, and its partition is not activated again.
-            PartitionChange::Deactivate(step) if step.may_wait => {}
+            PartitionChange::Deactivate(step) if step.may_wait || is_of_no_guest(step) => {}
             PartitionChange::Deactivate(step) => {
                 on_this_machine(hypervisor, |switch| switch.undo_deactivation(step))?;
             }
@@ -98,6 +98,11 @@ impl fmt::Display for PartitionChange {
             PartitionChange::Deactivate(step) => write!(f, "deactivate {step}"),
         }
     }
+}
+
+/// Whether a partition of vGPUs had no guest whose functions would activate it again.
+fn is_of_no_guest(step: &PartitionStep) -> bool {
+    step.vfs.is_empty() && !step.beside.is_empty()
 }
 
 /// Resets the GPUs of a partition after its deactivation, to clear a guest's data. A failed reset

@@ -80,7 +80,7 @@ options:
       - Rules to relax.
     type: list
     elements: str
-    choices: [remote, split]
+    choices: [remote, split, mig]
   autostart:
     description:
       - "Start the guest when the host boots; not given: as it is."
@@ -503,7 +503,7 @@ FIELDS = dict(
     accept_backing=dict(type=texts),
     accept_shared_fabric=dict(type='bool'),
     add_disk=dict(type=paths),
-    allow=dict(type='list', elements='str', choices=['remote', 'split']),
+    allow=dict(type='list', elements='str', choices=['remote', 'split', 'mig']),
     autostart=dict(type='bool'),
     cells=dict(type=text),
     data_dir=dict(type=path),
