@@ -37,6 +37,7 @@ mod matrix;
 mod metrics;
 mod nccl;
 mod nics;
+mod p2p;
 mod packages;
 mod partitions;
 mod plans;

@@ -5,6 +5,7 @@ use crate::apply::array::ArrayError;
 use crate::apply::bind::BindError;
 use crate::apply::hostnet::HostNetError;
 use crate::apply::nic::{LinkError, NicError};
+use crate::apply::p2p::P2pError;
 use crate::apply::pages::PagesError;
 use crate::apply::partition::PartitionError;
 use crate::apply::setting::SettingError;
@@ -41,6 +42,7 @@ use gpuvm_core::bundle::ManifestError;
 use gpuvm_core::export::PlatformError;
 use gpuvm_core::fabric::{NeedRefusal, PartitionRefusal, RestoreListError};
 use gpuvm_core::slurm::{JobError, SlurmConfError};
+use gpuvm_core::topology::DirectRefusal;
 use gpuvm_host::bundle::BundleError;
 use gpuvm_host::fabric::{ManagerRefusal, RestoreFileError};
 use gpuvm_host::slurm::SlurmError;
@@ -125,7 +127,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 115] = [
+static KNOWN: [Known; 117] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -174,6 +176,8 @@ static KNOWN: [Known; 115] = [
     known::<NcclError>(),
     known::<NicError>(),
     known::<VgpuError>(),
+    known::<P2pError>(),
+    known::<DirectRefusal>(),
     known::<SetError>(),
     known::<UndoError>(),
     known::<HostUndoError>(),

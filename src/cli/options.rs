@@ -77,7 +77,7 @@ pub fn text_of(edits: &[Edit]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{IommufdWish, PinPolicy, Profile};
+    use crate::request::{IommufdWish, P2pWish, PinPolicy, Profile};
 
     #[test]
     fn omitted_options_come_last() {
@@ -94,11 +94,11 @@ mod tests {
         assert_eq!(words(guest::options(&request)), "--gpus 0");
         (request.profile, request.spare_ports) = (Profile::Near, Some(3));
         (request.p2p_clique, request.movable) = (true, true);
-        request.iommufd = IommufdWish::On;
+        (request.iommufd, request.p2p) = (IommufdWish::On, P2pWish::Auto);
         request.gpu_model = Some("A100 80".into());
         (request.allow.remote, request.allow.split) = (true, true);
-        let all = "--gpu-model 'A100 80' --p2p-clique --iommufd on --spare-ports 3 --profile near \
-                   --allow remote,split --movable";
+        let all = "--gpu-model 'A100 80' --p2p-clique --p2p auto --iommufd on --spare-ports 3 \
+                   --profile near --allow remote,split --movable";
         assert_eq!(words(guest::options(&request)), all);
     }
 }

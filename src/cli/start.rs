@@ -34,10 +34,11 @@ pub fn run(args: &StartArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 }
 
 fn one(args: &StartArgs, Chosen { name, uuid }: &Chosen, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let StartArgs { reserve_pages, dry_run, lock, .. } = args;
+    let StartArgs { reserve_pages, p2p, dry_run, lock, .. } = args;
     let mut session = Session::begin(cx, Manner { dry_run: *dry_run, ..manner(lock) })?;
     session.only(name, uuid.as_deref());
-    let wanted = Start { name: name.clone(), reserve_pages: *reserve_pages, dry_run: *dry_run };
+    let (reserve_pages, p2p, dry_run) = (*reserve_pages, *p2p, *dry_run);
+    let wanted = Start { name: name.clone(), reserve_pages, p2p, dry_run };
     let done = session.run(|world| start(world, &wanted))?;
     if args.dry_run {
         return Ok(EXIT_DONE);

@@ -291,6 +291,20 @@ pub enum IommufdWish {
     Off,
 }
 
+/// Whether transfers between its GPUs and NICs below one PCIe switch stay below it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
+pub enum P2pWish {
+    /// Through the switch while the guest runs, where its devices have ATS.
+    Auto,
+    /// As the host's ports are set (default).
+    #[default]
+    Off,
+}
+
 /// A rule of the planner that may be broken.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::EnumMessage, strum::VariantArray,
@@ -548,6 +562,9 @@ pub struct Request {
     /// Whether GPUs below one PCIe switch get a clique, which permits peer-to-peer over it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub p2p_clique: bool,
+    /// Whether its ports pass transfers between its GPUs and NICs through the switch.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub p2p: P2pWish,
     /// How its functions are passed through.
     #[serde(default, skip_serializing_if = "is_default")]
     pub iommufd: IommufdWish,
@@ -623,6 +640,7 @@ impl Request {
             l3: L3Wish::default(),
             allow: Allow::default(),
             p2p_clique: false,
+            p2p: P2pWish::default(),
             iommufd: IommufdWish::default(),
             spare_ports: None,
             machine: None,

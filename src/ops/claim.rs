@@ -22,6 +22,7 @@ use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::function_users::{self, Take, UseKind};
 use crate::hypervisor::machine::{Machine, command_there};
+use crate::p2p;
 use crate::partition::{self, Guest};
 use crate::placement::reason::IsolationReason;
 use crate::placement::{Occupancy, shared_fabric};
@@ -324,6 +325,7 @@ pub fn give_back(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     refuse_unbound(&xml.name(), &ours, "delete", world)?;
     let mut steps = vfs::give_back(xml, world)?;
     steps.extend(vgpu::claim::give_back(xml, world)?);
+    steps.extend(p2p::claim::once_off(&xml.uuid().unwrap_or_default(), world)?);
     if ours.is_empty() || !world.has_guests_here()? {
         return Ok(steps);
     }

@@ -253,7 +253,8 @@ pub fn start_existing(
     waits: Waits,
 ) -> Result<Created> {
     let dry_run = session.is_preview();
-    let wanted = Start { name: name.to_owned(), reserve_pages: wanted.reserve_pages, dry_run };
+    let reserve_pages = wanted.reserve_pages;
+    let wanted = Start { name: name.to_owned(), reserve_pages, p2p: None, dry_run };
     let (_, waited) = session.run_and(
         |world| start(world, &wanted),
         |running, _| -> Result<_> {

@@ -291,7 +291,7 @@ fn existing(
     let runs = summary.state.is_active();
     // Nothing of the running guest depends on that.
     let (moves, of_guest): (Vec<_>, Vec<_>) =
-        differences.into_iter().partition(|one| one.option == Opt::Movable);
+        differences.into_iter().partition(|one| RECORDED.contains(&one.option));
     let is_live = || -> Result<bool> {
         let plugs = vcpus::is_live(world, guest, &of_guest)?;
         let functions = || functions::is_live(world, guest, &of_guest);
@@ -644,7 +644,7 @@ fn change_all(
         |found: &AppliedGuest| matches!(found.action, GuestAction::Change | GuestAction::Pending);
     for (number, (guest, found)) in all().filter(|(_, (_, found))| is_now(found)) {
         changed[number] |= join(session, guest, found, wanted.set.as_ref())?;
-        changed[number] |= may_move(session, guest, found)?;
+        changed[number] |= record_options(session, guest, found)?;
     }
     let topology = world.topology()?;
     for (number, (guest, found)) in all() {
@@ -811,6 +811,7 @@ fn resized(
         allow_remote: request.allow.remote,
         reserve_pages: false,
         movable: None,
+        p2p: None,
         iommufd: match request.iommufd {
             _ if !differs(Opt::Iommufd) => Item::Keep,
             IommufdWish::On => Item::On,
@@ -861,7 +862,7 @@ fn resize(session: &mut Session<'_>, guest: &DescribedGuest, wanted: &SetRequest
         return Ok(false);
     }
     let changed = session.run(|world| set_without_loss(world, wanted));
-    let again = Start { name: name.clone(), reserve_pages: false, dry_run: false };
+    let again = Start { name: name.clone(), reserve_pages: false, p2p: None, dry_run: false };
     session.run(|world| start(world, &again))?;
     changed.map(|done| done.made)
 }
@@ -900,18 +901,24 @@ fn join(
     session.run(plan).map(|done| done.made)
 }
 
-/// Records whether a guest may be moved, if that differs. Returns whether that was changed.
-fn may_move(
+/// Options that are only recorded: whether it may be moved, and what its next start does.
+const RECORDED: [Opt; 2] = [Opt::Movable, Opt::P2p];
+
+/// Records such options, if they differ. Returns whether that was changed.
+fn record_options(
     session: &mut Session<'_>,
     guest: &DescribedGuest,
     found: &AppliedGuest,
 ) -> Result<bool> {
-    if !found.differences.iter().any(|one| one.option == Opt::Movable) {
+    let differs = |opt| found.differences.iter().any(|one| one.option == opt);
+    if !RECORDED.into_iter().any(differs) {
         return Ok(false);
     }
     let name = guest.name.to_string();
-    let movable = Some(guest.create.guest.request.movable);
-    let wanted = SetRequest { name, movable, ..SetRequest::default() };
+    let Request { movable, p2p, .. } = guest.create.guest.request;
+    let movable = differs(Opt::Movable).then_some(movable);
+    let p2p = differs(Opt::P2p).then_some(p2p);
+    let wanted = SetRequest { name, movable, p2p, ..SetRequest::default() };
     session.run(|world| set(world, &wanted)).map(|done| done.made)
 }
 

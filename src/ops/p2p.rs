@@ -1,5 +1,8 @@
 //! Pairs of functions below a PCIe switch, of a host or of one guest.
 
+pub mod claim;
+
+use crate::apply::p2p::owners;
 use crate::error::{Class, Result, classed};
 use crate::lookup::LISTED;
 use crate::taken::{Taken, taken};
@@ -9,7 +12,7 @@ use gpuvm_core::topology::pairs::Pairs;
 /// The pairs of a host; `guest`: only those of functions that this guest has.
 pub fn pairs(world: &World, guest: Option<&str>, of: &Taken) -> Result<Pairs> {
     let topology = world.topology()?;
-    let Some(guest) = guest else { return Ok(Pairs::of(&topology, None)) };
+    let Some(guest) = guest else { return owned(Pairs::of(&topology, None), world) };
     let held = taken(world, of)?;
     let mut own = held.domains.iter().filter(|held| held.domain == guest).peekable();
     if own.peek().is_none() {
@@ -17,5 +20,15 @@ pub fn pairs(world: &World, guest: Option<&str>, of: &Taken) -> Result<Pairs> {
         return Err(classed(Class::NotFound, message, LISTED));
     }
     let devices: Vec<_> = own.flat_map(|held| held.devices.iter().copied()).collect();
-    Ok(Pairs::of(&topology, Some(&devices)))
+    owned(Pairs::of(&topology, Some(&devices)), world)
+}
+
+/// Adds the guests for which ports of this machine are set.
+fn owned(mut pairs: Pairs, world: &World) -> Result<Pairs> {
+    let Some(root) = world.root()? else { return Ok(pairs) };
+    let mut owners = owners(&root);
+    for port in &mut pairs.ports {
+        port.guests = owners.remove(&port.bdf).unwrap_or_default();
+    }
+    Ok(pairs)
 }

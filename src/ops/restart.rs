@@ -8,6 +8,7 @@ use crate::domain::DomainXml;
 use crate::error::{Coded, Error, Refusal, Result, dump_and_define};
 use crate::hypervisor::{DomainState, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::lookup::find;
+use crate::p2p::claim::{Starting, to_start};
 use crate::partition;
 use crate::session::{Done, Session};
 use crate::shell::word;
@@ -54,6 +55,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
         refuse_strangers(&defined, world)?;
         partition::to_restart(world, &read(XmlOf::Live)?, &defined)?
     });
+    steps.extend(to_start(&defined, None, Starting::Restart, world)?);
     steps.push(DomainStep::Start { name: name.to_owned(), uuid: Some(summary.uuid) }.into());
     let again = format!("gpuvm restart {}", word(name));
     let change = Change::new("restart", name, steps, ());

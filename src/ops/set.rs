@@ -21,7 +21,7 @@ use crate::error::{Coded, Error, NoPlace, Refusal, Result, usage};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
 use crate::reporter::Question;
-use crate::request::{Extras, GpuWish, PageSize, Request, Spelled as _, VgpuWish};
+use crate::request::{Extras, GpuWish, P2pWish, PageSize, Request, Spelled as _, VgpuWish};
 use crate::shell::word;
 use crate::source::Source;
 use crate::taken::Taken;
@@ -126,6 +126,9 @@ pub struct SetRequest {
     pub reserve_pages: bool,
     /// Whether it may be moved to make room for others; `None` to leave it.
     pub movable: Option<bool>,
+    /// Whether its GPUs and NICs reach each other through their PCIe switch from its next start
+    /// on; `None` to leave it.
+    pub p2p: Option<P2pWish>,
     /// The occupancy of other domains: of a recorded host, or of a file, which is only printed.
     pub taken: Taken,
     /// Whether its functions are passed through by iommufd.
@@ -154,6 +157,11 @@ impl SetRequest {
                 None => Item::Keep,
                 Some(true) => Item::On,
                 Some(false) => Item::Off,
+            },
+            p2p: match self.p2p {
+                None => Item::Keep,
+                Some(P2pWish::Auto) => Item::On,
+                Some(P2pWish::Off) => Item::Off,
             },
             iommufd: self.iommufd,
             ..Items::default()

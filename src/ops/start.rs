@@ -8,7 +8,9 @@ use crate::error::{Class, Result, classed};
 use crate::guest::restart_hint;
 use crate::hypervisor::{DomainState, XmlOf};
 use crate::lookup::find;
+use crate::p2p::claim::{Starting, to_start};
 use crate::pages;
+use crate::request::P2pWish;
 use crate::shell::{domain, word};
 use crate::startable::{refuse_disks, refuse_iommufd, warn_of_networks_down};
 use crate::world::World;
@@ -22,6 +24,9 @@ pub struct Start {
     pub name: String,
     /// Whether missing huge pages are reserved.
     pub reserve_pages: bool,
+    /// Whether its GPUs and NICs reach each other through their switch this time; `None`: as
+    /// recorded of it.
+    pub p2p: Option<P2pWish>,
     /// Whether the plan is only shown: then a guest that is paused or shutting down is not started
     /// either.
     pub dry_run: bool,
@@ -30,7 +35,7 @@ pub struct Start {
 /// Plans a start; no steps if the guest runs. The lock is held until it has started: only then can
 /// others see that its devices are in use.
 pub fn start(world: &World, wanted: &Start) -> Result<Change> {
-    let Start { name, reserve_pages, dry_run } = wanted;
+    let Start { name, reserve_pages, p2p, dry_run } = wanted;
     let hypervisor = world.hypervisor()?;
     let summary = find(&*hypervisor, name)?;
     let start = Step::Domain(DomainStep::Start { name: name.clone(), uuid: Some(summary.uuid) });
@@ -40,7 +45,8 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             let before = hypervisor.xml(name, XmlOf::Inactive)?;
             let xml = DomainXml::parse(&before)?;
             let pages = pages::to_start(name, &xml, *reserve_pages, world)?;
-            let claims = claim_of(&xml, world)?;
+            let mut claims = claim_of(&xml, world)?;
+            claims.extend(to_start(&xml, *p2p, Starting::Start, world)?);
             refuse_disks(&xml, world)?;
             refuse_iommufd(&xml, world)?;
             warn_of_networks_down(&xml, world)?;
@@ -150,7 +156,7 @@ mod tests {
         put("a", 3, false);
         put("off", 3, false);
         put("other", 4, true);
-        let wanted = Start { name: "a".into(), reserve_pages: false, dry_run: true };
+        let wanted = Start { name: "a".into(), reserve_pages: false, p2p: None, dry_run: true };
         start(&world, &wanted).unwrap();
         assert_eq!(caller.heard("warning"), 0);
         put("b", 3, true);

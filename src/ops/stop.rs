@@ -9,6 +9,7 @@ use crate::gpu_states;
 use crate::guest::still;
 use crate::hypervisor::{AskedBy, DomainState, Hypervisor, XmlOf};
 use crate::lookup::find;
+use crate::p2p;
 use crate::partition;
 use crate::reporter::{Answer, Question};
 use crate::session::{Done, Session};
@@ -77,6 +78,8 @@ fn after(world: &World, hypervisor: &dyn Hypervisor, name: &str, of: XmlOf) -> V
         if ran {
             steps.extend(gpu_states::once_stopped(world, &xml));
         }
+        let uuid = xml.uuid().unwrap_or_default();
+        steps.extend(p2p::claim::once_off(&uuid, world)?);
         partition::once_stopped(world, &xml, ran)
     };
     let found = plan().unwrap_or_else(|error| {

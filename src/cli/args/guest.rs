@@ -6,8 +6,8 @@ use crate::domain::guest::{MOST_SPARE_PORTS, VirtType};
 use crate::domain::nic_request::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{
-    DomainName, HugePages, IommufdWish, L3Wish, MachineModel, Near, PinPolicy, Policy, Prefer,
-    Profile, Rule, VfWish, VgpuWish, Which,
+    DomainName, HugePages, IommufdWish, L3Wish, MachineModel, Near, P2pWish, PinPolicy, Policy,
+    Prefer, Profile, Rule, VfWish, VgpuWish, Which,
 };
 use clap::{Args, ValueHint};
 use gpuvm_core::versions::Stack;
@@ -169,6 +169,13 @@ pub struct ShapeArgs {
     /// NVLink. Refused if no two of the guest's GPUs share a switch.
     #[arg(long, help_heading = DEVICES, hide_short_help = true)]
     pub p2p_clique: bool,
+    /// Keep transfers between its GPUs and NICs below their PCIe switch
+    ///
+    /// auto: while the guest runs, the switch ports of its NICs pass translated requests directly
+    /// (ACS Direct Translated P2P), for GPUDirect RDMA at full rate. Needs NICs with ATS; `gpuvm
+    /// host p2p` shows the routes. Nothing else of ACS is changed, and other guests stay isolated.
+    #[arg(long, value_name = "CHOICE", value_parser = word::<P2pWish>(), help_heading = DEVICES, hide_short_help = true)]
+    pub p2p: Option<P2pWish>,
     /// Pass functions through by iommufd
     ///
     /// Needs Linux with CONFIG_IOMMUFD and libvirt 12.2; several GPUs and NICs also need Linux 6.19

@@ -30,6 +30,15 @@ pub fn switch(text: &str) -> Result<Item<Never>, String> {
     item(text, "", |_| None)
 }
 
+/// Reads the value of a setting that is left to gpuvm, or off.
+pub fn auto(text: &str) -> Result<Item<Never>, String> {
+    match text {
+        "auto" => Ok(Item::On),
+        "off" => Ok(Item::Off),
+        _ => Err("it takes auto, off".to_owned()),
+    }
+}
+
 /// Reads an order of pins.
 pub fn pins(text: &str) -> Result<Item<PinOrder>, String> {
     item(text, ", auto, core, thread", |text| match text {

@@ -1,9 +1,9 @@
 //! Arguments of the verbs on a guest that is there: start, stop, restart, autostart, ip, console.
 
 use super::NamesArgs;
-use super::heading::{BEHAVIOUR, CPU, GUEST};
-use super::values::OnOff;
-use crate::request::DomainName;
+use super::heading::{BEHAVIOUR, CPU, DEVICES, GUEST};
+use super::values::{OnOff, word};
+use crate::request::{DomainName, P2pWish};
 use clap::Args;
 
 /// Examples of `ip`.
@@ -87,6 +87,13 @@ pub struct StartArgs {
     /// them.
     #[arg(long, help_heading = CPU)]
     pub reserve_pages: bool,
+    /// Keep transfers between its GPUs and NICs below their PCIe switch
+    ///
+    /// For this start; default: as created, or as `gpuvm tune NAME --p2p auto|off` has set it. The
+    /// switch ports of its NICs pass translated requests directly (ACS Direct Translated P2P) until
+    /// it is stopped by gpuvm or deleted.
+    #[arg(long, value_name = "CHOICE", value_parser = word::<P2pWish>(), help_heading = DEVICES, hide_short_help = true)]
+    pub p2p: Option<P2pWish>,
     /// Print the steps and change nothing
     #[arg(long, help_heading = BEHAVIOUR)]
     pub dry_run: bool,

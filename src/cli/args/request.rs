@@ -126,6 +126,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         l3: shape.l3.unwrap_or_default(),
         allow: shape.allow.iter().copied().collect(),
         p2p_clique: shape.p2p_clique,
+        p2p: shape.p2p.unwrap_or_default(),
         iommufd: shape.iommufd.unwrap_or_default(),
         spare_ports: shape.spare_ports,
         machine: shape.machine.clone(),

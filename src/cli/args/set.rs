@@ -235,6 +235,7 @@ impl SetArgs {
             allow_remote: self.allow.contains(&Rule::Remote),
             reserve_pages: self.reserve_pages,
             movable: None,
+            p2p: None,
             iommufd: Item::Keep,
         })
     }

@@ -290,6 +290,13 @@ pub struct ItemArgs {
     #[arg(long, value_name = "on|off", value_parser = item::switch)]
     #[arg(help_heading = DEVICES, hide_short_help = true)]
     pub movable: Option<Item<Never>>,
+    /// Keep transfers between its GPUs and NICs below their PCIe switch
+    ///
+    /// From the next start on. Only guests made by gpuvm; `gpuvm start NAME --p2p auto` does it for
+    /// one start of any guest. Not part of --all-settings.
+    #[arg(long, value_name = "auto|off", value_parser = item::auto)]
+    #[arg(help_heading = DEVICES, hide_short_help = true)]
+    pub p2p: Option<Item<Never>>,
 }
 
 impl ItemArgs {
@@ -327,6 +334,7 @@ impl ItemArgs {
             self.balloon.is_some(),
             self.serial_log.is_some(),
             self.movable.is_some(),
+            self.p2p.is_some(),
         ];
         !named.contains(&true)
     }
@@ -424,6 +432,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
             None => base.serial_log,
         },
         movable: or(&args.movable, base.movable),
+        p2p: or(&args.p2p, base.p2p),
         unnamed,
     }
 }

@@ -222,6 +222,7 @@ fn shape(wanted: &Request, record: &Request, now: &Request, found: &mut Found) {
     found.fixed(Opt::Profile, record.profile.word(), wanted.profile.word());
     let on = |on: bool| if on { "on" } else { "off" };
     found.fixed(Opt::P2pClique, on(record.p2p_clique), on(wanted.p2p_clique));
+    found.changeable(Opt::P2p, record.p2p.word(), wanted.p2p.word());
     // Values that were not requested are those of the template.
     let is_said = [wanted, record].iter().any(|request| request.iommufd != IommufdWish::Auto);
     if is_said {

@@ -43,6 +43,8 @@ pub enum Opt {
     NvmeNear,
     /// Peer-to-peer below a PCIe switch.
     P2pClique,
+    /// Transfers between GPUs and NICs below a PCIe switch.
+    P2p,
     /// How functions are passed through.
     Iommufd,
     /// Free root ports.
@@ -203,6 +205,7 @@ impl Opt {
             | Opt::Vgpu
             | Opt::NicNear
             | Opt::NvmeNear
+            | Opt::P2p
             | Opt::Iommufd
             | Opt::Memory
             | Opt::HugePages

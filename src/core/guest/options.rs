@@ -3,8 +3,8 @@
 use super::{Opt, Shape};
 use crate::memsize::MemSize;
 use crate::request::{
-    CellWish, DeviceWish, Extras, GpuWish, HugePages, IommufdWish, L3Wish, Near, PinPolicy, Policy,
-    Prefer, Profile, Request, Spelled, VfSettings,
+    CellWish, DeviceWish, Extras, GpuWish, HugePages, IommufdWish, L3Wish, Near, P2pWish,
+    PinPolicy, Policy, Prefer, Profile, Request, Spelled, VfSettings,
 };
 
 /// Options for the same choice, of which a command has those of one.
@@ -42,6 +42,7 @@ pub fn options(request: &Request) -> Vec<(Opt, Vec<String>)> {
         l3,
         allow,
         p2p_clique,
+        p2p,
         iommufd,
         spare_ports,
         machine,
@@ -55,6 +56,7 @@ pub fn options(request: &Request) -> Vec<(Opt, Vec<String>)> {
     list.some(Opt::Vgpu, vgpu.as_ref().map(ToString::to_string));
     devices(extras, &mut list);
     list.switch(Opt::P2pClique, *p2p_clique);
+    list.word(Opt::P2p, *p2p, P2pWish::default());
     list.word(Opt::Iommufd, *iommufd, IommufdWish::default());
     list.number(Opt::SparePorts, *spare_ports);
     let (start, most) = vcpus(request);

@@ -6,7 +6,8 @@ use crate::domain::guest::VirtType;
 use crate::domain::tests::guests::{TEMPLATES, guest, hosts, render, requests};
 use crate::placement::{Occupancy, plan};
 use crate::request::{
-    CellWish, DeviceWish, GpuWish, IommufdWish, PinPolicy, Policy, Profile, Request, Spelled as _,
+    CellWish, DeviceWish, GpuWish, IommufdWish, P2pWish, PinPolicy, Policy, Profile, Request,
+    Spelled as _,
 };
 use crate::topology::Topology;
 
@@ -30,6 +31,7 @@ fn more(topology: &Topology) -> Vec<(String, Request)> {
         one("ports", &|r| (r.spare_ports, r.movable) = (Some(3), true)),
         one("iommufd", &|r| r.iommufd = IommufdWish::On),
         one("groups", &|r| r.iommufd = IommufdWish::Off),
+        one("direct", &|r| r.p2p = P2pWish::Auto),
         one("reserve", &|r| r.reserve.cores = 1),
         one("allow", &|r| (r.allow.remote, r.allow.split) = (true, true)),
     ];

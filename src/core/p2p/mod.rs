@@ -4,7 +4,7 @@
 mod registers;
 mod route;
 
-pub use registers::{Acs, Ats, Registers, bits, is_relaxed, names};
+pub use registers::{Acs, Ats, Registers, bits, control_at, is_relaxed, names};
 pub use route::{Block, Code, End, Op, Port, Route, Translation, Way, route};
 
 #[cfg(test)]

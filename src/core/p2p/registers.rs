@@ -147,6 +147,23 @@ impl Registers {
     }
 }
 
+/// Returns the offset of ACS control; `None` if the function has none, or it cannot be read.
+pub fn control_at(ids: (u16, u16), read: impl Fn(u16) -> Option<u32>) -> Option<u16> {
+    let mut at = EXTENDED;
+    for _ in 0..(END - EXTENDED) / 8 {
+        let word = read(at).filter(|word| *word != ONES)?;
+        let (id, next) = (halves(word).0, (word >> 20) as u16 & 0xffc);
+        if id == ACS {
+            return Some(at + 6).filter(|_| !has_wide_acs(ids.0, ids.1));
+        }
+        if next < EXTENDED {
+            return None;
+        }
+        at = next;
+    }
+    None
+}
+
 /// Whether device control has relaxed ordering on.
 pub fn is_relaxed(devctl: u16) -> bool {
     devctl & RELAXED != 0

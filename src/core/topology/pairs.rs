@@ -88,6 +88,10 @@ pub struct PairPort {
     pub ctl: Option<u16>,
     /// Whether an argument of the kernel (`pci=config_acs=`) sets it at each boot.
     pub at_boot: bool,
+    /// UUIDs of the guests for which gpuvm has set its bit DT; none if it has not, or on a recorded
+    /// host.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub guests: BTreeSet<String>,
 }
 
 /// All pairs of a host.
@@ -189,7 +193,13 @@ fn port(topology: &Topology, bdf: Bdf) -> PairPort {
     };
     let mut set = arguments.filter_map(|argument| argument.split_once("config_acs="));
     let at_boot = set.any(|(_, value)| is_named(value));
-    PairPort { bdf, cap: acs.map(|acs| acs.cap), ctl: acs.map(|acs| acs.ctl), at_boot }
+    PairPort {
+        bdf,
+        cap: acs.map(|acs| acs.cap),
+        ctl: acs.map(|acs| acs.ctl),
+        at_boot,
+        guests: BTreeSet::new(),
+    }
 }
 
 #[cfg(test)]

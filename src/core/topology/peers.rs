@@ -74,7 +74,7 @@ pub(super) fn openings(topology: &Topology) -> Vec<Opening> {
     let open = topology.devices().iter().filter_map(|device| {
         let acs = device.acs.filter(|acs| acs.open() != 0)?;
         let found = match device.kind() {
-            _ if GRACE.contains(&(device.vendor, device.device)) => None,
+            _ if is_grace(device) => None,
             DeviceKind::Bridge => Some(of_port(topology, device, acs)),
             DeviceKind::HostBridge => None,
             _ => of_function(topology, device, acs),
@@ -122,6 +122,11 @@ fn of_function(topology: &Topology, function: &PciDevice, acs: Acs) -> Option<Op
     let open = open & wanted;
     let port = OpenPort { at: function.bdf, is_port: false, wanted, open };
     Some(Opening { port, below: vec![(function.bdf, group)], beyond, within: false })
+}
+
+/// Whether it is a root port of Grace or Vera.
+pub(super) fn is_grace(device: &PciDevice) -> bool {
+    GRACE.contains(&(device.vendor, device.device))
 }
 
 /// Whether a function is none of the bridges.
@@ -179,11 +184,15 @@ impl Topology {
         self.meeting(from, to)?.ports[0].last().copied()
     }
 
+    /// Whether the kernel was started with ATS off for all functions.
+    pub(super) fn is_without_ats(&self) -> bool {
+        self.machine().kernel_arguments.iter().any(|argument| is_without_ats(argument))
+    }
+
     /// Two functions that meet below a switch.
     fn ends(&self, from: Bdf, to: Bdf) -> Option<[End; 2]> {
         let Meeting { ports: [from_ports, to_ports], .. } = self.meeting(from, to)?;
-        let is_off =
-            self.machine().kernel_arguments.iter().any(|argument| is_without_ats(argument));
+        let is_off = self.is_without_ats();
         let end = |function: Bdf, ports: Vec<&PciDevice>| {
             let device = self.device(function)?;
             let translation = device.ats.map(|ats| match (ats.present, is_off) {

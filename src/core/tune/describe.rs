@@ -8,12 +8,22 @@ use crate::domain::read::memory;
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, Element};
 use crate::placement::ExtraKind;
-use crate::request::{CellWish, GpuWish, HugePages, PinPolicy, Request};
+use crate::request::{CellWish, GpuWish, HugePages, P2pWish, PinPolicy, Request, Spelled as _};
 use crate::topology::Topology;
 use crate::words::{count, nouns};
 
 /// How many values are shown before the rest is only counted.
 const MOST: usize = 8;
+
+/// Describes what is only recorded of a domain.
+fn recorded(item: ItemName, xml: &DomainXml) -> String {
+    let request = xml.record().ok().flatten().map(|record| record.request);
+    match item {
+        ItemName::Movable => either(request.is_some_and(|request| request.movable), "on", "off"),
+        ItemName::P2p => request.map_or(P2pWish::Off, |request| request.p2p).word().to_owned(),
+        _ => request.map_or("nothing".into(), |request| wish(&request)),
+    }
+}
 
 /// Describes a setting of a domain.
 pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String {
@@ -76,14 +86,7 @@ pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String
         }
         ItemName::Balloon => balloon(xml),
         ItemName::SerialLog => serial_log(xml),
-        ItemName::Movable => {
-            let record = xml.record().ok().flatten();
-            either(record.is_some_and(|record| record.request.movable), "on", "off")
-        }
-        ItemName::Request => {
-            let record = xml.record().ok().flatten();
-            record.map_or("nothing".into(), |record| wish(&record.request))
-        }
+        ItemName::Movable | ItemName::P2p | ItemName::Request => recorded(item, xml),
     }
 }
 

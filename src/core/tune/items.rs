@@ -245,6 +245,9 @@ pub struct Items {
     pub serial_log: Item<String>,
     /// Whether it may be moved to make room for others; only guests that gpuvm made.
     pub movable: Item<Never>,
+    /// Whether its GPUs and NICs reach each other through their PCIe switch from its next start on;
+    /// only guests that gpuvm made.
+    pub p2p: Item<Never>,
     /// Settings that were not named, so that in guests of ours they follow the request of their
     /// creation.
     pub unnamed: BTreeSet<ItemName>,
@@ -289,6 +292,7 @@ impl Items {
             balloon: Item::On,
             serial_log: Item::On,
             movable: Item::Keep,
+            p2p: Item::Keep,
             unnamed: [
                 ItemName::Pins,
                 ItemName::Topology,
@@ -454,6 +458,7 @@ pub enum ItemName {
     Balloon,
     SerialLog,
     Movable,
+    P2p,
     Request,
 }
 
@@ -499,6 +504,7 @@ impl ItemName {
             ItemName::Balloon => "balloon",
             ItemName::SerialLog => "serial-log",
             ItemName::Movable => "movable",
+            ItemName::P2p => "p2p",
             ItemName::Request => "request",
         }
     }

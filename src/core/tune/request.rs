@@ -10,13 +10,14 @@ use crate::domain::claims::Claims;
 use crate::domain::guest::Record;
 use crate::domain::setting::Setting;
 use crate::placement::ExtraKind;
-use crate::request::{CellWish, GpuWish, PinPolicy, Request};
+use crate::request::{CellWish, GpuWish, P2pWish, PinPolicy, Request};
 use crate::shell::word;
 use crate::topology::{DeviceKind, PciDevice};
 
 /// Updates the recorded request. Comes last, since it follows the other settings.
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     movable(work)?;
+    p2p(work)?;
     // A record by a later version stays as it is.
     let Ok(Some(record)) = work.xml.record() else { return Ok(()) };
     let request = asked(record.request.clone(), work);
@@ -50,6 +51,26 @@ fn movable(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Err(TuneError::item(item, message, hint));
     };
     let request = Box::new(Request { movable: on, ..record.request });
+    work.set(item, Setting::Request { request })
+}
+
+/// Records whether its GPUs and NICs are to reach each other through their PCIe switch.
+fn p2p(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let (item, on) = (ItemName::P2p, work.given.items.p2p.is_on());
+    if work.given.items.p2p.is_kept() {
+        return Ok(());
+    }
+    let Some(record) = work.xml.record()?.filter(|_| work.xml.is_ours()) else {
+        if !on {
+            return Ok(());
+        }
+        let message = "gpuvm did not make the guest, so nothing is recorded of it";
+        let hint =
+            format!("`gpuvm start {} --p2p auto` does it for one start", word(&work.xml.name()));
+        return Err(TuneError::item(item, message, hint));
+    };
+    let p2p = if on { P2pWish::Auto } else { P2pWish::Off };
+    let request = Box::new(Request { p2p, ..record.request });
     work.set(item, Setting::Request { request })
 }
 
@@ -142,7 +163,7 @@ mod tests {
     use super::super::Items;
     use super::super::testing::{made, metadata};
     use crate::domain::{DomainEdit, DomainXml};
-    use crate::request::{CellWish, HugePages, PageSize, PinPolicy, Request};
+    use crate::request::{CellWish, HugePages, P2pWish, PageSize, PinPolicy, Request};
     use crate::tune::{Item, ItemName};
     use crate::verify::{Subject, verify};
 
@@ -224,6 +245,21 @@ mod tests {
         assert_eq!(made(&guest(false), &off).unwrap().changes, []);
         let error = made(&guest(false), &on).unwrap_err();
         assert!(error.to_string().starts_with("--movable: gpuvm did not make"), "{error}");
+    }
+
+    #[test]
+    fn direct_transfers_are_recorded_for_a_guest_of_ours() {
+        let items = |p2p| Items { p2p, ..Items::default() };
+        let (on, off) = (items(Item::On), items(Item::Off));
+        let tuned = made(&guest(true), &on).unwrap();
+        let said: Vec<String> = tuned.changes.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["p2p: off -> auto"]);
+        assert_eq!(made(&tuned.after, &on).unwrap().changes, []);
+        let back = made(&tuned.after, &off).unwrap().after;
+        assert_eq!(back.record().unwrap().unwrap().request.p2p, P2pWish::Off);
+        assert_eq!(made(&guest(false), &off).unwrap().changes, []);
+        let error = made(&guest(false), &on).unwrap_err();
+        assert!(error.to_string().starts_with("--p2p: gpuvm did not make"), "{error}");
     }
 
     #[test]

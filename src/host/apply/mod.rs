@@ -31,6 +31,7 @@ mod network;
 pub mod nic;
 mod overlay;
 pub mod owner;
+pub mod p2p;
 pub mod pages;
 pub mod partition;
 mod perform;

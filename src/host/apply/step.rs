@@ -33,6 +33,7 @@ use super::drive::WipeStep;
 use super::hostnet::HostNetStep;
 use super::network::NetworkStep;
 use super::nic::NicStep;
+use super::p2p::P2pStep;
 use super::pages::PagesStep;
 use super::setting::SettingStep;
 use super::text::TextStep;
@@ -95,6 +96,7 @@ from_nouns! {
     WipeStep: HostStep::WipeDrive,
     NicStep: HostStep::Nic,
     VgpuStep: HostStep::Vgpu,
+    P2pStep: HostStep::P2p,
     PagesStep: HostStep::SetPages,
     NetworkStep: HostStep::Network,
     TextStep: HostStep::EditText,

@@ -22,6 +22,7 @@ use crate::network::{Kind, known};
 use crate::networks::{self, on_demand, taken_up};
 use crate::nvram::refuse_settings;
 use crate::obstacles::Found;
+use crate::p2p::claim::{Starting, to_start};
 use crate::partition::{self, Guest};
 use crate::placement::Topic;
 use crate::planned::Planned;
@@ -115,6 +116,7 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         let (uuid, vgpus) = (xml.uuid(), xml.vgpus()?);
         let guest = Guest { name: &name, uuid: uuid.as_deref(), devices, vgpus: &vgpus };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
+        steps.extend(to_start(&xml, None, Starting::Create, world)?);
     }
     let mut told = creation_options(wanted);
     // The newest image is known by its name from then on.

@@ -12,6 +12,7 @@ use crate::domain::setting::Setting;
 use crate::domain::{DomainEdit, DomainXml, Element};
 use crate::error::{Coded as _, Error, Result, usage};
 use crate::history::guest::set_guarded;
+use crate::p2p;
 use crate::partition;
 use crate::recognise;
 use crate::request::{DeviceWish, VfSettings};
@@ -252,6 +253,9 @@ pub(super) fn settle(
     extra.last.extend(give_back_some(&subject.xml, &moves.gone, world)?);
     extra.last.extend(gpu_states::once_taken(world, &subject.xml, &moves.gone)?);
     extra.last.extend(vgpu::claim::give_back_these(&subject.xml, &vgpus, world)?);
+    if subject.live.is_some() {
+        extra.last.extend(p2p::claim::once_taken(&tuned.after, world)?);
+    }
     extra.last.extend(back);
     Ok(())
 }

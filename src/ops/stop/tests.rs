@@ -84,7 +84,7 @@ fn paused_guests_are_not_asked_to_shut_down() {
             assert!(plan(Down { force: true, ..DOWN }).unwrap().made);
             stage.fake.put("a", UUID, true);
         }
-        let wanted = Start { name: "a".into(), reserve_pages: false, dry_run: false };
+        let wanted = Start { name: "a".into(), reserve_pages: false, p2p: None, dry_run: false };
         let error = start(&stage.world, &wanted).unwrap_err();
         let Error::Refused(Refusal { hint, .. }) = &error else { panic!("{error}") };
         assert!(hint.starts_with(first), "{hint}");
@@ -118,7 +118,7 @@ fn a_stop_ends_it_without_a_shutdown_request() {
 fn it_is_restarted_and_not_started() {
     let stage = stage();
     for dry_run in [false, true] {
-        let wanted = Start { name: "a".into(), reserve_pages: false, dry_run };
+        let wanted = Start { name: "a".into(), reserve_pages: false, p2p: None, dry_run };
         let error = start(&stage.world, &wanted).unwrap_err();
         assert!(error.to_string().contains("still holds its devices"), "{error}");
     }

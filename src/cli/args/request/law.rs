@@ -5,7 +5,7 @@ use crate::cli::args::{Cli, Verb};
 use crate::memsize::MemSize;
 use crate::request::{
     Allow, CellWish, DeviceWish, Extras, GpuWish, Guard, HugePages, IommufdWish, L3Wish, Near,
-    PinPolicy, Policy, Prefer, Profile, Request, Reserve, Spelled, Template, VfSettings,
+    P2pWish, PinPolicy, Policy, Prefer, Profile, Request, Reserve, Spelled, Template, VfSettings,
 };
 use clap::Parser as _;
 use gpuvm_core::guest::options;
@@ -74,7 +74,7 @@ fn place() -> impl Strategy<Value = Request> {
     let words = (
         select(Policy::all()),
         select(Prefer::all()),
-        (select(L3Wish::all()), select(IommufdWish::all())),
+        (select(L3Wish::all()), select(IommufdWish::all()), select(P2pWish::all())),
         (
             option::of(select(vec!["H100", "10de:2330", "A100 80GB"])),
             option::of(select(vec!["H200X-18C", "1437,count=2", "A DC-1-2Q,gpu=0000:3b:00.0"])),
@@ -85,7 +85,7 @@ fn place() -> impl Strategy<Value = Request> {
     let numbers = (option::of(1_u32..5), option::of(0_u32..9));
     let rules = (select(Profile::all()), select(PinPolicy::all()), any::<[bool; 4]>());
     (words, reserve, numbers, rules).prop_map(|(words, reserve, numbers, rules)| {
-        let (policy, prefer, (l3, iommufd), (model, vgpu), machine) = words;
+        let (policy, prefer, (l3, iommufd, p2p), (model, vgpu), machine) = words;
         let ((cores, memory), (cells, spare_ports)) = (reserve, numbers);
         let (profile, pins, [remote, split, p2p_clique, movable]) = rules;
         Request {
@@ -100,6 +100,7 @@ fn place() -> impl Strategy<Value = Request> {
             l3,
             allow: Allow { remote, split, mig: remote && split },
             p2p_clique,
+            p2p,
             iommufd,
             spare_ports,
             machine: machine.map(|name| name.parse().unwrap()),

@@ -6,6 +6,7 @@ use super::super::hostnet::HostNetError;
 use super::super::journal::JournalError;
 use super::super::lock::LockError;
 use super::super::nic::NicError;
+use super::super::p2p::P2pError;
 use super::super::pages::PagesError;
 use super::super::partition::PartitionError;
 use super::super::setting::SettingError;
@@ -84,6 +85,10 @@ pub enum StepError {
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
     Vgpu(#[source] VgpuError),
+    /// A switch port could not be changed.
+    #[error("{0}")]
+    #[strum(transparent, to_string = "")]
+    P2p(#[from] P2pError),
     /// The number of huge pages could not be set.
     #[error("{0}")]
     #[strum(transparent, to_string = "")]
@@ -302,6 +307,7 @@ impl StepError {
                 | StepError::Partition(PartitionError::Reassigned { .. })
         );
         let others = others || matches!(self, StepError::Vgpu(error) if error.is_handed_over());
+        let others = others || matches!(self, StepError::P2p(error) if error.is_gone());
         step.gives_back() && others
     }
 
@@ -332,6 +338,7 @@ impl StepError {
             StepError::Hypervisor(error) => matches!(error.kind, NoConnection | Other),
             StepError::Pages(error) => error.may_have_done(),
             StepError::Vgpu(error) => error.may_have_done(),
+            StepError::P2p(error) => error.may_have_done(),
             StepError::Partition(error) => error.may_have_done(),
             StepError::Setting(error) => !matches!(error, SettingError::Changed { .. }),
             // How much netplan has applied of a failed change is unknown.

@@ -8,6 +8,7 @@ use crate::apply::drive::WipeStep;
 use crate::apply::hostnet::HostNetStep;
 use crate::apply::network::NetworkStep;
 use crate::apply::nic::NicStep;
+use crate::apply::p2p::P2pStep;
 use crate::apply::pages::{self, PagesStep};
 use crate::apply::setting::{SettingError, SettingStep};
 use crate::apply::text::TextStep;
@@ -31,6 +32,8 @@ pub enum HostStep {
     Nic(NicStep),
     /// Changes vGPUs of a GPU.
     Vgpu(VgpuStep),
+    /// Changes a switch port.
+    P2p(P2pStep),
     /// Changes the number of huge pages of a node.
     SetPages(PagesStep),
     /// Changes a libvirt network.
@@ -68,6 +71,7 @@ impl Noun for HostStep {
             HostStep::WipeDrive(step) => step.expects(hypervisor)?,
             HostStep::Nic(step) => step.expects(hypervisor)?,
             HostStep::Vgpu(step) => step.expects(hypervisor)?,
+            HostStep::P2p(step) => step.expects()?,
             HostStep::SetPages(step) => pages::on_this_machine(|pages| pages.expect(step))?,
             HostStep::Network(step) => step.expects(hypervisor)?,
             HostStep::EditText(step) => step.expects()?,
@@ -88,6 +92,7 @@ impl Noun for HostStep {
             HostStep::WipeDrive(step) => step.perform(hypervisor, observer)?,
             HostStep::Nic(step) => step.perform(hypervisor)?,
             HostStep::Vgpu(step) => step.perform(hypervisor, observer)?,
+            HostStep::P2p(step) => step.perform(observer)?,
             HostStep::SetPages(step) => pages::on_this_machine(|pages| pages.perform(step))?,
             HostStep::Network(step) => step.perform(hypervisor)?,
             HostStep::EditText(step) => step.perform()?,
@@ -103,6 +108,7 @@ impl Noun for HostStep {
             HostStep::WipeDrive(_) => {}
             HostStep::Nic(step) => step.undo(hypervisor)?,
             HostStep::Vgpu(step) => step.undo(hypervisor)?,
+            HostStep::P2p(step) => step.undo()?,
             HostStep::SetPages(step) => pages::on_this_machine(|pages| pages.undo(step))?,
             HostStep::Network(step) => step.undo(hypervisor)?,
             HostStep::EditText(step) => step.undo()?,
@@ -116,6 +122,7 @@ impl Noun for HostStep {
         match self {
             HostStep::Nic(step) => step.gives_back(),
             HostStep::Vgpu(step) => step.gives_back(),
+            HostStep::P2p(step) => step.gives_back(),
             _ => false,
         }
     }
@@ -123,7 +130,11 @@ impl Noun for HostStep {
     fn ends_with_boot(&self) -> bool {
         matches!(
             self,
-            HostStep::SetPages(_) | HostStep::Set(_) | HostStep::Nic(_) | HostStep::Vgpu(_)
+            HostStep::SetPages(_)
+                | HostStep::Set(_)
+                | HostStep::Nic(_)
+                | HostStep::Vgpu(_)
+                | HostStep::P2p(_)
         )
     }
 
@@ -160,6 +171,7 @@ impl fmt::Display for HostStep {
             HostStep::WipeDrive(step) => step.fmt(f),
             HostStep::Nic(step) => step.fmt(f),
             HostStep::Vgpu(step) => step.fmt(f),
+            HostStep::P2p(step) => step.fmt(f),
             HostStep::SetPages(step) => step.fmt(f),
             HostStep::Network(step) => step.fmt(f),
             HostStep::EditText(step) => step.fmt(f),

@@ -256,6 +256,11 @@ options:
     description:
       - Boot disk size.
     type: str
+  p2p:
+    description:
+      - Keep transfers between its GPUs and NICs below their PCIe switch.
+    type: str
+    choices: [auto, "off"]
   p2p_clique:
     description:
       - Enable GPUDirect peer-to-peer below a PCIe switch.
@@ -540,6 +545,7 @@ FIELDS = dict(
     nvme_near=dict(type=choice, choices=['switch', 'node', 'any']),
     os_disk=dict(type=choice, choices=['clone', 'qcow2', 'overlay']),
     os_size=dict(type=text),
+    p2p=dict(type=switch, choices=['auto', 'off']),
     p2p_clique=dict(type='bool'),
     partition=dict(type=texts),
     password_hash=dict(type=path, no_log=True),

@@ -1,0 +1,111 @@
+//! `--p2p` from outside, on a tree of files: which ports are set for a guest, and which never are.
+
+use crate::support::tree::{host_text, scratch, unpack};
+use crate::support::{gpuvm, run};
+use gpuvm::bdf::Bdf;
+use gpuvm::discover::source::load;
+use gpuvm::topology::DeviceKind;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// Config space of a function with one extended capability: its id and its two registers.
+fn config(id: u8, [low, high]: [u16; 2]) -> Vec<u8> {
+    let mut config = vec![0; 4096];
+    config[..4].copy_from_slice(&[0xb5, 0x10, 0x97, 0x97]);
+    config[0x100..0x104].copy_from_slice(&[id, 0, 1, 0]);
+    config[0x104..0x106].copy_from_slice(&low.to_le_bytes());
+    config[0x106..0x108].copy_from_slice(&high.to_le_bytes());
+    config
+}
+
+fn put(tree: &Path, bdf: Bdf, config: &[u8]) {
+    fs::write(tree.join(format!("sys/bus/pci/devices/{bdf}/config")), config).unwrap();
+}
+
+/// A GPU and a NIC below one switch, and the NIC's port.
+struct Found {
+    gpu: Bdf,
+    nic: Bdf,
+    port: Bdf,
+}
+
+/// A host whose ports are as Linux sets them and whose NICs have ATS.
+fn host() -> (tempfile::TempDir, Found) {
+    let dir = scratch();
+    unpack(&host_text("dgx-a100"), dir.path()).unwrap();
+    let topology = load(dir.path()).unwrap();
+    for device in topology.devices() {
+        match device.kind() {
+            DeviceKind::Bridge => put(dir.path(), device.bdf, &config(0x0d, [0x5f, 0x1d])),
+            DeviceKind::Nic => put(dir.path(), device.bdf, &config(0x0f, [0x20, 0])),
+            _ => {}
+        }
+    }
+    let free = |nic: &Bdf| {
+        let device = topology.device(*nic).unwrap();
+        device.net.as_ref().is_none_or(|net| net.used_by.is_empty())
+    };
+    let nics: Vec<Bdf> =
+        topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf).filter(free).collect();
+    let pairs = topology.gpus().flat_map(|gpu| nics.iter().map(move |nic| (gpu.bdf, *nic)));
+    let mut meet = pairs.filter(|(gpu, nic)| topology.meeting(*gpu, *nic).is_some());
+    let (gpu, nic) = meet.next().expect("a GPU and a NIC below one switch");
+    let port = topology.divergence(nic, gpu).unwrap().bdf;
+    (dir, Found { gpu, nic, port })
+}
+
+/// Plans a guest with the two: the exit code, the answer, and the notes.
+fn create(tree: &Path, found: &Found, more: &[&str]) -> (i32, Value, String) {
+    let (gpu, nic) = (found.gpu.to_string(), found.nic.to_string());
+    let mut command = gpuvm(&["create", "--dry-run", "--accept-shared-fabric", "--name", "a"]);
+    command.args(["--gpu", &gpu, "--nic", &nic, "--no-seed", "--json"]).args(more);
+    command.args(["--connect", "test:///default", "--host", tree.to_str().unwrap()]);
+    let (code, out, err) = run(command.env("COLUMNS", "2000"));
+    (code, serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}")), err)
+}
+
+/// The steps on ports of an answer.
+fn steps(answer: &Value) -> Vec<&Value> {
+    let all = answer.as_array().unwrap_or_else(|| panic!("{answer}"));
+    all.iter().filter(|step| step["step"] == "p2p").collect()
+}
+
+#[test]
+fn only_the_port_of_the_guests_own_nic_is_set_and_only_if_requested() {
+    let (dir, found) = host();
+    let (code, answer, err) = create(dir.path(), &found, &[]);
+    assert!(code == 0 && steps(&answer).is_empty(), "{err}");
+    let (code, answer, err) = create(dir.path(), &found, &["--p2p", "auto"]);
+    assert_eq!(code, 0, "{err}");
+    let [set] = steps(&answer)[..] else { panic!("{answer}") };
+    assert_eq!(set["do"], "set-direct");
+    assert_eq!(set["port"], found.port.to_string());
+    assert_eq!(set["was"], 0x1d);
+    let (code, answer, _) = create(dir.path(), &found, &["--p2p", "auto", "--no-start"]);
+    assert!(code == 0 && steps(&answer).is_empty(), "set when it starts");
+    // Without ATS nothing is set, and that is said.
+    put(dir.path(), found.nic, &config(0x0b, [0, 0]));
+    let (code, answer, err) = create(dir.path(), &found, &["--p2p", "auto"]);
+    assert!(code == 0 && steps(&answer).is_empty(), "{err}");
+    assert!(err.contains(&format!("{} of `a` has no ATS", found.nic)), "{err}");
+}
+
+#[test]
+fn a_port_that_cannot_be_set_is_refused_with_its_code() {
+    let (dir, found) = host();
+    for (registers, wanted) in [
+        (config(0x0d, [0x1f, 0x1d]), "p2p-dt-unsupported"),
+        (config(0x0d, [0x5f, 0x1f]), "p2p-translation-blocked"),
+        (vec![0; 64], "p2p-unreadable"),
+    ] {
+        put(dir.path(), found.port, &registers);
+        let (code, answer, err) = create(dir.path(), &found, &["--p2p", "auto"]);
+        assert_eq!(code, 1, "{err}");
+        assert_eq!(answer["code"], wanted, "{answer}");
+        let hint = answer["hint"].as_str().unwrap();
+        assert!(hint.contains("--p2p off creates it"), "{hint}");
+        let (code, _, err) = create(dir.path(), &found, &["--p2p", "off"]);
+        assert_eq!(code, 0, "{err}");
+    }
+}
