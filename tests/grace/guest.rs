@@ -5,11 +5,12 @@
 //! none of its settings, and without /dev/iommu no iommufd: these are left out.
 
 use super::libvirt::{emulated, place, rendered};
+use super::srat::{Functions, judged};
 use crate::support::tree::scratch;
 use crate::support::{lawful, project, run, skip};
 use gpuvm::bdf::Bdf;
 use gpuvm::discover::source::load;
-use gpuvm::topology::Topology;
+use gpuvm::topology::{NumaNode, Topology};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -87,10 +88,9 @@ impl Printed {
             fs::write(file, bytes).unwrap();
         };
         for (kind, path, text) in self.lines() {
-            let digits = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
             match kind {
                 "file" => put(path, format!("{text}\n").as_bytes()),
-                "hex" => put(path, &(0..text.len()).step_by(2).map(digits).collect::<Vec<u8>>()),
+                "hex" => put(path, &bytes(text)),
                 "link" => {
                     let link = dir.path().join(path);
                     fs::create_dir_all(link.parent().unwrap()).unwrap();
@@ -108,6 +108,20 @@ impl Printed {
         }
         load(dir.path()).unwrap()
     }
+}
+
+/// The bytes of hexadecimal digits.
+fn bytes(digits: &str) -> Vec<u8> {
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+/// Has iasl compare the table of a guest's firmware with what gpuvm reads of it.
+fn agrees_with_iasl(guest: &Printed, host: &Topology) {
+    let Some(found) = judged(&bytes(guest.value("sys/firmware/acpi/tables/SRAT"))) else { return };
+    let of = |node: &NumaNode| Some((u64::from(node.os_index.0), node.gpu?.to_string()));
+    let read: Functions = host.nodes().iter().filter_map(of).collect();
+    assert_eq!(read, found);
 }
 
 /// The arguments for QEMU's emulator of those that libvirt renders: the machine, its nodes, and
@@ -203,6 +217,7 @@ fn a_guest_with_one_gpu_shows_its_eight_nodes_and_its_smmu() {
     let host = guest.host();
     let gpu = host.gpus().next().unwrap().bdf;
     assert_eq!(host.nodes_of_gpu(gpu).count(), 8);
+    agrees_with_iasl(&guest, &host);
 }
 
 /// The kernel of Debian has 16 nodes at most: gpuvm-hardware(7), GRACE.
@@ -309,6 +324,7 @@ fn nodes_without_cpus_or_memory_are_read_as_a_kernel_numbers_them() {
         let has_memory = matches!(node.os_index.0, 0 | 1 | 34);
         assert_eq!(!node.memory_kib.is_zero(), has_memory, "node {}", node.os_index);
     }
+    agrees_with_iasl(&guest, &host);
     // Memory behind CXL is a guest's, and a GPU's is not.
     let last = host.nodes().last().unwrap();
     assert!(!host.is_gpu_memory(last) && !host.usable(last).memory_kib.is_zero());

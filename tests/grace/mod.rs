@@ -2,6 +2,7 @@
 
 mod guest;
 mod libvirt;
+mod srat;
 mod verbs;
 
 use crate::support::grace::{Grace, TRAY};
@@ -107,6 +108,44 @@ fn guests_have_cells_buses_and_smmus_of_their_gpus() {
         }
         assert_eq!(xml.text(), fs::read_to_string(&file).unwrap_or_default());
     }
+}
+
+/// KubeVirt's converter and NVIDIA's guide, which it quotes, give 1, 2 and 4 TiB to 1, 2 and 4 GPUs
+/// of a GB200, and 8 TiB to the 4 of a GB300 (gpuvm-hardware(7), GRACE).
+#[test]
+fn windows_are_those_of_kubevirt_and_of_nvidias_guide() {
+    for (id, product, gpus, tebibytes) in [
+        ("0x2941", "GB200 NVL", 1, 1),
+        ("0x2941", "GB200 NVL", 2, 2),
+        ("0x2941", "GB200 NVL", 4, 4),
+        ("0x31c2", "GB300 NVL", 4, 8_u64),
+    ] {
+        let host = scratch();
+        Grace { id, product, ..Grace::tray() }.make(host.path());
+        let xml = exported(host.path(), &["--gpus", &gpus.to_string()]);
+        let controllers = xml.root().child("devices").unwrap().children("controller");
+        let window = { controllers }.find_map(|one| one.child("pcihole64")).unwrap();
+        assert_eq!(window.text().parse::<u64>().unwrap(), tebibytes << 30, "{product}, {gpus}");
+    }
+}
+
+/// KubeVirt saw hosts that report 10 between nodes of one GPU. libvirt refuses that between
+/// different cells.
+#[test]
+fn no_cells_are_as_near_to_each_other_as_to_themselves() {
+    let host = tray(|root| {
+        for node in 2..34 {
+            let file = root.join(format!("sys/devices/system/node/node{node}/distance"));
+            let text = fs::read_to_string(&file).unwrap();
+            fs::write(&file, text.replace("11", "10")).unwrap();
+        }
+    });
+    let xml = exported(host.path(), &["--gpus", "1"]);
+    let cells: Vec<Element<'_>> = xml.root().find("cpu/numa").unwrap().children("cell").collect();
+    let siblings = cells[1].child("distances").unwrap();
+    let values = siblings.children("sibling").map(|one| one.attr("value").unwrap().into_owned());
+    let values: Vec<String> = values.collect();
+    assert_eq!(values, ["80", "10", "11", "11", "11", "11", "11", "11", "11"]);
 }
 
 #[test]

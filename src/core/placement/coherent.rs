@@ -88,7 +88,9 @@ pub(super) fn initiators(
     }
     let between = |at: usize, to: usize| match (nodes[at], nodes[to]) {
         _ if at == to => Some(LOCAL),
-        (Some(from), Some(to)) => distance(topology, from, to),
+        // Hosts have been seen to report a node's own distance between nodes of one GPU [VEP199]; a
+        // guest's firmware may not.
+        (Some(from), Some(to)) => distance(topology, from, to).map(|far| far.max(LOCAL + 1)),
         _ => None,
     };
     let all = 0..nodes.len();
