@@ -93,8 +93,8 @@ impl Bench {
     /// Makes a guest with a GPU and deletes it, so that the GPU is used.
     fn use_up(&self, gpu: &str) {
         let create = self.machine.create("a", &["--gpu", gpu, "--no-start"]);
-        self.machine.done(&create);
-        self.machine.done(&["delete", "a", "--yes"]);
+        self.machine.place.done(&create);
+        self.machine.place.done(&["delete", "a", "--yes"]);
     }
 
     /// Starts a test that goes on.
