@@ -170,7 +170,7 @@ const MODULES: [(&str, &[&str]); 28] = [
     ("seed", &["nccl"]),
     ("hostnet", &["network"]),
     ("request", &[]),
-    ("occupancy", &["fabric"]),
+    ("occupancy", &["topology", "fabric"]),
     ("placement", &["health", "topology", "request", "occupancy", "fabric"]),
     ("domain", &["topology", "request", "occupancy", "placement"]),
     ("network", &["domain"]),

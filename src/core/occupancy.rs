@@ -5,6 +5,7 @@ use crate::cpuset::{CpuSet, NodeSet};
 use crate::fabric::Readiness;
 use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
+pub use crate::topology::GuestVgpu;
 use serde::{Deserialize, Serialize};
 
 /// Resources held by one domain of the host, including domains of other tools.
@@ -53,36 +54,6 @@ pub struct Held {
     /// its definition has.
     #[serde(skip)]
     pub moved: Vec<Moved>,
-}
-
-/// A vGPU that is planned or recorded for a guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct GuestVgpu {
-    /// The card that it is a share of.
-    pub card: Bdf,
-    /// The virtual function that is it, or the parent of its mediated device.
-    pub function: Bdf,
-    /// The type: its number, or the name of its directory below `mdev_supported_types`.
-    pub type_id: String,
-    /// The type's name.
-    pub name: String,
-    /// UUID of its mediated device; `None` if it is a virtual function, or not chosen yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uuid: Option<String>,
-}
-
-impl GuestVgpu {
-    /// The number of its type; `None` if it is a mediated device.
-    pub fn number(&self) -> Option<u32> {
-        self.type_id.parse().ok().filter(|_| self.uuid.is_none())
-    }
-
-    /// Whether it is a mediated device.
-    pub fn is_mdev(&self) -> bool {
-        self.number().is_none()
-    }
 }
 
 /// A recorded device that is now at another address.

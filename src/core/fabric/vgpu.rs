@@ -7,9 +7,8 @@
 
 use super::need::{Need, NeedRefusal, NeededGpu, none};
 use crate::bdf::Bdf;
-use crate::occupancy::GuestVgpu;
 use crate::topology::{
-    FabricModel, MdevType, NoPartition, PciDevice, Sriov, Topology, Vgpu, frame_buffer,
+    FabricModel, GuestVgpu, MdevType, NoPartition, PciDevice, Sriov, Topology, Vgpu, frame_buffer,
     is_mig_backed, plain_name,
 };
 

@@ -50,7 +50,9 @@ pub use proximity::{Proximity, Way};
 pub use set_aside::{SetAside, Unsupported};
 pub use sharing::{VfKind, VgpuInterface};
 pub use trust::{TAKES_ONE, Trust};
-pub use vgpu::{Mdev, MdevType, Mig, VfioType, Vgpu, frame_buffer, is_mig_backed, plain_name};
+pub use vgpu::{
+    GuestVgpu, Mdev, MdevType, Mig, VfioType, Vgpu, frame_buffer, is_mig_backed, plain_name,
+};
 
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, MAX_ID, NodeId, PcpuId};

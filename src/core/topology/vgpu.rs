@@ -1,5 +1,6 @@
 //! What the vendor's driver of a GPU offers of vGPUs, as data, and what the names of types tell.
 
+use crate::bdf::Bdf;
 use crate::memsize::MemSize;
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,36 @@ pub struct VfioType {
     pub id: u32,
     /// Its name, without the vendor's in front (`H200X-141C`).
     pub name: String,
+}
+
+/// A vGPU that is planned or recorded for a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GuestVgpu {
+    /// The card that it is a share of.
+    pub card: Bdf,
+    /// The virtual function that is it, or the parent of its mediated device.
+    pub function: Bdf,
+    /// The type: its number, or the name of its directory below `mdev_supported_types`.
+    pub type_id: String,
+    /// The type's name.
+    pub name: String,
+    /// UUID of its mediated device; `None` if it is a virtual function, or not chosen yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+impl GuestVgpu {
+    /// The number of its type; `None` if it is a mediated device.
+    pub fn number(&self) -> Option<u32> {
+        self.type_id.parse().ok().filter(|_| self.uuid.is_none())
+    }
+
+    /// Whether it is a mediated device.
+    pub fn is_mdev(&self) -> bool {
+        self.number().is_none()
+    }
 }
 
 /// A GPU's MIG mode, as NVML reports it.
