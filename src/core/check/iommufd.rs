@@ -19,7 +19,8 @@ const PEERS: Rule = Rule::warning(
     "iommufd-p2p",
     "GPUs and NICs that cannot reach each other by iommufd with this kernel or QEMU",
 );
-/// Two address spaces: the guest's memory is locked twice.
+/// Two address spaces: the guest's memory is locked twice. QEMU 11.1.3 ends when a function by group
+/// is added after one by iommufd: "VFIO_IOMMU_LEGACY: Object .. is not an instance" (tests/vdgx).
 const MIXED: Rule =
     Rule::warning("iommufd-mixed", "functions of one guest partly by iommufd, partly by groups");
 const MEMLOCK: Rule =
@@ -60,7 +61,8 @@ pub fn check<'t>(
     let by_group = guest.passed.iter().find(|passed| !passed.iommufd && !passed.by_argument);
     if let Some(passed) = by_group {
         let message = "other functions of the guest are passed through by iommufd, and this one by \
-                       its group: the guest's memory is locked twice";
+                       its group: the guest's memory is locked twice, and QEMU 11.1 does not start \
+                       such a guest";
         let name = word(&guest.name);
         let hint =
             format!("`gpuvm tune {name} --iommufd off`, or on, passes all through in one way");

@@ -14,7 +14,7 @@ node_of() {
   node=
   for dir in "$pci/$1"/vfio-dev/*; do [[ ! -e $dir/dev ]] || node=/dev/vfio/devices/${dir##*/}; done
 }
-kill_daemon() { kill -KILL $(pidof libvirtd) 2>/dev/null; rm -f /run/libvirt/libvirt-sock /run/libvirt/libvirt-sock-ro /run/libvirtd.pid; }
+kill_daemon() { pkill -KILL -x libvirtd; rm -f /run/libvirt/libvirt-sock /run/libvirt/libvirt-sock-ro /run/libvirtd.pid; }
 # refused TITLE PATTERN...: the GPU is not reset and released, for these reasons.
 refused() {
   local title=$1 before pattern; shift
@@ -44,15 +44,22 @@ check "libvirt offers it" grep -qz "<enum name='iommufd'>[^/]*<value>yes" /tmp/c
 
 say "a process has the device"
 for way in open bind; do
+  before=$(resets "$gpu")
   /usr/lib/vdgx/cdev $way "$node" >/tmp/held & holder=$!
   check "$way" wait_for 10 grep -q held /tmp/held
+  # Opening is harmless; binding resets the function, as each guest's start does.
+  case $way in
+    open) equal "open: no reset" "$before" "$(resets "$gpu")" ;;
+    bind) check "bind: a reset" test "$(resets "$gpu")" -gt "$before" ;;
+  esac
   refused "$way" "process $holder \(cdev\)" "$node"
-  gpuvm create --name x --gpu 0 --dry-run >/tmp/out 2>&1 && fail "$way: another guest gets the GPU"
-  has "$way: the plan names the device" /tmp/out "$node|process $holder"
+  make x --gpu 0 && fail "$way: a guest gets the GPU"
+  said
+  has "$way: the refused guest's message names it" /tmp/out "$gpu.*process $holder"
   if [[ $way == bind ]]; then
-    # In a namespace of its own gpuvm sees no process but itself.
+    # Another file system in the place of its directory hides the process from gpuvm.
     before=$(resets "$gpu")
-    unshare --pid --fork --mount-proc gpuvm device release "$gpu" >/tmp/out 2>&1
+    unshare --mount sh -c "mount -t tmpfs none /proc/$holder && gpuvm device release $gpu" >/tmp/out 2>&1
     equal "not seen: release is refused" 1 $?
     said
     has "not seen: it is found by the kernel" /tmp/out "not seen here"
@@ -72,9 +79,7 @@ if [[ $kernel == iommufd ]]; then
   has "group: while it is open the device is not bound" /tmp/second "^bind: Device or resource busy"
   exec 9>&-
 fi
-before=$(resets "$gpu")
 check "nobody has it: it is released" gpuvm device release "$gpu"
-check "and reset" test "$(resets "$gpu")" -gt "$before"
 check "all is as before" diff /tmp/before <(/share/vdgx/state)
 
 say "a guest with two GPUs"
@@ -106,7 +111,8 @@ check "a runs" runs a
 say "another guest"
 foreign b "$gpu"
 virsh -q create /tmp/b.xml >/tmp/late 2>&1 && fail "libvirt gives the GPU twice"
-gpuvm create --name x --gpu 0 --dry-run >/tmp/out 2>&1 && fail "gpuvm gives the GPU twice"
+make x --gpu 0 && fail "gpuvm gives the GPU twice"
+said
 has "it names the guest" /tmp/out '`a`'
 unharmed "another guest" a "$gpu" "$(resets "$gpu")"
 phase "delete a" quietly gpuvm delete a --yes
@@ -124,8 +130,10 @@ if [[ $kernel == iommufd ]]; then
   awk -v more="$second" '{ print } /<\/hostdev>/ { print more }' /tmp/m.xml >/tmp/mixed.xml
   gpuvm check /tmp/mixed.xml >/tmp/out 2>&1
   has "check warns" /tmp/out "iommufd-mixed"
-  check "it starts" virsh -q create /tmp/mixed.xml
-  if runs m; then
+  # QEMU 11.1.3 ends when the group's comes second.
+  if ! virsh -q create /tmp/mixed.xml >/tmp/late 2>&1; then
+    has "it does not start, by QEMU's own fault" /tmp/late "VFIO_IOMMU_LEGACY.*is not an instance"
+  else
     find "/proc/$(</run/libvirt/qemu/m.pid)/fd" -printf '%l\n' | sort -u >/tmp/open
     node_of "${g[0]}"
     has "one by its device" /tmp/open "^$node\$"
@@ -140,10 +148,14 @@ made k --gpu 0
 for ((n = 1; n < 60; n++)); do
   killed $n "${how[@]}" || { equal "create: $((n - 1)) records, it ends with" 0 "$status"; break; }
   title="killed at $record"; title=${title:0:60}
+  if runs k; then
+    gpuvm recover </dev/null >/tmp/out 2>&1
+    check "$title: recover leaves a guest that runs" runs k
+    virsh -q destroy k
+  fi
   gpuvm recover </dev/null >/tmp/out 2>&1; equal "$title: recover ends with" 0 $?
   no_journal "$title"
   if virsh -q dominfo k >/dev/null 2>&1; then
-    say "$title: the guest is whole"
     quietly gpuvm delete k --yes
   fi
   let_go "$gpu"
