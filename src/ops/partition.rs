@@ -309,7 +309,7 @@ fn once_off(
     Ok(steps.into_iter().map(|step| PartitionStep { may_wait: true, ..step }).collect())
 }
 
-/// What is known of partitions as a guest goes off.
+/// The partitions that are known as a guest goes off.
 struct AtEnd<'a> {
     /// The recorded activations.
     file: &'a RestoreList,

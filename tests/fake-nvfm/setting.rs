@@ -35,7 +35,7 @@
 //!                       `sram-exceeded`, `replays`, `recoveries`, `crc-data`, `recovery` (with
 //!                       `recovery-actions yes`, as of newer drivers), `mig`, `mig-pending`; `handle` and `every`: the
 //!                       code that its handle, or every call on it, returns
-//! `strict`              functions have to be those of a partition's GPUs, in their order
+//! `strict`              functions must be those of a partition's GPUs, in their order
 //! `reversed`            partitions list their GPUs by descending module id
 //! `old`                 Fabric Manager knows connection parameters of version 1 only
 //! `count NUMBER`        the reported count of partitions, whatever the list

@@ -129,6 +129,7 @@ pub fn exit_status(path: &str) -> Vec<(u8, &'static str)> {
         "verify" => Some("something differs"),
         "top" => Some("one sample had a warning or an error"),
         "measure" => Some("a value is low or a test failed"),
+        "gpu test" => Some("a GPU has a fault"),
         "tune" | "nccl" => Some("with --check: something would change"),
         "network doctor" => Some("the path is broken"),
         "host doctor" => Some("an error was found"),

@@ -12,7 +12,7 @@ use crate::topology::{
     is_mig_backed, plain_name,
 };
 
-/// What a vGPU is of its card.
+/// The part of its card that a vGPU has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CardShare {
     /// All of it.
@@ -30,7 +30,7 @@ pub struct CardVgpu {
     pub card: Bdf,
     /// The virtual function that is it, or the parent of its mediated device.
     pub function: Bdf,
-    /// What it is of the card.
+    /// The part of the card.
     pub share: CardShare,
 }
 
@@ -47,7 +47,7 @@ fn is_whole_type(topology: &Topology, card: &PciDevice, name: &str) -> bool {
         && frame_buffer(name).zip(largest).is_some_and(|(own, largest)| own >= largest)
 }
 
-/// What a vGPU is of its card; `number`: how many vGPUs of the card its guest has.
+/// The part of its card that a vGPU has; `number`: how many vGPUs of the card its guest has.
 fn share(topology: &Topology, vgpu: &GuestVgpu, number: usize) -> CardShare {
     if is_mig_backed(plain_name(&vgpu.name)) {
         return CardShare::Mig;

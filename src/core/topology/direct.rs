@@ -46,7 +46,7 @@ pub struct DirectPorts {
     Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::VariantNames,
 )]
 #[strum(serialize_all = "kebab-case", prefix = "p2p-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages explain the fields.
 pub enum DirectRefusal {
     /// A register cannot be read.
     #[error("ACS or ATS of {at} cannot be read, so its transfers are not known")]

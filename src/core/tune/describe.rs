@@ -15,7 +15,7 @@ use crate::words::{count, nouns};
 /// How many values are shown before the rest is only counted.
 const MOST: usize = 8;
 
-/// Describes what is only recorded of a domain.
+/// Describes a domain's record alone.
 fn recorded(item: ItemName, xml: &DomainXml) -> String {
     let request = xml.record().ok().flatten().map(|record| record.request);
     match item {

@@ -40,7 +40,7 @@ pub enum P2pStep {
 /// The error of a step on a switch port.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "p2p-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages explain the fields.
 pub enum P2pError {
     /// Reading the host's files failed.
     #[error(transparent)]

@@ -79,7 +79,7 @@ pub enum VgpuStep {
 /// The error of a step on vGPUs.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "vgpu-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages explain the fields.
 pub enum VgpuError {
     /// Reading the host's files failed.
     #[error(transparent)]

@@ -111,7 +111,7 @@ fn off(hypervisor: &dyn Hypervisor, had: &Owners) -> Result<BTreeSet<String>> {
     Ok(off.map(|row| row.uuid).collect())
 }
 
-/// What is recorded of ports of this machine.
+/// The records of ports of this machine.
 fn recorded_owners(world: &World) -> Result<Owners> {
     if world.is_recorded() || !world.has_guests_here()? {
         return Ok(Owners::new());

@@ -17,7 +17,7 @@ use gpuvm_host::fabric::config::{Config, Mode, PATH as CONFIG};
 /// The reason a guest does not get its vGPUs.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "vgpu-claim-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages explain the fields.
 pub enum VgpuClaimError {
     /// The function is no slot for a vGPU.
     #[error(

@@ -18,7 +18,7 @@ use gpuvm_core::topology::sharing::NVIDIA;
 /// The reason the virtual functions of a GPU are not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "kebab-case", prefix = "vgpu-card-")]
-#[allow(missing_docs)] // The messages say what the fields are.
+#[allow(missing_docs)] // The messages explain the fields.
 pub enum VgpuCardError {
     /// The device is no GPU of the host.
     #[error("{bdf} is not a GPU of this host")]

@@ -55,7 +55,7 @@ impl Work<'_> {
         }
     }
 
-    /// Writes the register and returns what it has then.
+    /// Writes the register and returns its value after that.
     fn write(&self, port: Bdf, control: Control, value: u16) -> Result<u16, P2pError> {
         let path = self.root.path().join(format!("sys/bus/pci/devices/{port}/config"));
         let written = OpenOptions::new().write(true).open(path);
