@@ -298,7 +298,7 @@ fn functions_of_other_makers_are_recognised_by_their_driver() {
         let card = Card { host: &host, bus, ids, driver: "gim", total: 8 };
         card.add(&["02.0".to_owned()], None);
     }
-    holds(host.run(&["host", "show"]), 0, &["8 GPUs"]);
+    holds(host.run(&["host", "show"]), 0, &["8 GPUs", "GPU7", "88:02.0"]);
     holds(host.run(&["plan", "--gpus", "1"]), 0, &[":02.0"]);
     holds(host.run(&["gpu", "list"]), 0, &["has 1 virtual function enabled"]);
     holds(host.run(&["plan", "--gpu", "11:00.0"]), 1, &["0000:11:00.0", "1 virtual function"]);
@@ -315,6 +315,15 @@ fn functions_of_other_makers_are_recognised_by_their_driver() {
     flex.add(&["00.1".to_owned(), "00.2".to_owned()], None);
     holds(host.run(&["host", "show"]), 0, &["1 GPU", "2 virtual functions of GPUs"]);
     holds(host.run(&["plan", "--gpu", "3b:00.1"]), 0, &["a share of that card"]);
+    // Half of the 8 cores, less one for the emulator; both have all, less one.
+    let vcpus = |gpus: &[&str]| {
+        let named = gpus.iter().flat_map(|gpu| ["--gpu", gpu]);
+        let plan = host.json(&[&["plan"], &named.collect::<Vec<_>>()[..]].concat());
+        plan["placement"]["vcpu_pins"].as_array().unwrap().len()
+    };
+    assert_eq!((vcpus(&["3b:00.1"]), vcpus(&["3b:00.1", "3b:00.2"])), (6, 14));
+    let explained = host.run(&["plan", "--gpu", "3b:00.2", "--explain"]);
+    holds(explained, 0, &["as 50.0 % of a card's share of its node"]);
     fs::write(&file, host.json(&["plan", "--gpu", "3b:00.1"]).to_string()).unwrap();
     holds(host.run(&["export", "--plan", file.to_str().unwrap()]), 0, &["<hostdev "]);
     holds(host.run(&["plan", "--gpus", "1"]), 1, &["has 2 virtual functions enabled"]);

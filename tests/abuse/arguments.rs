@@ -162,7 +162,7 @@ fn arguments_that_may_name_devices_are_reported() {
         host.other(argument);
         host.checked("other", Some("argument-unread"));
         let (code, out, err) = host.place.gpuvm(&["plan", "--name", "a", "--gpu", GPU]);
-        assert!(code == 0 && err.contains("domain `other` may have devices"), "{out}{err}");
+        assert!(code == 0 && err.contains("may give domain `other` devices"), "{out}{err}");
         assert!(err.contains(said), "{err}");
     }
 }

@@ -8,6 +8,7 @@ use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::fabric::{Obstacle, need};
 use crate::occupancy::Occupancy;
+use crate::topology::model::model;
 use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust, Weakness};
 
 /// Returns why a guest with these functions and other guests are not isolated from each other, on
@@ -191,11 +192,22 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
         }
     } else if out.is_empty() && !unread.is_empty() {
         reasons.compromise(Topic::Isolation, IsolationReason::LinksUnread { to: unread });
+    } else if out.is_empty() && has_unknown_nvlinks(topology, devices) {
+        reasons.say(Topic::Isolation, IsolationReason::NvLinksUnread);
     } else if out.is_empty() {
         reasons.say(Topic::Isolation, IsolationReason::NoLinkOut);
     } else {
         reasons.compromise(Topic::Isolation, IsolationReason::LinksOut { to: out });
     }
+}
+
+/// Whether some of the GPUs are on SXM modules, all of which have NVLinks, beside others of the
+/// host, and no link of the host is known.
+fn has_unknown_nvlinks(topology: &Topology, devices: &Devices) -> bool {
+    let is_on_module = |bdf: &Bdf| topology.device(*bdf).is_some_and(|d| model(d).contains("SXM"));
+    topology.fabric().links.is_empty()
+        && devices.gpus.iter().any(is_on_module)
+        && topology.gpus().any(|gpu| !devices.gpus.contains(&gpu.bdf))
 }
 
 /// Adds whether the IOMMU isolates functions, if known.

@@ -4,7 +4,7 @@
 use super::budget::Counting;
 use super::place::place;
 use super::reason::{Because, Reason, Topic};
-use super::reason::{CoreReason, MemoryReason};
+use super::reason::{CoreReason, MemoryReason, VgpuReason};
 use super::result::Placement;
 use super::taken::{Taken, floats};
 use super::types::PlanError;
@@ -24,7 +24,16 @@ pub fn plan(
 ) -> Result<Placement, PlanError> {
     let without = |held: &Occupancy, request: &Request| without_vgpus(topology, held, request);
     match &request.vgpu {
-        None => vgpu::beside_mig(topology, held, request, without),
+        None => {
+            let of_functions = vgpu::of_functions(topology, request);
+            let sized = of_functions.as_ref().map_or(request, |(sized, _)| sized);
+            let mut found = vgpu::beside_mig(topology, held, sized, without)?;
+            if let Some((_, thousandths)) = of_functions {
+                let because = Because::Vgpu(VgpuReason::Functions { thousandths });
+                found.reasons.push(Reason { choice: Topic::Gpus, because, compromise: false });
+            }
+            Ok(found)
+        }
         Some(wish) => vgpu::plan(topology, held, (request, wish), without),
     }
 }

@@ -11,8 +11,9 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::occupancy::{Exclusion, GuestVgpu, Occupancy};
-use crate::request::{PinPolicy, Request, VgpuCardName, VgpuWish};
-use crate::topology::{DeviceKind, FabricModel, Partition, PciDevice, Topology, VgpuInterface};
+use crate::request::{GpuWish, PinPolicy, Request, VgpuCardName, VgpuWish};
+use crate::topology::VgpuInterface;
+use crate::topology::{DeviceKind, FabricModel, Partition, PciDevice, Sriov, Topology};
 use std::cmp::Reverse;
 
 /// Cards of one node with the vGPUs that a guest gets.
@@ -126,7 +127,7 @@ fn place(
     choice: &Choice,
     whole: &impl Fn(&Occupancy, &Request) -> Result<Placement, PlanError>,
 ) -> Result<Placement, PlanError> {
-    let sized = sized(topology, request, choice);
+    let sized = sized(topology, request, choice.part, &nodes(topology, choice));
     let is_vf = |vgpu: &&GuestVgpu| !vgpu.is_mdev();
     let given = choice.vgpus.iter().filter(is_vf).map(|vgpu| vgpu.function).collect();
     let anywhere = Occupancy { given, ..held.clone() };
@@ -169,9 +170,33 @@ fn place(
     Ok(placement)
 }
 
-/// The request with cores and memory by the part of a card, of the nodes of its cards.
-fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
-    let nodes = nodes(topology, choice);
+/// The request for virtual functions of GPUs with cores and memory by the part of their cards that
+/// they are, in thousandths; `None` if it names none, or both sizes.
+pub(super) fn of_functions(topology: &Topology, request: &Request) -> Option<(Request, u64)> {
+    let GpuWish::Exact(bdfs) = &request.gpus else { return None };
+    let part = |bdf: &Bdf| {
+        let gpu = topology.device(*bdf)?;
+        let pf = match gpu.sriov {
+            Some(Sriov::Vf { pf }) if topology.gpus().all(|card| card.bdf != gpu.bdf) => pf,
+            _ => return None,
+        };
+        match topology.device(pf)?.sriov {
+            Some(Sriov::Pf { enabled, .. }) => Some(1000 / u64::from(enabled.max(1))),
+            _ => None,
+        }
+    };
+    let has_both = request.vcpus.is_some() && request.memory_kib.is_some();
+    if has_both || bdfs.iter().all(|bdf| part(bdf).is_none()) {
+        return None;
+    }
+    let all = bdfs.iter().map(|bdf| part(bdf).unwrap_or(1000)).sum();
+    let of_gpu = |bdf: &Bdf| topology.device(*bdf)?.node;
+    let nodes = these_or_first(topology, bdfs.iter().filter_map(of_gpu).collect());
+    Some((sized(topology, request, all, &nodes), all))
+}
+
+/// The request with cores and memory by the part of a card, in thousandths, of these nodes.
+fn sized(topology: &Topology, request: &Request, part: u64, nodes: &[NodeId]) -> Request {
     let is_there = |gpu: &&PciDevice| gpu.node.is_none_or(|node| nodes.contains(&node));
     let cards = topology.gpus().filter(is_there).count().max(1);
     let cards = u64::try_from(cards).unwrap_or(1);
@@ -179,7 +204,7 @@ fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
         let cores: Vec<_> = nodes.iter().flat_map(|node| topology.cores_of(*node)).collect();
         let kept = (request.reserve.cores as usize * nodes.len()).min(cores.len());
         let threads = cores.iter().map(|core| core.pcpus.len()).min().unwrap_or(1);
-        let own = (cores.len() - kept) as u64 * choice.part / (1000 * cards);
+        let own = (cores.len() - kept) as u64 * part / (1000 * cards);
         // One core is the emulator's where there are enough.
         let own = if own > 2 { own - 1 } else { own.max(1) };
         let floats = request.pins == PinPolicy::None && request.threads.is_none();
@@ -188,10 +213,10 @@ fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
     });
     let memory_kib = request.memory_kib.or_else(|| {
         let mut all = MemSize::from_kib(0);
-        for node in &nodes {
+        for node in nodes {
             let node = topology.node(super::memory_node(topology, *node)?)?;
             let kept = request.reserve.memory_kib.unwrap_or_else(|| reserve(node));
-            all = all + node.memory_kib.saturating_sub(kept).share(choice.part, 1000 * cards);
+            all = all + node.memory_kib.saturating_sub(kept).share(part, 1000 * cards);
         }
         let unit = MemSize::from_gib(1);
         Some(if all > unit {
@@ -206,10 +231,15 @@ fn sized(topology: &Topology, request: &Request, choice: &Choice) -> Request {
 /// The nodes of the chosen cards; where they have none, the first.
 fn nodes(topology: &Topology, choice: &Choice) -> Vec<NodeId> {
     let of_card = |vgpu: &GuestVgpu| topology.device(vgpu.card)?.node;
-    let mut nodes: Vec<NodeId> = match choice.node {
+    let nodes: Vec<NodeId> = match choice.node {
         Some(node) => vec![node],
         None => choice.vgpus.iter().filter_map(of_card).collect(),
     };
+    these_or_first(topology, nodes)
+}
+
+/// These nodes, each once; where there are none, the host's first.
+fn these_or_first(topology: &Topology, mut nodes: Vec<NodeId>) -> Vec<NodeId> {
     nodes.sort_unstable();
     nodes.dedup();
     if nodes.is_empty() {

@@ -66,6 +66,8 @@ pub enum IsolationReason {
         /// GPUs that may be at their other ends.
         to: Vec<Bdf>,
     },
+    /// GPUs on modules, which have NVLinks, and the host's are not known.
+    NvLinksUnread,
     /// The IOMMU isolates the functions.
     Iommu,
     /// The IOMMU does not isolate them.
@@ -180,6 +182,10 @@ impl fmt::Display for IsolationReason {
                  not read them",
                 list(to),
                 if to.len() == 1 { "stays" } else { "stay" }
+            ),
+            IsolationReason::NvLinksUnread => f.write_str(
+                "whether NVLinks lead out of the set is unknown: these GPUs are on modules that have \
+                 some, and those of the host are not known",
             ),
             IsolationReason::Iommu => f.write_str(
                 "the IOMMU keeps these devices to the guest's own memory: each has an IOMMU group, \

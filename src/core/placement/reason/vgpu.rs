@@ -23,6 +23,11 @@ pub enum VgpuReason {
         /// The part, in thousandths.
         thousandths: u64,
     },
+    /// Cores and memory follow from the virtual functions that its cards have.
+    Functions {
+        /// The part of a card that the guest's are, in thousandths.
+        thousandths: u64,
+    },
     /// MIG is on, and several GPUs would talk over NVLink.
     Mig {
         /// GPUs with MIG on.
@@ -57,6 +62,13 @@ impl fmt::Display for VgpuReason {
             VgpuReason::Share { thousandths } => write!(
                 f,
                 "cores and memory as {}.{} % of a card's share of its node, by the frame buffer",
+                thousandths / 10,
+                thousandths % 10
+            ),
+            VgpuReason::Functions { thousandths } => write!(
+                f,
+                "cores and memory as {}.{} % of a card's share of its node, since its virtual \
+                 functions are parts of it",
                 thousandths / 10,
                 thousandths % 10
             ),
