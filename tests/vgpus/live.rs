@@ -90,7 +90,9 @@ impl Machine {
         fs::set_permissions(&ours, fs::Permissions::from_mode(0o755)).unwrap();
         let script = "set -e; umask 0; qemu=/usr/bin/qemu-system-x86_64; mount --bind $qemu \
                       \"$1\"; mount --bind \"$2\" $qemu; mkdir -p /dev/vfio; mount -t tmpfs \
-                      tmpfs /dev/vfio; for node in vfio $(ls /sys/kernel/iommu_groups); do mknod \
+                      tmpfs /dev/vfio; mkdir -p /lib/modules; mount -t tmpfs tmpfs /lib/modules; \
+                      modules=/lib/modules/$(uname -r); mkdir $modules; >$modules/modules.alias; \
+                      for node in vfio $(ls /sys/kernel/iommu_groups); do mknod \
                       /dev/vfio/$node c 1 3; done";
         let mut inside = self.place.daemon.enter(&["--mount"], "bash");
         let (code, out, err) = run(inside.args(["-c", script, "bash"]).arg(real).arg(ours));

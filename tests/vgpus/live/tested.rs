@@ -20,6 +20,9 @@ fn host() -> Small {
     for bus in ["3b", "5e"] {
         let ids = ("0302 10de:26b9", "0302 10de:26b9");
         Card { host: &host, bus, ids, driver: "vfio-pci", total: 0 }.add(&[], None);
+        // libvirt looks for a driver of its own by this.
+        let modalias = "pci:v000010DEd000026B9sv000010DEsd00001851bc03sc02i00";
+        host.write(&format!("sys/bus/pci/devices/0000:{bus}:00.0/modalias"), modalias);
     }
     host
 }
