@@ -205,7 +205,8 @@ fn a_killed_test_is_recovered_and_meanwhile_others_take_another_gpu_or_wait() {
     .unwrap();
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(said.contains("interrupted by SIGTERM"), "{said}");
+    assert!(said.contains("SIGTERM: undoing the change"), "{said}");
+    assert!(!ended.status.success(), "{:?}", ended.status);
     bench.is_tidy();
     assert_eq!(bench.listed()[0]["test"]["state"], "used");
 }
