@@ -168,6 +168,29 @@ fn a_group_of_a_gpu_and_a_drive_goes_to_the_guest_that_names_both() {
 }
 
 #[test]
+fn virtual_functions_in_a_gpus_group_are_free_for_no_verb() {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0300 10de:2204", 1, &[]);
+    let nic = "pci0000:00/0000:00:02.0/0000:02:00";
+    let pf = [("sriov_totalvfs", "4"), ("sriov_numvfs", "1")];
+    host.function(&format!("{nic}.0"), "0200 15b3:1021", 1, &pf);
+    host.function(&format!("{nic}.1"), "0200 15b3:101e", 1, &[]);
+    let own = host.path().join(format!("sys/devices/{nic}.1/physfn"));
+    std::os::unix::fs::symlink("../0000:02:00.0", own).unwrap();
+    for list in ["nic", "device"] {
+        let (code, out, err) = host.run(&[list, "list"]);
+        let vf = out.lines().find(|line| line.contains("02:00.1")).unwrap_or_default();
+        assert!(code == 0 && vf.contains("shares IOMMU group 1 with"), "{out}{err}");
+    }
+    holds(host.run(&["plan", "--vf", "02:00.1"]), 1, &["shares IOMMU group 1 with"]);
+    // No option gives the group away: its PF has a virtual function.
+    let (_, out, err) = host.run(&["host", "doctor"]);
+    assert!(!format!("{out}{err}").contains("gpuvm plan"), "{out}{err}");
+    let (code, _, err) = host.run(&["plan", "--gpu", "0"]);
+    assert!(code == 1 && !err.contains("the whole group"), "{err}");
+}
+
+#[test]
 fn a_card_goes_whole_where_the_iommu_would_part_it() {
     let host = Small::new(1, 8);
     card(&host, "01", "0300 10de:2204", 1, &[]);

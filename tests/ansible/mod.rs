@@ -281,6 +281,7 @@ fn story(managed: &Managed) {
     same(&nothing, &place.state(), "something is left");
 }
 
+/// Left to the nightly set: its guests boot by emulation, which takes minutes.
 #[test]
 #[ignore = "nightly: Ansible drives guests that run, minutes by emulation"]
 fn a_guest_is_started_changed_while_it_runs_and_stopped() {
@@ -554,6 +555,7 @@ fn rack(controller: &Controller, number: usize) {
     }
 }
 
+/// Left to the nightly set: it needs a network, and what pip fetches changes by the day.
 #[test]
 #[ignore = "nightly: pip fetches Ansible and its linter"]
 fn the_newest_ansible_does_the_same_and_ansible_lint_finds_nothing() {

@@ -671,6 +671,7 @@ fn a_guest_survives_upgrade_removal_and_purge() {
     }
 }
 
+/// Left to the nightly set: a Debian and two builds of packages take longer than all of CI.
 #[test]
 #[ignore = "nightly: debootstrap makes a bare Debian, and packages are built"]
 fn a_bare_debian_takes_upgrade_removal_and_purge_beside_a_guest() {
@@ -687,7 +688,7 @@ fn a_bare_debian_takes_upgrade_removal_and_purge_beside_a_guest() {
 
 /// README.md's sections Install and First guest, typed on a new machine that boots, has no network
 /// and no GPU: from the package alone to a guest of an image, its metrics, an interrupted change,
-/// and the removal of all.
+/// and the removal of all. Left to the nightly set: two Debians are made and boot by emulation.
 #[test]
 #[ignore = "nightly: two bare Debians are made, and boot"]
 fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
@@ -708,7 +709,7 @@ fn the_first_day_of_a_bare_debian_is_as_the_readme_says() {
 }
 
 /// The files that bind devices at boot are in an initramfs of Debian's own tools, and work there
-/// before the drivers of the devices are loaded.
+/// before the drivers of the devices are loaded. Left to the nightly set: it boots by emulation.
 #[test]
 #[ignore = "nightly: debootstrap makes a Debian, whose initramfs is booted by emulation"]
 fn a_real_initramfs_keeps_functions_for_vfio() {

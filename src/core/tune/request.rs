@@ -37,41 +37,41 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
 
 /// Records whether the guest may be moved to make room for others.
 fn movable(work: &mut Work<'_>) -> Result<(), TuneError> {
-    let (item, on) = (ItemName::Movable, work.given.items.movable.is_on());
-    if work.given.items.movable.is_kept() {
-        return Ok(());
-    }
-    let Some(record) = work.xml.record()?.filter(|_| work.xml.is_ours()) else {
-        if !on {
-            return Ok(());
-        }
-        let message = "gpuvm did not make the guest, so nothing is recorded of it";
-        let name = work.xml.name();
-        let hint = format!("`gpuvm make-room --allow-stop {}` moves it, too", word(&name));
-        return Err(TuneError::item(item, message, hint));
-    };
-    let request = Box::new(Request { movable: on, ..record.request });
-    work.set(item, Setting::Request { request })
+    let (items, name) = (work.given.items, work.xml.name());
+    let hint = format!("`gpuvm make-room --allow-stop {}` moves it, too", word(&name));
+    record(work, ItemName::Movable, &items.movable, hint, |request, on| request.movable = on)
 }
 
 /// Records whether its GPUs and NICs are to reach each other through their PCIe switch.
 fn p2p(work: &mut Work<'_>) -> Result<(), TuneError> {
-    let (item, on) = (ItemName::P2p, work.given.items.p2p.is_on());
-    if work.given.items.p2p.is_kept() {
+    let (items, name) = (work.given.items, work.xml.name());
+    let hint = format!("`gpuvm start {} --p2p auto` does it for one start", word(&name));
+    record(work, ItemName::P2p, &items.p2p, hint, |request, on| {
+        request.p2p = if on { P2pWish::Auto } else { P2pWish::Off };
+    })
+}
+
+/// Changes a setting that is only recorded; `hint`: the remedy where nothing is recorded of a guest.
+fn record<T>(
+    work: &mut Work<'_>,
+    name: ItemName,
+    item: &Item<T>,
+    hint: String,
+    change: impl Fn(&mut Request, bool),
+) -> Result<(), TuneError> {
+    if item.is_kept() {
         return Ok(());
     }
     let Some(record) = work.xml.record()?.filter(|_| work.xml.is_ours()) else {
-        if !on {
+        if !item.is_on() {
             return Ok(());
         }
         let message = "gpuvm did not make the guest, so nothing is recorded of it";
-        let hint =
-            format!("`gpuvm start {} --p2p auto` does it for one start", word(&work.xml.name()));
-        return Err(TuneError::item(item, message, hint));
+        return Err(TuneError::item(name, message, hint));
     };
-    let p2p = if on { P2pWish::Auto } else { P2pWish::Off };
-    let request = Box::new(Request { p2p, ..record.request });
-    work.set(item, Setting::Request { request })
+    let mut request = Box::new(record.request);
+    change(&mut request, item.is_on());
+    work.set(name, Setting::Request { request })
 }
 
 /// Returns the request with the settings applied; values that they leave to the planner stay so.
@@ -264,10 +264,15 @@ mod tests {
 
     #[test]
     fn a_guest_whose_record_is_not_understood_is_not_tuned() {
-        let text = guest(true).text().replace("\"profile\":\"share\"", "\"profile\":\"later\"");
-        let xml = DomainXml::parse(&text).unwrap();
-        let error = made(&xml, &Items::all()).unwrap_err().to_string();
-        assert!(error.contains("not a request that this program knows"), "{error}");
+        let share = "\"profile\":\"share\"";
+        // A value, and a field, of a later version.
+        for later in ["\"profile\":\"later\"", "\"profile\":\"share\",\"turbo\":true"] {
+            let text = guest(true).text().replace(share, later);
+            assert!(text.contains(later), "{text}");
+            let xml = DomainXml::parse(&text).unwrap();
+            let error = made(&xml, &Items::all()).unwrap_err().to_string();
+            assert!(error.contains("not a request that this program knows"), "{error}");
+        }
     }
 
     #[test]

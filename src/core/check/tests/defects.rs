@@ -2,8 +2,8 @@
 
 use super::setting::{
     BALLOON, BRIDGE_33, GIB_PAGES, INTEL_GRAPHICS, NIC_35, NIC_B8, SWITCH_62, Setting, TWIN_NIC,
-    bars_on, confine, intel_graphics, isolation, large_bars, offline, open_ports, other, pages,
-    set, without_bridge, without_manager,
+    bars_on, confine, intel_graphics, isolation, large_bars, nic_35, offline, open_ports, other,
+    pages, set, without_bridge, without_manager,
 };
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{
@@ -429,9 +429,7 @@ pub const DEFECTS: &[Defect] = &[
         "hostdev-used-by-host",
         "/domain/devices/interface[2]/source/address",
         |s| {
-            let nic =
-                s.host.devices.iter_mut().find(|d| d.bdf.to_string() == "0000:35:00.0").unwrap();
-            nic.net.get_or_insert_with(NetFace::default).used_by.push("default route".into());
+            nic_35(s).net.get_or_insert_with(NetFace::default).used_by.push("default route".into());
         },
         &[NIC_35],
     ),
@@ -439,9 +437,7 @@ pub const DEFECTS: &[Defect] = &[
         "hostdev-used-by-host",
         "/domain/devices/interface[2]/source/address",
         |s| {
-            let nic =
-                s.host.devices.iter_mut().find(|d| d.bdf.to_string() == "0000:35:00.0").unwrap();
-            nic.sriov = Some(Sriov::Pf { total: 8, enabled: 2 });
+            nic_35(s).sriov = Some(Sriov::Pf { total: 8, enabled: 2 });
         },
         &[NIC_35],
     ),

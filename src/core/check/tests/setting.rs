@@ -5,7 +5,7 @@ use gpuvm_core::cpuset::{CpuSet, NodeId, PcpuId};
 use gpuvm_core::fabric::Unready;
 use gpuvm_core::p2p::Acs;
 use gpuvm_core::placement::{Held, Occupancy};
-use gpuvm_core::topology::{Bar, FabricModel, Isolation, Parts};
+use gpuvm_core::topology::{Bar, FabricModel, Isolation, Parts, PciDevice};
 use gpuvm_core::versions::Versions;
 
 /// The host and the other domains that a case is checked against.
@@ -120,6 +120,12 @@ pub fn offline(setting: &mut Setting, pcpu: u32) {
     host.nodes.iter_mut().for_each(|node| node.pcpus.remove(PcpuId(pcpu)));
     host.cores.iter_mut().for_each(|core| core.pcpus.remove(PcpuId(pcpu)));
     host.l3.iter_mut().for_each(|cache| cache.pcpus.remove(PcpuId(pcpu)));
+}
+
+/// The host's NIC that [`NIC_35`] passes.
+pub fn nic_35(setting: &mut Setting) -> &mut PciDevice {
+    let mut devices = setting.host.devices.iter_mut();
+    devices.find(|device| device.bdf.to_string() == "0000:35:00.0").unwrap()
 }
 
 /// Confines guests to all pcpus but one.
