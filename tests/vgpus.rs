@@ -487,6 +487,14 @@ fn mig_is_said_where_it_costs_nvlink() {
     assert!(!(out + &err).contains(said));
     holds(on(&["gpu", "list"]), 0, &["MIG", "on"]);
     holds(on(&["host", "show"]), 0, &["MIG on"]);
+    let (_, xml, _) = on(&["export", "--gpus", "1", "--name", "a"]);
+    let one = host.path().join("a.xml");
+    fs::write(&one, xml).unwrap();
+    let set = ["set", one.to_str().unwrap(), "--gpus", "2", "--diff"];
+    holds(on(&set), 1, &[&[said][..], &accepts].concat());
+    // Its record keeps it for later changes.
+    let recorded = "\"allow\":{\"remote\":false,\"split\":false,\"mig\":true}";
+    holds(on(&[&set[..], &["--allow", "mig"]].concat()), 0, &["5e", recorded]);
 }
 
 #[test]

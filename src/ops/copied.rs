@@ -53,12 +53,8 @@ pub struct CloneRequest {
     pub to: DomainName,
     /// Its GPUs; `None` for as many as the other has.
     pub gpus: Option<u32>,
-    /// Whether cores and memory of other nodes than those of the devices may be used.
-    pub allow_remote: bool,
-    /// Whether its GPUs need form no NVLink partition.
-    pub allow_split: bool,
-    /// Whether MIG may be on in several GPUs of it.
-    pub allow_mig: bool,
+    /// Which rules may be broken.
+    pub allow: Allow,
     /// Whether other guests may reach its NVLinks.
     pub accept_shared_fabric: bool,
     /// Its UUID; `None` if libvirt chooses one, for previews.
@@ -84,16 +80,9 @@ impl CloneRequest {
         format!("gpuvm clone {} {}{gpus}{}", word(&self.name), word(self.to.as_str()), self.rest())
     }
 
-    /// Which rules may be broken.
-    fn allow(&self) -> Allow {
-        let (remote, split, mig) = (self.allow_remote, self.allow_split, self.allow_mig);
-        Allow { remote, split, mig }
-    }
-
     /// Its other options, but for the GPUs, as they are typed.
     pub(crate) fn rest(&self) -> String {
-        let allow = self.allow();
-        let rest = options(allow, Some(&self.seed), self.accept_shared_fabric);
+        let rest = options(self.allow, Some(&self.seed), self.accept_shared_fabric);
         let accepted = self.accept_backing.iter();
         accepted.fold(rest, |rest, name| format!("{rest} --accept-backing {}", word(name)))
     }
@@ -177,8 +166,6 @@ pub(crate) fn another<T>(
         disks: &of.copies.paths,
         made: &of.copies.made,
         taken_macs: &taken_macs,
-        split: wanted.allow_split,
-        mig: wanted.allow_mig,
         stays: of.stays,
     };
     let doc = doc.cloned(&own)?;
@@ -309,7 +296,7 @@ fn place(
     };
     let tuning = |gpus: u32| Tune {
         items: Items { resize: Some(resize(gpus)), ..items.clone() },
-        allow_remote: wanted.allow_remote,
+        allow: wanted.allow,
         ..Tune::default()
     };
     let gpus = wanted.gpus.unwrap_or(of.gpus);

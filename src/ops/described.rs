@@ -808,7 +808,7 @@ fn resized(
             HugePages::Size(page) if differs(Opt::HugePages) => Item::To(page),
             _ => Item::Keep,
         },
-        allow_remote: request.allow.remote,
+        allow: request.allow,
         reserve_pages: false,
         movable: None,
         p2p: None,

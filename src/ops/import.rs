@@ -75,12 +75,8 @@ pub struct ImportRequest {
     pub disk_dir: Option<PathBuf>,
     /// Its GPUs; `None` for as many as it had.
     pub gpus: Option<u32>,
-    /// Whether cores and memory of other nodes than those of the devices may be used.
-    pub allow_remote: bool,
-    /// Whether its GPUs need form no NVLink partition.
-    pub allow_split: bool,
-    /// Whether MIG may be on in several GPUs of it.
-    pub allow_mig: bool,
+    /// Which rules may be broken.
+    pub allow: Allow,
     /// Whether other guests may reach its NVLinks.
     pub accept_shared_fabric: bool,
 }
@@ -96,9 +92,7 @@ impl ImportRequest {
             name: bundle.manifest.name.clone(),
             to: to.clone(),
             gpus: self.gpus,
-            allow_remote: self.allow_remote,
-            allow_split: self.allow_split,
-            allow_mig: self.allow_mig,
+            allow: self.allow,
             accept_shared_fabric: self.accept_shared_fabric,
             uuid,
             seed,
@@ -260,8 +254,7 @@ fn again(wanted: &ImportRequest) -> String {
         again += " --copy";
     }
     let seed = wanted.copy.as_ref().map(|new| &new.seed);
-    let (remote, split, mig) = (wanted.allow_remote, wanted.allow_split, wanted.allow_mig);
-    again + &options(Allow { remote, split, mig }, seed, wanted.accept_shared_fabric)
+    again + &options(wanted.allow, seed, wanted.accept_shared_fabric)
 }
 
 /// A definition without parts that only its former host has, and without any that no guest of ours

@@ -25,18 +25,25 @@ pub fn not_found(name: &str, rows: &[DomainSummary]) -> Refusal {
 pub(crate) fn refuse_unread(xml: &DomainXml) -> Result<()> {
     match xml.unread_request() {
         None => Ok(()),
-        Some(error) => Err(unread(&xml.name(), &error)),
+        Some(error) => Err(unread(xml, &error)),
     }
 }
 
 /// The error that the request of a guest cannot be read.
-pub(crate) fn unread(name: &str, error: &DomainXmlError) -> Error {
+fn unread(xml: &DomainXml, error: &DomainXmlError) -> Error {
+    let name = xml.name();
     let message = format!("gpuvm made domain `{name}`, and its record cannot be read: {error}");
-    classed(Class::Refused, message, LATER)
+    classed(Class::Refused, message, unread_hint(xml))
 }
 
 /// The hint of a record that this program does not understand.
-pub(crate) const LATER: &str = "a later gpuvm may have made it: that one, or a newer one, reads it";
+pub(crate) fn unread_hint(xml: &DomainXml) -> &'static str {
+    if xml.has_request() {
+        "a later gpuvm may have made it: that one, or a newer one, reads it"
+    } else {
+        "an edit has removed <gpuvm:request>; a backup of the definition has it"
+    }
+}
 
 /// The hint of a name that no domain has.
 pub const LISTED: &str = "`gpuvm list` shows the domains that are there";

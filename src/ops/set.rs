@@ -21,7 +21,7 @@ use crate::error::{Coded, Error, NoPlace, Refusal, Result, usage};
 use crate::memsize::MemSize;
 use crate::placement::PlanError;
 use crate::reporter::Question;
-use crate::request::{Extras, GpuWish, P2pWish, PageSize, Request, Spelled as _, VgpuWish};
+use crate::request::{Allow, Extras, GpuWish, P2pWish, PageSize, Request, Spelled as _, VgpuWish};
 use crate::shell::word;
 use crate::source::Source;
 use crate::taken::Taken;
@@ -120,8 +120,8 @@ pub struct SetRequest {
     pub accept_shared_fabric: bool,
     /// Pages that back its memory.
     pub huge_pages: Item<PageSize>,
-    /// Whether cores and memory of other nodes than those of the devices may be used.
-    pub allow_remote: bool,
+    /// Which rules may be broken.
+    pub allow: Allow,
     /// Whether missing huge pages are reserved, if it is off.
     pub reserve_pages: bool,
     /// Whether it may be moved to make room for others; `None` to leave it.
@@ -172,7 +172,7 @@ impl SetRequest {
             taken: self.taken.clone(),
             networks: self.networks.clone().unwrap_or_default(),
             live: self.live,
-            allow_remote: self.allow_remote,
+            allow: self.allow,
             reserve_pages: self.reserve_pages,
             ..Tune::default()
         }

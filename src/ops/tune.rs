@@ -16,6 +16,7 @@ use crate::domain_history::{refuse_unreadable, warn_of_saved_state};
 use crate::error::Result;
 use crate::host_files::too_few_files;
 use crate::reporter::Question;
+use crate::request::Allow;
 use crate::source::Source;
 use crate::taken::Taken;
 use crate::world::World;
@@ -40,8 +41,8 @@ pub struct Tune {
     pub networks: Vec<NicWish>,
     /// Disks that get another format.
     pub convert: Vec<Convert>,
-    /// Whether cores and memory of other nodes than those of the devices may be used.
-    pub allow_remote: bool,
+    /// Which rules may be broken.
+    pub allow: Allow,
     /// The source of the domains' occupancy.
     pub taken: Taken,
     /// Whether running guests are changed as well.

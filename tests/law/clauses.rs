@@ -208,7 +208,7 @@ pub fn tuned(asked: &Asked<'_>, xml: &DomainXml) -> Vec<String> {
         topology: asked.topology,
         others: &asked.others,
         items: &items,
-        allow_remote: false,
+        allow: gpuvm::request::Allow::default(),
         disks: &disks,
         abilities: Default::default(),
         versions: &Versions::default(),

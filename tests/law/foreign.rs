@@ -49,7 +49,7 @@ fn tune_all(xml: &DomainXml, topology: &Topology) -> Result<DomainXml, String> {
         topology,
         others: &others,
         items: &items,
-        allow_remote: false,
+        allow: gpuvm::request::Allow::default(),
         disks: &disks,
         abilities: Default::default(),
         versions: &Versions::default(),

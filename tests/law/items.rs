@@ -323,7 +323,7 @@ fn tuned(xml: &DomainXml, topology: &Topology, items: &Items) -> gpuvm::tune::Tu
         topology,
         others: &others,
         items,
-        allow_remote: false,
+        allow: gpuvm::request::Allow::default(),
         disks: &disks,
         abilities: Default::default(),
         versions: &Versions::default(),

@@ -139,7 +139,7 @@ pub fn tuned(
         topology,
         others,
         items,
-        allow_remote: false,
+        allow: gpuvm::request::Allow::default(),
         disks: &BTreeMap::new(),
         abilities: Abilities::default(),
         versions: &Versions::default(),

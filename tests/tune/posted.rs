@@ -370,7 +370,7 @@ fn tuned(xml: &DomainXml, host: &Topology) -> Result<Tuned, String> {
         topology: host,
         others: &Occupancy::default(),
         items: &Items::all(),
-        allow_remote: false,
+        allow: gpuvm::request::Allow::default(),
         disks: &BTreeMap::new(),
         abilities: Abilities::default(),
         versions: &Versions::default(),

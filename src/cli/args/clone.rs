@@ -105,9 +105,7 @@ impl CloneArgs {
             name: self.name.clone(),
             to: self.to.clone(),
             gpus: self.copy.gpus,
-            allow_remote: self.copy.allow.contains(&Rule::Remote),
-            allow_split: self.copy.allow.contains(&Rule::Split),
-            allow_mig: self.copy.allow.contains(&Rule::Mig),
+            allow: self.copy.allow.iter().copied().collect(),
             accept_shared_fabric: self.copy.accept_shared_fabric,
             uuid: None,
             seed: self.copy.seed(),
@@ -154,9 +152,7 @@ impl ImportArgs {
             copy: self.copy.then(|| NewIdentity { uuid: None, seed: of.seed() }),
             disk_dir: self.disks.clone(),
             gpus: of.gpus,
-            allow_remote: of.allow.contains(&Rule::Remote),
-            allow_split: of.allow.contains(&Rule::Split),
-            allow_mig: of.allow.contains(&Rule::Mig),
+            allow: of.allow.iter().copied().collect(),
             accept_shared_fabric: of.accept_shared_fabric,
         }
     }

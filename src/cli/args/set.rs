@@ -232,7 +232,7 @@ impl SetArgs {
             live: self.live,
             accept_shared_fabric: self.accept_shared_fabric,
             huge_pages: pages_item(self.huge_pages),
-            allow_remote: self.allow.contains(&Rule::Remote),
+            allow: self.allow.iter().copied().collect(),
             reserve_pages: self.reserve_pages,
             movable: None,
             p2p: None,

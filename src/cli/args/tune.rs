@@ -4,7 +4,7 @@ use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, DISKS, GUEST, NETWORK, PLACEMENT};
 use super::item;
 use super::life::LockArgs;
-use super::values::word;
+use super::values::word_of;
 use super::view::ViewArgs;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::nic_request::NicWish;
@@ -56,9 +56,9 @@ pub struct TuneArgs {
     pub items: ItemArgs,
     /// Rules to relax
     ///
-    /// They are broken only if nothing else fits; the plan states the cost. Separate several by
-    /// commas. The guest's own GPUs are accepted even if they form no NVLink partition.
-    #[arg(long, value_name = "RULE", value_parser = word::<Rule>(), value_delimiter = ',', help_heading = PLACEMENT)]
+    /// They are broken only if nothing else fits; the plan states the cost. The guest's own GPUs
+    /// are accepted even if they form no NVLink partition or have MIG on.
+    #[arg(long, value_name = "RULE", value_parser = word_of(vec![Rule::Remote]), value_delimiter = ',', help_heading = PLACEMENT)]
     pub allow: Vec<Rule>,
     /// The occupancy.
     #[command(flatten)]
@@ -360,7 +360,7 @@ impl TuneArgs {
             items: items(&self.items, self.all_settings || self.all && !self.targets.is_empty()),
             networks: self.items.network.clone(),
             convert: self.items.convert.clone(),
-            allow_remote: self.allow.contains(&Rule::Remote),
+            allow: self.allow.iter().copied().collect(),
             taken: Taken { assume: self.assume, ..Taken::from(&self.taken) },
             live: self.live,
             reserve_pages: self.reserve_pages,

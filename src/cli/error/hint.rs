@@ -15,6 +15,7 @@ use crate::hypervisor::machine::{command_there, is_plain};
 use crate::hypervisor::{HypervisorError, HypervisorErrorKind};
 use crate::input::InputError;
 use crate::placement::PlanError;
+use crate::request::PageSize;
 use crate::shell::word;
 use gpuvm_core::fabric::PartitionRefusal;
 use gpuvm_core::topology::software::Package;
@@ -168,10 +169,16 @@ fn pages_hint(error: &PagesError) -> Option<String> {
         PagesError::Changed { .. } | PagesError::Taken { .. } => {
             "run it again: it is planned again".into()
         }
-        PagesError::Short { .. } => {
-            "memory is in pieces: --at-boot of `gpuvm host pages` reserves pages when the machine \
-             boots, while it is whole; smaller pages (--huge-pages 2M) are easier to get"
-                .into()
+        PagesError::Short { page, .. } => {
+            let smaller = if *page > PageSize::TwoMib.size() {
+                "; smaller pages (--huge-pages 2M) are easier to get"
+            } else {
+                ""
+            };
+            format!(
+                "memory is in pieces: --at-boot of `gpuvm host pages` reserves pages when the \
+                 machine boots, while it is whole{smaller}"
+            )
         }
     })
 }

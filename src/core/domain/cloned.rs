@@ -26,10 +26,6 @@ pub struct Own<'a> {
     pub made: &'a [Made],
     /// MAC addresses that others have.
     pub taken_macs: &'a [String],
-    /// Whether its GPUs need form no NVLink partition, although those of the first one had to.
-    pub split: bool,
-    /// Whether MIG may be on in several GPUs.
-    pub mig: bool,
     /// The parts that it keeps, as the very same guest on another host; `None` if it is another
     /// guest.
     pub stays: Option<Stays<'a>>,
@@ -55,9 +51,7 @@ impl DomainXml {
     pub fn cloned(&self, own: &Own<'_>) -> Result<DomainXml, DomainXmlError> {
         let mut edits = Vec::new();
         if let Some(record) = self.record()? {
-            let mut request = Request { extras: Extras::default(), ..record.request };
-            request.allow.split |= own.split;
-            request.allow.mig |= own.mig;
+            let request = Request { extras: Extras::default(), ..record.request };
             let made = own.made.to_vec();
             let (bound, reserved, guarded) = (Vec::new(), Vec::new(), Vec::new());
             let vgpus = Vec::new();
@@ -225,8 +219,6 @@ mod tests {
             disks: &disks,
             made: &[],
             taken_macs: &[],
-            split: false,
-            mig: false,
             stays: None,
         };
         // Metadata without a request is no record; that of a guest is tested with its clone.

@@ -66,12 +66,17 @@ impl DomainXml {
         self.recorded_uuid().is_some() && !self.is_copy()
     }
 
-    /// Returns why the request in our metadata cannot be read, as where a later version wrote it;
-    /// none: it can be, there is none, or the metadata is not the domain's own.
+    /// Returns why the request in our metadata cannot be read, as where a later version wrote it or
+    /// an edit removed it; none: it can be, or the metadata is not the domain's own.
     pub fn unread_request(&self) -> Option<DomainXmlError> {
-        let guest = self.ours().filter(|_| self.is_ours())?;
-        guest.elements().find(|element| local(element.name()) == "request")?;
+        self.ours().filter(|_| self.is_ours())?;
         self.record().err()
+    }
+
+    /// Whether our metadata has a request at all.
+    pub fn has_request(&self) -> bool {
+        let is_request = |element: Element<'_>| local(element.name()) == "request";
+        self.ours().is_some_and(|guest| guest.elements().any(is_request))
     }
 
     /// Whether the resources recorded as bound, reserved and set up for the guest can be its own,

@@ -77,6 +77,7 @@ mod tests {
     use crate::domain::DomainXml;
     use crate::domain::guest::Abilities;
     use crate::placement::Occupancy;
+    use crate::request::Allow;
     use crate::request::{IommufdWish, Request};
     use crate::topology::file::from_json;
     use crate::topology::{Iommufd, Topology};
@@ -96,7 +97,7 @@ mod tests {
             topology: &Topology::new(parts).unwrap(),
             others: &Occupancy::default(),
             items,
-            allow_remote: false,
+            allow: Allow::default(),
             disks: &BTreeMap::new(),
             abilities: Abilities { iommufd: Some(node), ..Abilities::default() },
             versions: &Versions { libvirt, qemu },

@@ -41,7 +41,7 @@ use crate::domain::guest::{Abilities, DiskIo, mdev_uuid};
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::finding::Severity;
 use crate::placement::{Occupancy, Placement, PlanError, Reason};
-use crate::request::Request;
+use crate::request::{Allow, Request};
 use crate::topology::Topology;
 use crate::versions::Versions;
 use serde::Serialize;
@@ -57,8 +57,8 @@ pub struct Given<'a> {
     pub others: &'a Occupancy,
     /// The settings.
     pub items: &'a Items,
-    /// Whether cores and memory of other nodes than those of the devices may be taken.
-    pub allow_remote: bool,
+    /// Which rules may be broken.
+    pub allow: Allow,
     /// The best cache and I/O mode of disks, by path; the default is to bypass the host's cache
     /// with native I/O.
     pub disks: &'a BTreeMap<String, DiskIo>,

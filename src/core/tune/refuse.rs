@@ -22,8 +22,8 @@ pub(super) fn understood<'t>(
         return refused(fault.spot, fault.message.clone());
     }
     architecture(current, given.topology)?;
-    // What its owner chose is in its record.
-    if let Some(error) = current.unread_request() {
+    // What its owner chose is in its record. Without one it is tuned as the domain of anybody.
+    if let Some(error) = current.unread_request().filter(|_| current.has_request()) {
         return Err(error.into());
     }
     if claims.vcpus.value == 0 {

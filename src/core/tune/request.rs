@@ -136,7 +136,10 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         request.memory_kib = Some(claims.memory.value);
     }
     // Without it no plan has this size again.
-    request.allow.remote |= items.resizes() && work.given.allow_remote;
+    let allow = work.given.allow;
+    request.allow.remote |= items.resizes() && allow.remote;
+    request.allow.split |= items.size().gpus.is_some() && allow.split;
+    request.allow.mig |= items.size().gpus.is_some() && allow.mig;
     if items.memory_rounding.value().is_some() && request.memory_kib.is_some() {
         request.memory_kib = Some(claims.memory.value);
     }

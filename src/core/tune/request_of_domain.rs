@@ -141,11 +141,12 @@ impl<'t> Guest<'t> {
             request.threads = self.threads(current, request.cells);
             request.reserve.cores = 0;
         }
-        let remote = (given.allow_remote || request.allow.remote) && !floats;
-        // Its present GPUs are kept; other GPUs must meet the rules of a new guest.
-        let split = given.items.size().gpus.is_none() || own.is_some_and(|own| own.allow.split);
-        // So is MIG.
-        let mig = given.items.size().gpus.is_none() || own.is_some_and(|own| own.allow.mig);
+        let remote = (given.allow.remote || request.allow.remote) && !floats;
+        // Its present GPUs are kept, with MIG as it is; others must meet the rules of a new guest.
+        let keeps = given.items.size().gpus.is_none();
+        let was = own.map(|own| own.allow).unwrap_or_default();
+        let split = keeps || was.split || given.allow.split;
+        let mig = keeps || was.mig || given.allow.mig;
         request.allow = Allow { remote, split, mig };
         request.p2p_clique = current.sets_property(CLIQUE);
         request.iommufd = iommufd_wish(items.iommufd);

@@ -73,7 +73,10 @@ pub(super) fn items(
     }
     items.unnamed = Items::all().unnamed;
     items.unnamed.remove(&ItemName::Maxphysaddr);
-    items.cells = Item::On;
+    // A floating guest without cells gains nothing by one.
+    if !claims.cells.is_empty() || !claims.vcpu_pins.is_empty() || items.moves_functions() {
+        items.cells = Item::On;
+    }
     pins(current, claims, given, &mut items)?;
     follow(current, claims, given, &mut items);
     Ok(items)

@@ -11,7 +11,7 @@ use crate::guest::gpus_of;
 use crate::memsize::MemSize;
 use crate::placement::joint::{Joint, NoJoint, Wanted, joint};
 use crate::placement::{Held, Occupancy, Placement};
-use crate::request::{GpuWish, Request};
+use crate::request::{Allow, GpuWish, Request};
 use crate::topology::{DeviceKind, Topology};
 
 /// A guest that gets another size.
@@ -23,8 +23,8 @@ pub struct Resized<'a> {
     pub items: Items,
     /// The GPUs that it gets; `None` if it keeps its own.
     pub gpus: Option<GpuWish>,
-    /// Whether cores and memory of other nodes than those of the devices may be taken.
-    pub allow_remote: bool,
+    /// Which rules may be broken.
+    pub allow: Allow,
     /// Whether it is off, so that it can be without its GPUs for a while.
     pub is_off: bool,
 }
@@ -201,8 +201,7 @@ fn chosen(
             return Err(NoSeveral::Guest { guest, error });
         };
         let items = with_gpus(&one.items, Some(first.clone()));
-        let given =
-            Given { items: &items, others: &held, allow_remote: one.allow_remote, ..*given };
+        let given = Given { items: &items, others: &held, allow: one.allow, ..*given };
         let request = super::planned_request(one.xml, &given)
             .map_err(|error| NoSeveral::Guest { guest, error })?;
         let exact = |wish: GpuWish| match wish {
@@ -342,8 +341,8 @@ impl<'a> Order<'a> {
         let xml = &self.now[guest];
         let items = with_gpus(items, wish.clone());
         let others = together::without_member(&self.held, xml, wish.is_some());
-        let allow_remote = self.resized[guest].allow_remote;
-        let given = Given { items: &items, others: &others, allow_remote, ..*self.given };
+        let allow = self.resized[guest].allow;
+        let given = Given { items: &items, others: &others, allow, ..*self.given };
         let tuned = tune(xml, &given)?;
         let gpus = wish.map(|_| gpus_of(&tuned.after, topology));
         Ok(Turn { guest, items, gives_up, gpus, tuned, others })

@@ -4,7 +4,7 @@ use super::{Given, Items, Left, TuneError, Tuned, left_alone, tune};
 use crate::domain::DomainXml;
 use crate::domain::guest::{Abilities, NAMESPACE};
 use crate::placement::Occupancy;
-use crate::request::Request;
+use crate::request::{Allow, Request};
 use crate::topology::Topology;
 use crate::versions::Versions;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ fn with_given<T>(items: &Items, others: &Occupancy, run: impl FnOnce(&Given<'_>)
         topology: &topology,
         others,
         items,
-        allow_remote: false,
+        allow: Allow::default(),
         disks: &BTreeMap::new(),
         abilities: Abilities::default(),
         versions: &versions,

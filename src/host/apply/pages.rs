@@ -212,7 +212,10 @@ impl Pages<'_> {
             return Ok(());
         }
         let mut got = self.write(step, wanted)?;
-        if got < wanted {
+        // Each attempt frees memory for the next, until one gets no page more.
+        let mut before = None;
+        while got < wanted && before != Some(got) {
+            before = Some(got);
             self.compact(node);
             got = self.write(step, wanted)?;
         }

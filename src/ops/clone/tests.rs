@@ -13,7 +13,7 @@ use crate::hypervisor::Domains as _;
 use crate::hypervisor::storage::NewVolume;
 use crate::image;
 use crate::reporter::Answer;
-use crate::request::{DomainName, GpuWish, Request};
+use crate::request::{Allow, DomainName, GpuWish, Request};
 use crate::session::{Confirm, Done, Session};
 use crate::stage::storage::write_on;
 use crate::stage::{Stage, UUID, kill, manner};
@@ -71,9 +71,7 @@ fn wanted() -> CloneRequest {
         name: "a".into(),
         to: DomainName::new("b").unwrap(),
         gpus: None,
-        allow_remote: false,
-        allow_split: false,
-        allow_mig: false,
+        allow: Allow::default(),
         accept_shared_fabric: true,
         uuid: Some(OTHER.into()),
         seed: SeedRequest::default(),

@@ -357,7 +357,7 @@ impl Copies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::DomainName;
+    use crate::request::{Allow, DomainName};
     use crate::storage::SeedRequest;
 
     #[test]
@@ -366,9 +366,7 @@ mod tests {
             name: "ca".into(),
             to: DomainName::new("cb").unwrap(),
             gpus: None,
-            allow_remote: false,
-            allow_split: false,
-            allow_mig: false,
+            allow: Allow::default(),
             accept_shared_fabric: false,
             uuid: None,
             seed: SeedRequest::default(),

@@ -137,9 +137,9 @@ fn plan(
 
 /// A guest that gets another size.
 fn resized<'a>(subject: &'a Subject, set: &SetRequest) -> Resized<'a> {
-    let Tune { items, allow_remote, .. } = set.tuning(None, None);
+    let Tune { items, allow, .. } = set.tuning(None, None);
     let (xml, gpus, is_off) = (&subject.xml, wish(set), !subject.running);
-    Resized { xml, items, gpus, allow_remote, is_off }
+    Resized { xml, items, gpus, allow, is_off }
 }
 
 /// The GPUs that a change names.

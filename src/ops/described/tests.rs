@@ -285,16 +285,21 @@ fn a_guest_whose_record_is_not_understood_is_named_as_such_by_every_verb() {
     put(&stage, ("a", UUID), 0, false);
     let text = stage.fake.definition("a");
     let later = text.replace("\"profile\":\"share\"", "\"profile\":\"quantum\"");
-    assert_ne!(later, text);
-    stage.fake.put_xml(&later, false);
-    let unread = |error: Error| {
-        let said = error.whole();
-        let wanted = "gpuvm made domain `a`, and its record cannot be read: ";
-        assert!(said.starts_with(wanted) && said.contains("quantum"), "{said}");
-    };
-    unread(describe(&stage.world, "a").unwrap_err());
-    unread(run(&stage, &file(vec![asked("a", GpuWish::Count(0))])).unwrap_err());
-    assert!(describe_all(&stage.world).unwrap().is_empty());
+    let (from, to) = ("<gpuvm:request", "</gpuvm:request>");
+    let (from, to) = (text.find(from).unwrap(), text.find(to).unwrap() + to.len());
+    let edited = format!("{}{}", &text[..from], &text[to..]);
+    for (definition, why) in [(later, "quantum"), (edited, "there is no request")] {
+        assert_ne!(definition, text);
+        stage.fake.put_xml(&definition, false);
+        let unread = |error: Error| {
+            let said = error.whole();
+            let wanted = "gpuvm made domain `a`, and its record cannot be read: ";
+            assert!(said.starts_with(wanted) && said.contains(why), "{said}");
+        };
+        unread(describe(&stage.world, "a").unwrap_err());
+        unread(run(&stage, &file(vec![asked("a", GpuWish::Count(0))])).unwrap_err());
+        assert!(describe_all(&stage.world).unwrap().is_empty());
+    }
 }
 
 #[test]

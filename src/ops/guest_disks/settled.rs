@@ -7,6 +7,7 @@ use crate::domain::guest::Abilities;
 use crate::domain::{DomainXml, Element};
 use crate::error::Result;
 use crate::hypervisor::Hypervisor;
+use crate::request::Allow;
 use crate::storage::best_io;
 use crate::world::World;
 use gpuvm_core::tune::together::together;
@@ -49,7 +50,7 @@ pub(super) fn settled(
         topology: &topology,
         others: &occupancy,
         items: &items,
-        allow_remote: false,
+        allow: Allow::default(),
         disks: &disks,
         abilities,
         versions: &versions,

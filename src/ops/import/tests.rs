@@ -5,7 +5,7 @@ use crate::domain::guest::VirtType;
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::placement::Occupancy;
 use crate::reporter::Answer;
-use crate::request::Request;
+use crate::request::{Allow, Request};
 use crate::session::{Confirm, Done};
 use crate::stage::{Stage, UUID, manner};
 use crate::taken::Taken;
@@ -66,9 +66,7 @@ fn wanted(bundle: &Bundle) -> ImportRequest {
         copy: None,
         disk_dir: Some(bundle.path.clone()),
         gpus: None,
-        allow_remote: false,
-        allow_split: false,
-        allow_mig: false,
+        allow: Allow::default(),
         accept_shared_fabric: true,
     }
 }

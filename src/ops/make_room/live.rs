@@ -7,7 +7,7 @@ use super::{PlannedMove, RoomPlan, RoomRequest, Target};
 use crate::cpuset::{CpuSet, NodeId};
 use crate::memsize::MemSize;
 use crate::placement::{Held, Occupancy, plan};
-use crate::request::Request;
+use crate::request::{Allow, Request};
 use crate::topology::Topology;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
@@ -151,5 +151,5 @@ pub(super) fn repinned(
     let mut others = together::without_member(now, &subject.xml, false);
     others.domains.push(new.clone());
     let given = subjects.beside(&others, &items, subjects.topology());
-    tune(&subject.xml, &Given { allow_remote: true, ..given })
+    tune(&subject.xml, &Given { allow: Allow { remote: true, ..given.allow }, ..given })
 }

@@ -12,12 +12,12 @@ use crate::error::{
 };
 use crate::guest::{make_log_dir, refuse_same_mac};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
-use crate::lookup::{LATER, not_found};
+use crate::lookup::{not_found, unread_hint};
 use crate::network::{Kind, known};
 use crate::networks::refuse_unfit;
 use crate::placement::explain::NOTHING_LEFT;
 use crate::placement::{Occupancy, PlanError};
-use crate::request::Extras;
+use crate::request::{Allow, Extras};
 use crate::shell::word;
 use crate::source::{Source, read_file};
 use crate::storage::{abilities, best_io};
@@ -373,7 +373,7 @@ impl Subjects {
             topology: &self.topology,
             others: &self.occupancy,
             items,
-            allow_remote: wanted.allow_remote,
+            allow: wanted.allow,
             disks: &self.disks,
             abilities: self.abilities,
             versions: &self.versions,
@@ -387,9 +387,9 @@ impl Subjects {
         items: &'a Items,
         topology: &'a Topology,
     ) -> Given<'a> {
-        let (allow_remote, versions) = (false, &self.versions);
+        let (allow, versions) = (Allow::default(), &self.versions);
         let (disks, abilities) = (&self.disks, self.abilities);
-        Given { topology, others, items, allow_remote, disks, abilities, versions }
+        Given { topology, others, items, allow, disks, abilities, versions }
     }
 
     /// Tunes the domains, and returns the settings with the findings for them.
@@ -446,7 +446,9 @@ pub(crate) fn refused(
         TuneError::Unsound(findings) => {
             findings.first().map(|finding| finding.hint.clone()).unwrap_or_default()
         }
-        TuneError::Xml(_) if subject.xml.unread_request().is_some() => LATER.to_owned(),
+        TuneError::Xml(_) if subject.xml.unread_request().is_some() => {
+            unread_hint(&subject.xml).to_owned()
+        }
         TuneError::Kind { .. }
         | TuneError::NoPort { .. }
         | TuneError::Xml(_)

@@ -13,7 +13,7 @@ use crate::domain::{DomainXml, Element};
 use crate::finding::Severity;
 use crate::occupancy::{Held, Occupancy};
 use crate::placement::{ExtraKind, plan};
-use crate::request::{DeviceWish, Extras, Guard, Near, Request, VfSettings};
+use crate::request::{Allow, DeviceWish, Extras, Guard, Near, Request, VfSettings};
 use crate::topology::{Sriov, Topology};
 use crate::tune::items::Resize;
 use crate::versions::Versions;
@@ -31,7 +31,7 @@ fn made_beside(
         topology,
         others,
         items,
-        allow_remote: false,
+        allow: Allow::default(),
         disks: &BTreeMap::new(),
         abilities: Default::default(),
         versions: &versions,

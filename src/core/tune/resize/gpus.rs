@@ -7,7 +7,7 @@ use crate::domain::tests::guests::{TEMPLATES, guest, host, render};
 use crate::domain::{DomainXml, guest::VirtType};
 use crate::finding::Severity;
 use crate::placement::{Occupancy, plan};
-use crate::request::{GpuWish, Request};
+use crate::request::{Allow, GpuWish, Request};
 use crate::topology::{DeviceKind, Topology};
 use crate::tune::items::Resize;
 use crate::versions::Versions;
@@ -19,7 +19,7 @@ fn made(xml: &DomainXml, topology: &Topology, items: &Items) -> Result<Tuned, Tu
         topology,
         others: &others,
         items,
-        allow_remote: false,
+        allow: Allow::default(),
         disks: &BTreeMap::new(),
         abilities: Default::default(),
         versions: &versions,
@@ -84,6 +84,29 @@ fn changed(xml: &DomainXml, topology: &Topology, count: u32, what: &str) -> Opti
     assert_eq!(request.gpus, GpuWish::Count(count), "{what}");
     assert_eq!(super::tests::not_as_asked(&tuned.after), [""; 0], "{what}: verify");
     Some(tuned.after)
+}
+
+/// Its owner gave it no cells, and vCPUs that float have no node.
+#[test]
+fn a_floating_guest_with_a_gpu_gets_no_cell_with_its_size() {
+    let topology = host("dgx-a100");
+    let gpu = topology.gpus().next().unwrap().bdf;
+    let xml = DomainXml::parse(&format!(
+        "<domain type='kvm'>\n<name>a</name>\n<memory unit='GiB'>16</memory>\n<vcpu>8</vcpu>\n\
+         <os><type arch='x86_64' machine='q35'>hvm</type></os>\n<devices>\n\
+         <hostdev mode='subsystem' type='pci' managed='yes'><source><address \
+         domain='0x{:04x}' bus='0x{:02x}' slot='0x{:02x}' function='0x0'/></source></hostdev>\n\
+         </devices>\n</domain>",
+        gpu.segment(),
+        gpu.bus(),
+        gpu.device()
+    ))
+    .unwrap();
+    let resize = Resize { vcpus: Some(10), ..Resize::default() };
+    let items = Items { resize: Some(resize), ..Items::default() };
+    let tuned = made(&xml, &topology, &items).unwrap();
+    let changed: Vec<String> = tuned.changes.iter().map(ToString::to_string).collect();
+    assert_eq!(changed, ["vcpus: 8 -> 10"], "{}", tuned.after.text());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::domain::guest::VirtType;
 use crate::domain::tests::guests::{TEMPLATES, guest, host, render};
 use crate::finding::Severity;
 use crate::placement::plan;
+use crate::request::Allow;
 use crate::versions::Versions;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +40,7 @@ impl House {
             topology: &self.topology,
             others: &self.held,
             items: &items,
-            allow_remote: false,
+            allow: Allow::default(),
             disks: &disks,
             abilities: Default::default(),
             versions: &versions,
@@ -52,7 +53,7 @@ impl House {
     /// A guest that gets these GPUs.
     fn with(&self, guest: usize, gpus: GpuWish) -> Resized<'_> {
         let (xml, items) = (&self.guests[guest], Items::default());
-        Resized { xml, items, gpus: Some(gpus), allow_remote: false, is_off: true }
+        Resized { xml, items, gpus: Some(gpus), allow: Allow::default(), is_off: true }
     }
 
     fn gpus_of(&self, guest: usize) -> Vec<Bdf> {

@@ -153,8 +153,8 @@ fn a_shortfall_is_reported_with_numbers_and_can_be_undone() {
                 whole pages";
     assert_eq!(error.to_string(), said);
     assert!(error.may_have_done());
-    let log = ["32 nr_hugepages", "1 compact_memory", "32 nr_hugepages"];
-    assert_eq!(*played.log.borrow(), log);
+    let (raise, compact) = ("32 nr_hugepages", "1 compact_memory");
+    assert_eq!(*played.log.borrow(), [raise, compact, raise, compact, raise]);
     played.on(|pages| pages.undo(&step(2, 32))).unwrap();
     assert_eq!(played.total(), 2);
     // After compaction there is enough.
