@@ -6,6 +6,7 @@ use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::guests;
 use crate::shell::word;
+use gpuvm_core::guest::GuestDifference;
 use gpuvm_ops::described::{AppliedGuest, ApplyRequest, Drift, GuestAction, apply, foresee, look};
 use gpuvm_ops::session::Session;
 use serde::Serialize;
@@ -90,7 +91,11 @@ fn line(guest: &AppliedGuest, dry_run: bool) -> String {
         (GuestAction::Delete, false) => "deleted",
         (GuestAction::Conflict, _) => "differs in fixed options",
     };
-    let mut more: Vec<String> = guest.differences.iter().map(ToString::to_string).collect();
+    // Beside fixed ones nothing is changed.
+    let is_shown =
+        |one: &&GuestDifference| guest.action != GuestAction::Conflict || !one.changeable;
+    let shown = guest.differences.iter().filter(is_shown);
+    let mut more: Vec<String> = shown.map(ToString::to_string).collect();
     if !guest.gpus.is_empty() {
         let gpus: Vec<String> = guest.gpus.iter().map(usize::to_string).collect();
         more.push(format!("GPUs {}", gpus.join(",")));

@@ -407,6 +407,10 @@ fn unknown(guest: &Described) -> String {
         );
         let _ = writeln!(text, "# {}: {what}", guest.name);
     }
+    if !guest.has_nic {
+        let what = "it has no NIC; one made from this description has that of its template";
+        let _ = writeln!(text, "# {}: {what}", guest.name);
+    }
     if !guest.has_disk {
         let what = "it has no disk; one made from this description would boot from a new one";
         let _ = writeln!(text, "# {}: {what}", guest.name);

@@ -328,6 +328,13 @@ impl Allow {
     }
 }
 
+impl fmt::Display for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules: Vec<&str> = self.rules().into_iter().map(<&str>::from).collect();
+        f.write_str(if rules.is_empty() { "none".into() } else { rules.join(",") }.as_str())
+    }
+}
+
 impl FromIterator<Rule> for Allow {
     fn from_iter<I: IntoIterator<Item = Rule>>(rules: I) -> Allow {
         let mut allow = Allow::default();

@@ -236,7 +236,7 @@ pub(crate) fn refuse_busy(
 
 /// Whether gpuvm made a domain, and it is not a copy of one made by others.
 pub(crate) fn is_ours(xml: &DomainXml) -> bool {
-    !xml.is_copy() && matches!(xml.record(), Ok(Some(_)))
+    xml.is_ours() && matches!(xml.record(), Ok(Some(_)))
 }
 
 /// The part of a definition that no guest of a bundle has, except functions of the host, which are

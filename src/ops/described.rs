@@ -812,6 +812,7 @@ fn resized(
         reserve_pages: false,
         movable: None,
         p2p: None,
+        recorded_allow: None,
         iommufd: match request.iommufd {
             _ if !differs(Opt::Iommufd) => Item::Keep,
             IommufdWish::On => Item::On,
@@ -902,7 +903,7 @@ fn join(
 }
 
 /// Options that are only recorded: whether it may be moved, and what its next start does.
-const RECORDED: [Opt; 2] = [Opt::Movable, Opt::P2p];
+const RECORDED: [Opt; 3] = [Opt::Movable, Opt::P2p, Opt::Allow];
 
 /// Records such options, if they differ. Returns whether that was changed.
 fn record_options(
@@ -915,10 +916,11 @@ fn record_options(
         return Ok(false);
     }
     let name = guest.name.to_string();
-    let Request { movable, p2p, .. } = guest.create.guest.request;
+    let Request { movable, p2p, allow, .. } = guest.create.guest.request;
     let movable = differs(Opt::Movable).then_some(movable);
     let p2p = differs(Opt::P2p).then_some(p2p);
-    let wanted = SetRequest { name, movable, p2p, ..SetRequest::default() };
+    let recorded_allow = differs(Opt::Allow).then_some(allow);
+    let wanted = SetRequest { name, movable, p2p, recorded_allow, ..SetRequest::default() };
     session.run(|world| set(world, &wanted)).map(|done| done.made)
 }
 

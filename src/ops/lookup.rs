@@ -38,8 +38,10 @@ fn unread(xml: &DomainXml, error: &DomainXmlError) -> Error {
 
 /// The hint of a record that this program does not understand.
 pub(crate) fn unread_hint(xml: &DomainXml) -> &'static str {
-    if xml.has_request() {
+    if xml.has_whole_request() {
         "a later gpuvm may have made it: that one, or a newer one, reads it"
+    } else if xml.has_request() {
+        "an edit has damaged <gpuvm:request>; a backup of the definition has it"
     } else {
         "an edit has removed <gpuvm:request>; a backup of the definition has it"
     }

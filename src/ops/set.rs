@@ -129,6 +129,8 @@ pub struct SetRequest {
     /// Whether its GPUs and NICs reach each other through their PCIe switch from its next start
     /// on; `None` to leave it.
     pub p2p: Option<P2pWish>,
+    /// Which rules may be broken for it from now on; `None` to leave them.
+    pub recorded_allow: Option<Allow>,
     /// The occupancy of other domains: of a recorded host, or of a file, which is only printed.
     pub taken: Taken,
     /// Whether its functions are passed through by iommufd.
@@ -162,6 +164,11 @@ impl SetRequest {
                 None => Item::Keep,
                 Some(P2pWish::Auto) => Item::On,
                 Some(P2pWish::Off) => Item::Off,
+            },
+            allow: match self.recorded_allow {
+                None => Item::Keep,
+                Some(none) if none == Allow::default() => Item::Off,
+                Some(allow) => Item::To(allow),
             },
             iommufd: self.iommufd,
             ..Items::default()

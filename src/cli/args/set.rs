@@ -9,7 +9,8 @@ use crate::cli::refuse::usage;
 use crate::domain::nic_request::NicWish;
 use crate::memsize::MemSize;
 use crate::request::{
-    DeviceWish, Extras, GpuWish, HugePages, Near, PageSize, Request, Rule, VfWish, VgpuWish, Which,
+    DeviceWish, Extras, GpuWish, HugePages, Near, PageSize, Request, Rule, Spelled as _, VfWish,
+    VgpuWish, Which,
 };
 use crate::tune::Item;
 use clap::{ArgGroup, Args};
@@ -210,6 +211,14 @@ impl SetArgs {
     /// Returns their request.
     pub fn wanted(&self, world: &World) -> anyhow::Result<SetRequest> {
         let source = Source::named_by(&self.name, world);
+        if let (Some(rule), None) =
+            (self.allow.iter().find(|rule| **rule != Rule::Remote), self.gpus)
+        {
+            return Err(usage(
+                format!("--allow {} is about other GPUs, and none are requested", rule.word()),
+                "add --gpus N",
+            ));
+        }
         Ok(SetRequest {
             name: self.name.clone(),
             source: Some(source),
@@ -236,6 +245,7 @@ impl SetArgs {
             reserve_pages: self.reserve_pages,
             movable: None,
             p2p: None,
+            recorded_allow: None,
             iommufd: Item::Keep,
         })
     }

@@ -433,6 +433,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         },
         movable: or(&args.movable, base.movable),
         p2p: or(&args.p2p, base.p2p),
+        allow: Item::Keep,
         unnamed,
     }
 }

@@ -75,8 +75,18 @@ impl DomainXml {
 
     /// Whether our metadata has a request at all.
     pub fn has_request(&self) -> bool {
-        let is_request = |element: Element<'_>| local(element.name()) == "request";
-        self.ours().is_some_and(|guest| guest.elements().any(is_request))
+        self.request_text().is_some()
+    }
+
+    /// Whether that is JSON, whatever its fields mean.
+    pub fn has_whole_request(&self) -> bool {
+        let is_json = |text: String| serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
+        self.request_text().is_some_and(is_json)
+    }
+
+    fn request_text(&self) -> Option<String> {
+        let request = self.ours()?.elements().find(|element| local(element.name()) == "request")?;
+        Some(request.text().into_owned())
     }
 
     /// Whether the resources recorded as bound, reserved and set up for the guest can be its own,

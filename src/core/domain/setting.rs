@@ -14,6 +14,7 @@ use super::rate::Rate;
 use super::{DomainXml, shape};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
+use crate::memsize::MemSize;
 use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{MachineModel, PageSize, Request};
 use crate::topology::KnownDevice;
@@ -123,6 +124,11 @@ pub enum Setting {
     Cells {
         /// The cells.
         cells: Vec<GuestCell>,
+    },
+    /// The memory of guest NUMA cells, one by one; their vCPUs and distances stay.
+    CellMemory {
+        /// The memory.
+        memory: Vec<MemSize>,
     },
     /// Page size that backs the memory; none for normal pages.
     Pages {
@@ -392,6 +398,14 @@ impl Setting {
                 cpu.child(shape::numa(cells, None)).drop_empty()
             }
             Setting::Cells { cells } => cpu.child(shape::numa(cells, None)),
+            Setting::CellMemory { memory } => {
+                let cell = |(nth, memory): (usize, &MemSize)| {
+                    let cell = Fragment::new("cell").nth(nth).if_there();
+                    cell.attr("memory", memory.kib()).attr("unit", "KiB")
+                };
+                let cells = memory.iter().enumerate().map(cell);
+                cpu.if_there().child(Fragment::new("numa").if_there().children(cells))
+            }
             Setting::HostCpu => cpu
                 .attr("mode", "host-passthrough")
                 .want("check", Want::Default("none".into()))

@@ -231,5 +231,6 @@ fn shape(wanted: &Request, record: &Request, now: &Request, found: &mut Found) {
     }
     let ports = |request: &Request| request.spare_ports.unwrap_or(SPARE_PORTS).to_string();
     found.fixed(Opt::SparePorts, ports(record), ports(wanted));
+    found.changeable(Opt::Allow, record.allow.to_string(), wanted.allow.to_string());
     found.changeable(Opt::Movable, on(record.movable), on(wanted.movable));
 }

@@ -6,7 +6,7 @@ use super::request_of_domain::starts_with_less;
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
 use crate::cpuset::{CpuSet, NodeSet};
-use crate::domain::claims::Claims;
+use crate::domain::claims::{Cell, Claims};
 use crate::domain::edit::DomainEdit;
 use crate::domain::setting::serial_log_path;
 use crate::domain::setting::{AddressBits, Setting};
@@ -332,6 +332,9 @@ fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
     if keeps_no_cells(work) {
         return Ok(());
     }
+    if let Some(memory) = scaled(work) {
+        return work.set(ItemName::Cells, Setting::CellMemory { memory });
+    }
     if let Some(why) = work.cells_stay() {
         if work.given.items.cells.is_on() {
             return Ok(());
@@ -347,6 +350,29 @@ fn cells(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Ok(());
     }
     work.set(ItemName::Cells, Setting::Cells { cells })
+}
+
+/// The memory of the cells of a guest that gpuvm did not make, and that gets another size of memory
+/// alone: in their present proportion, in whole pages. `None` if they are planned.
+fn scaled(work: &Work<'_>) -> Option<Vec<MemSize>> {
+    let (items, cells) = (work.given.items, &work.guest.claims.cells);
+    let is_so = items.keeps_vcpus() && work.leaves(ItemName::Cells, &[]) && !cells.is_empty();
+    let (new, old) = (work.placement?.memory(), work.guest.claims.memory.value);
+    if !is_so || old.is_zero() {
+        return None;
+    }
+    let unit = work.guest.unit().kib();
+    let share = |cell: &Cell<'_>| {
+        let part = u128::from(cell.memory.value.kib()) * u128::from(new.kib());
+        let part = u64::try_from(part / u128::from(old.kib())).unwrap_or(u64::MAX);
+        MemSize::from_kib((part / unit).max(1) * unit)
+    };
+    let mut all: Vec<MemSize> = cells.iter().map(share).collect();
+    let last = all.pop()?;
+    let rest =
+        new.saturating_sub(all.iter().copied().fold(MemSize::default(), |sum, one| sum + one));
+    all.push(if rest.is_zero() { last } else { rest });
+    Some(all)
 }
 
 /// Whether the guest stays without cells, as its owner has it: on a host of one node nothing is
@@ -367,10 +393,7 @@ pub(super) fn is_of_one_node(topology: &Topology) -> bool {
 fn is_so(claims: &Claims<'_>, work: &Work<'_>, cells: &[GuestCell]) -> bool {
     let numa = work.xml.root().find("cpu/numa");
     let elements = numa.into_iter().flat_map(|numa| numa.children("cell"));
-    let same = |((found, element), cell): (
-        (&crate::domain::claims::Cell<'_>, Element<'_>),
-        &GuestCell,
-    )| {
+    let same = |((found, element), cell): ((&Cell<'_>, Element<'_>), &GuestCell)| {
         let vcpus =
             found.vcpus.as_ref().map(|set| set.value.iter().map(|vcpu| vcpu.0).collect::<Vec<_>>());
         let siblings =

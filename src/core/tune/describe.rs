@@ -8,7 +8,9 @@ use crate::domain::read::memory;
 use crate::domain::setting::AGENT;
 use crate::domain::{DomainXml, Element};
 use crate::placement::ExtraKind;
-use crate::request::{CellWish, GpuWish, HugePages, P2pWish, PinPolicy, Request, Spelled as _};
+use crate::request::{
+    Allow, CellWish, GpuWish, HugePages, P2pWish, PinPolicy, Request, Spelled as _,
+};
 use crate::topology::Topology;
 use crate::words::{count, nouns};
 
@@ -21,6 +23,7 @@ fn recorded(item: ItemName, xml: &DomainXml) -> String {
     match item {
         ItemName::Movable => either(request.is_some_and(|request| request.movable), "on", "off"),
         ItemName::P2p => request.map_or(P2pWish::Off, |request| request.p2p).word().to_owned(),
+        ItemName::Allow => request.map_or(Allow::default(), |request| request.allow).to_string(),
         _ => request.map_or("nothing".into(), |request| wish(&request)),
     }
 }
@@ -86,7 +89,9 @@ pub(super) fn of(item: ItemName, xml: &DomainXml, topology: &Topology) -> String
         }
         ItemName::Balloon => balloon(xml),
         ItemName::SerialLog => serial_log(xml),
-        ItemName::Movable | ItemName::P2p | ItemName::Request => recorded(item, xml),
+        ItemName::Movable | ItemName::P2p | ItemName::Allow | ItemName::Request => {
+            recorded(item, xml)
+        }
     }
 }
 
@@ -284,7 +289,10 @@ fn wish(request: &Request) -> String {
         GpuWish::Exact(gpus) => named(gpus.iter().map(ToString::to_string).collect()),
     });
     let pages = pages.unwrap_or_else(|| "normal pages".into());
-    let all = [gpus, vgpu, Some(pins.to_owned()), Some(pages), Some(cells), threads, vcpus, memory];
+    let allow = request.allow;
+    let allow = (allow != Allow::default()).then(|| format!("allow {allow}"));
+    let (pins, pages, cells) = (Some(pins.to_owned()), Some(pages), Some(cells));
+    let all = [gpus, vgpu, pins, pages, cells, threads, vcpus, memory, allow];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 

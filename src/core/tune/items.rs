@@ -7,7 +7,7 @@ use crate::domain::nic_request::NicWish;
 use crate::domain::rate::Rate;
 use crate::memsize::MemSize;
 use crate::placement::{ExtraKind, GuestCache, GuestTopology};
-use crate::request::{DeviceWish, Extras, GpuWish, Near, PageSize, VfSettings, VgpuWish};
+use crate::request::{Allow, DeviceWish, Extras, GpuWish, Near, PageSize, VfSettings, VgpuWish};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The action on one setting.
@@ -248,6 +248,8 @@ pub struct Items {
     /// Whether its GPUs and NICs reach each other through their PCIe switch from its next start on;
     /// only guests that gpuvm made.
     pub p2p: Item<Never>,
+    /// Which rules may be broken for it; off: none. Only guests that gpuvm made.
+    pub allow: Item<Allow>,
     /// Settings that were not named, so that in guests of ours they follow the request of their
     /// creation.
     pub unnamed: BTreeSet<ItemName>,
@@ -293,6 +295,7 @@ impl Items {
             serial_log: Item::On,
             movable: Item::Keep,
             p2p: Item::Keep,
+            allow: Item::Keep,
             unnamed: [
                 ItemName::Pins,
                 ItemName::Topology,
@@ -312,6 +315,13 @@ impl Items {
     /// The size and the functions that it gets.
     pub fn size(&self) -> &Resize {
         self.resize.as_ref().unwrap_or(Resize::NOTHING)
+    }
+
+    /// Whether a guest gets another size, and keeps its vCPUs and functions.
+    pub(super) fn keeps_vcpus(&self) -> bool {
+        let size = self.size();
+        let is_size = self.resize.is_some() && size.vcpus.is_none() && size.max_vcpus.is_none();
+        is_size && size.plugged.is_kept() && !self.moves_functions()
     }
 
     /// Keeps the CPU that the guest sees if its operating system depends on it: macOS does not boot
@@ -459,6 +469,8 @@ pub enum ItemName {
     SerialLog,
     Movable,
     P2p,
+    /// Rules of the planner that may be broken.
+    Allow,
     Request,
 }
 
@@ -505,6 +517,7 @@ impl ItemName {
             ItemName::SerialLog => "serial-log",
             ItemName::Movable => "movable",
             ItemName::P2p => "p2p",
+            ItemName::Allow => "allow",
             ItemName::Request => "request",
         }
     }

@@ -8,7 +8,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::domain::DomainXml;
 use crate::domain::bound_memory;
-use crate::domain::claims::{Cell, Claims};
+use crate::domain::claims::{Cell, Claims, Pin};
 use crate::guest::gpus_of;
 use crate::memsize::MemSize;
 use crate::occupancy::OwnVgpus;
@@ -201,7 +201,13 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     }
     let Some(free) = free else {
         let kept = here.and_then(|here| plan_on(topology, others, request, &here).ok());
-        return kept.filter(|kept| kept.vcpu_pins == guest.pins).ok_or_else(|| {
+        let kept = kept.filter(|kept| kept.vcpu_pins == guest.pins);
+        if kept.is_none() && given.items.keeps_vcpus() {
+            // Its vCPUs stay where they are: only its memory is planned.
+            let floats = Request { pins: PinPolicy::None, ..request.clone() };
+            return Ok(plan(topology, others, &floats)?);
+        }
+        return kept.ok_or_else(|| {
             TuneError::item(
                 ItemName::Pins,
                 "the vCPUs' pins stay as they are, and no plan has these",
@@ -213,6 +219,9 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
         return Ok(free);
     }
     let Some(mut here) = here else { return Ok(free) };
+    if let Some(resized) = resized(guest, request, given, &free) {
+        return Ok(resized);
+    }
     let mut last: Option<Placement> = None;
     for _ in 0..ROUNDS {
         let Ok(kept) = plan_on(topology, others, request, &here) else { break };
@@ -234,7 +243,7 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
             break;
         }
         if last.as_ref().is_some_and(|last| last.vcpu_pins == kept.vcpu_pins) {
-            return Ok(kept);
+            return Ok(with_own_helpers(kept, guest, given));
         }
         here = whole_cores(topology, pins(&kept).flat_map(CpuSet::iter));
         last = Some(kept);
@@ -313,6 +322,78 @@ fn in_place(
         return Some(plan);
     }
     None
+}
+
+/// Plans more or fewer vCPUs of a guest that gpuvm did not make, so that those that it keeps stay on
+/// their cores: others come to free cores of the same nodes. `None` if that is not as good as a
+/// free plan.
+fn resized(
+    guest: &Guest<'_>,
+    request: &Request,
+    given: &Given<'_>,
+    free: &Placement,
+) -> Option<Placement> {
+    let Given { topology, others, .. } = *given;
+    let (new, old) = (free.vcpu_pins.len(), guest.pins.len());
+    if guest.asked.is_some() || new == old {
+        return None;
+    }
+    let stay = &guest.pins[..new.min(old)];
+    let own = whole_cores(topology, stay.iter().flat_map(CpuSet::iter));
+    let nodes: BTreeSet<_> =
+        own.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
+    let helpers = guest.claims.emulator_pin.iter().map(|pin| &pin.value);
+    let helpers = whole_cores(topology, helpers.flat_map(CpuSet::iter));
+    let last = own.iter().last()?;
+    let (before, after): (Vec<_>, Vec<_>) =
+        topology.pcpus().minus(&own).minus(&helpers).iter().partition(|pcpu| *pcpu < last);
+    let mut here = own;
+    for pcpu in after.into_iter().chain(before) {
+        let Some(core) = topology.core_of(pcpu).filter(|core| nodes.contains(&core.node)) else {
+            continue;
+        };
+        if here.intersects(&core.pcpus) || is_held(&core.pcpus, given) {
+            continue;
+        }
+        here.extend(core.pcpus.iter());
+        let Ok(plan) = plan_on(topology, others, request, &here) else { continue };
+        let stays = plan.vcpu_pins.starts_with(stay) && !shares_cores(&plan, topology);
+        if stays && is_as_good(&plan, free, topology) {
+            return Some(with_own_helpers(plan, guest, given));
+        }
+    }
+    None
+}
+
+/// A plan with the emulator and the I/O threads of a guest that gpuvm did not make on the cores that
+/// they have, where these are on the vCPUs' nodes and nobody else's.
+fn with_own_helpers(mut plan: Placement, guest: &Guest<'_>, given: &Given<'_>) -> Placement {
+    let topology = given.topology;
+    if guest.asked.is_some() {
+        return plan;
+    }
+    let vcpus = whole_cores(topology, plan.vcpu_pins.iter().flat_map(CpuSet::iter));
+    let node = |pcpu: PcpuId| topology.core_of(pcpu).map(|core| core.node);
+    let nodes: BTreeSet<_> = vcpus.iter().filter_map(node).collect();
+    let is_right = |pin: &CpuSet| {
+        let is_near = |pcpu| node(pcpu).is_some_and(|node| nodes.contains(&node));
+        !pin.is_empty()
+            && !pin.intersects(&vcpus)
+            && pin.iter().all(is_near)
+            && !is_held(pin, given)
+    };
+    let own = guest.claims.emulator_pin.as_ref().map(|pin| &pin.value);
+    if let Some(own) = own.filter(|own| is_right(own)) {
+        plan.emulator_pin = own.clone();
+    }
+    for (at, pin) in plan.iothread_pins.iter_mut().enumerate() {
+        let has = |pin: &&Pin<'_>| pin.of.value as usize == at + 1;
+        let own = guest.claims.iothread_pins.iter().find(has).map(|pin| &pin.cpuset.value);
+        if let Some(own) = own.filter(|own| is_right(own)) {
+            pin.clone_from(own);
+        }
+    }
+    plan
 }
 
 /// Whether vCPUs of another domain are on a core of this pin.

@@ -18,6 +18,7 @@ use crate::topology::{DeviceKind, PciDevice};
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     movable(work)?;
     p2p(work)?;
+    allow(work)?;
     // A record by a later version stays as it is.
     let Ok(Some(record)) = work.xml.record() else { return Ok(()) };
     let request = asked(record.request.clone(), work);
@@ -48,6 +49,15 @@ fn p2p(work: &mut Work<'_>) -> Result<(), TuneError> {
     let hint = format!("`gpuvm start {} --p2p auto` does it for one start", word(&name));
     record(work, ItemName::P2p, &items.p2p, hint, |request, on| {
         request.p2p = if on { P2pWish::Auto } else { P2pWish::Off };
+    })
+}
+
+/// Records which rules may be broken for it.
+fn allow(work: &mut Work<'_>) -> Result<(), TuneError> {
+    let item = work.given.items.allow;
+    let hint = "`--allow` of `gpuvm set` holds for one change of it".to_owned();
+    record(work, ItemName::Allow, &item, hint, |request, _| {
+        request.allow = item.value().copied().unwrap_or_default();
     })
 }
 

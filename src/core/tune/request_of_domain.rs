@@ -279,7 +279,7 @@ impl<'t> Guest<'t> {
             return Ok(PinPolicy::None);
         }
         let Some(order) = order_of(&self.pins, given.topology) else {
-            if !given.items.need_a_place() {
+            if !given.items.need_a_place() || given.items.keeps_vcpus() {
                 return Ok(PinPolicy::None);
             }
             return Err(TuneError::item(

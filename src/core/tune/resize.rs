@@ -73,11 +73,18 @@ pub(super) fn items(
     }
     items.unnamed = Items::all().unnamed;
     items.unnamed.remove(&ItemName::Maxphysaddr);
-    // A floating guest without cells gains nothing by one.
-    if !claims.cells.is_empty() || !claims.vcpu_pins.is_empty() || items.moves_functions() {
+    let is_ours = current.is_ours() && current.has_request();
+    // Its owner chose the places of a guest that gpuvm did not make, and its cells.
+    let has_cells = !claims.cells.is_empty();
+    if is_ours || has_cells || items.moves_functions() {
         items.cells = Item::On;
     }
-    pins(current, claims, given, &mut items)?;
+    if is_ours || !items.keeps_vcpus() {
+        pins(current, claims, given, &mut items)?;
+    }
+    if !is_ours && !has_cells && !items.moves_functions() {
+        items.memory_nodes = Item::Keep;
+    }
     follow(current, claims, given, &mut items);
     Ok(items)
 }

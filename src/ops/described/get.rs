@@ -34,6 +34,8 @@ pub struct Described {
     pub is_told: bool,
     /// Why that may be recorded where this run does not read; `None` if it reads all records.
     pub unread: Option<String>,
+    /// Whether its definition has a NIC.
+    pub has_nic: bool,
     /// Whether its definition has a disk.
     pub has_disk: bool,
     /// Its disks that no option of `create` makes: volumes named by their pool, disks on a network.
@@ -118,9 +120,21 @@ fn of(
         (Vec::new(), false)
     };
     let (name, is_told) = (summary.name.clone(), told.is_some());
+    let mut devices = xml.root().children("devices");
+    let has_nic = devices.any(|devices| devices.child("interface").is_some());
     let has_disk = xml.disks().any(|disk| path_of(disk).is_some());
     let unread = if is_told { None } else { world.unread_records_of(&summary.name, &summary.uuid) };
-    Ok(Some(Described { name, fields, is_told, unread, has_disk, other_disks, runs, at_once }))
+    Ok(Some(Described {
+        name,
+        fields,
+        is_told,
+        unread,
+        has_nic,
+        has_disk,
+        other_disks,
+        runs,
+        at_once,
+    }))
 }
 
 /// Adds its creation options.

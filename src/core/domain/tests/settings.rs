@@ -11,7 +11,7 @@ use crate::placement::{GuestCache, GuestCell, GuestTopology};
 use crate::request::{PageSize, Request};
 
 /// How many kinds of settings there are.
-pub const VARIANTS: usize = 34;
+pub const VARIANTS: usize = 35;
 
 /// A number for each variant; without a catch-all arm, so that a new one needs an example.
 pub fn variant(setting: &Setting) -> usize {
@@ -50,6 +50,7 @@ pub fn variant(setting: &Setting) -> usize {
         Setting::Iommufd { .. } => 31,
         Setting::SharedMemory => 32,
         Setting::Smmus { .. } => 33,
+        Setting::CellMemory { .. } => 34,
     }
 }
 
@@ -149,6 +150,8 @@ fn cpu_examples() -> Vec<(Setting, &'static str)> {
 +      <cell id='0' cpus='0-3' memory='2097152' unit='KiB'/>
 +    </numa>"#,
         ),
+        // The guest has none.
+        (Setting::CellMemory { memory: vec![MemSize::from_gib(1)] }, ""),
         (
             Setting::Pages { pages: Some(PageSize::TwoMib) },
             r#"

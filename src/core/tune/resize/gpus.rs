@@ -3,9 +3,11 @@
 
 use super::super::{Given, Items, TuneError, Tuned, candidates, tune};
 use crate::bdf::Bdf;
+use crate::domain::claims::Claims;
 use crate::domain::tests::guests::{TEMPLATES, guest, host, render};
 use crate::domain::{DomainXml, guest::VirtType};
 use crate::finding::Severity;
+use crate::memsize::MemSize;
 use crate::placement::{Occupancy, plan};
 use crate::request::{Allow, GpuWish, Request};
 use crate::topology::{DeviceKind, Topology};
@@ -84,6 +86,64 @@ fn changed(xml: &DomainXml, topology: &Topology, count: u32, what: &str) -> Opti
     assert_eq!(request.gpus, GpuWish::Count(count), "{what}");
     assert_eq!(super::tests::not_as_asked(&tuned.after), [""; 0], "{what}: verify");
     Some(tuned.after)
+}
+
+/// A domain that gpuvm did not make: 8 vCPUs on cores 20 to 23 of the first node, the emulator on 26,
+/// and two cells whose vCPUs alternate, if any.
+fn of_others(topology: &Topology, cells: &str) -> DomainXml {
+    let core = |nth: usize| topology.cores().nth(nth).unwrap().pcpus.iter();
+    let pins = (20..24).flat_map(core).enumerate();
+    let pins: String =
+        pins.map(|(vcpu, pcpu)| format!("<vcpupin vcpu='{vcpu}' cpuset='{}'/>", pcpu.0)).collect();
+    let emulator: Vec<String> = core(26).map(|pcpu| pcpu.0.to_string()).collect();
+    DomainXml::parse(&format!(
+        "<domain type='kvm'>\n<name>a</name>\n<memory unit='GiB'>16</memory>\n<vcpu>8</vcpu>\n\
+         <cputune>{pins}<emulatorpin cpuset='{}'/></cputune>\n<os><type arch='x86_64' \
+         machine='q35'>hvm</type></os>\n<cpu mode='host-passthrough'>{cells}</cpu>\n<devices/>\n\
+         </domain>",
+        emulator.join(",")
+    ))
+    .unwrap()
+}
+
+/// Its owner chose where it is: each size comes and goes, and nothing else.
+#[test]
+fn a_pinned_guest_of_others_keeps_its_places_with_another_size() {
+    let topology = host("dgx-a100");
+    let cells = "<numa><cell id='0' cpus='0,2,4,6' memory='12' unit='GiB'/>\
+                 <cell id='1' cpus='1,3,5,7' memory='4' unit='GiB'/></numa>";
+    let (plain, divided) = (of_others(&topology, ""), of_others(&topology, cells));
+    let size = |vcpus: Option<u32>, gib: Option<u64>| {
+        let memory = gib.map(MemSize::from_gib);
+        let resize = Some(Resize { vcpus, memory, ..Resize::default() });
+        Items { resize, ..Items::default() }
+    };
+    for (xml, to, back, changes) in [
+        (&plain, size(Some(12), None), size(Some(8), None), &["vcpus", "pins"][..]),
+        (&plain, size(Some(6), None), size(Some(8), None), &["vcpus", "pins"]),
+        (&plain, size(None, Some(20)), size(None, Some(16)), &["memory"]),
+        (&divided, size(None, Some(20)), size(None, Some(16)), &["memory", "cells"]),
+    ] {
+        let tuned = made(xml, &topology, &to).unwrap();
+        let items: Vec<&str> = tuned.changes.iter().map(|change| change.item.as_str()).collect();
+        assert_eq!(items, changes, "{:?}", tuned.changes);
+        let returned = made(&tuned.after, &topology, &back).unwrap().after;
+        let (was, is) = (Claims::read(xml), Claims::read(&returned));
+        let pins = |claims: &Claims<'_>| {
+            let pins = claims.vcpu_pins.iter().map(|pin| (pin.of.value, pin.cpuset.value.clone()));
+            pins.collect::<Vec<_>>()
+        };
+        assert_eq!(pins(&was), pins(&is));
+        let emulator = |claims: &Claims<'_>| claims.emulator_pin.as_ref().map(|pin| pin.value.clone());
+        assert_eq!(emulator(&was), emulator(&is));
+        let cells = |claims: &Claims<'_>| {
+            let cells = claims.cells.iter().map(|cell| {
+                (cell.vcpus.as_ref().map(|set| set.value.clone()), cell.memory.value)
+            });
+            cells.collect::<Vec<_>>()
+        };
+        assert_eq!(cells(&was), cells(&is));
+    }
 }
 
 /// Its owner gave it no cells, and vCPUs that float have no node.
