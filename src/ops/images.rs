@@ -67,7 +67,7 @@ impl Image {
             Some((ImageName::new(name).ok()?, format))
         })?;
         let fault = match &volume.backing {
-            Some(file) => Some(format!("it lies over {}", file.display())),
+            Some(file) => Some(format!("it is an overlay on {}", file.display())),
             None if volume.format != format.to_string() => {
                 Some(format!("it is named {format}, and libvirt reads {}", volume.format))
             }
