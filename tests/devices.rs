@@ -447,3 +447,200 @@ fn lstopo_records_keep_drives_behind_vmd() {
     assert_eq!(bdfs, ["10000:01:00.0"]);
     assert_eq!(host.devices()[0].root.as_deref(), Some("pci10000:00"));
 }
+
+#[test]
+fn a_group_that_a_guest_has_whole_is_held_by_that_guest() {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0300 10de:2204", 1, &[]);
+    host.function("pci0000:00/0000:00:02.0/0000:02:00.0", "0108 144d:a80a", 1, &[]);
+    card(&host, "03", "0300 10de:2204", 3, &[]);
+    let hint = "--gpu 0000:01:00.0 --nvme 0000:02:00.0 give one guest the whole group";
+    let never = host.json(&["capacity"])["never_placed"].clone();
+    assert!(never[0].as_str().unwrap().ends_with(hint), "{never}");
+    let guest = ["export", "--name", "a", "--gpu", "0", "--nvme", "02:00.0"];
+    let (code, xml, err) = host.run(&guest);
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join("a.xml");
+    fs::write(&file, xml).unwrap();
+    let held = ["--domain-xml", file.to_str().unwrap()];
+    let beside = |verb: &[&'static str]| [verb, &held[..]].concat();
+    let capacity = host.json(&beside(&["capacity"]));
+    assert_eq!(capacity["never_placed"], json!([]), "{capacity}");
+    let (_, out, _) = host.run(&beside(&["capacity"]));
+    let says = "2 GPUs do not fit now: requested 2 GPUs, 1 of 2 available\n  GPU 0 \
+                (0000:01:00.0) is held by domain `a`";
+    assert!(out.contains(says), "{out}");
+    let (_, out, _) = host.run(&beside(&["gpu", "list"]));
+    assert!(out.contains("is held by domain `a`"), "{out}");
+    // No hint offers a group that a guest has.
+    let (code, out, err) = host.run(&beside(&["plan", "--gpus", "2"]));
+    assert!(code == 1 && err.contains("held by domain `a`"), "{out}{err}");
+    assert!(!err.contains("the whole group"), "{err}");
+}
+
+/// The options by which a hint gives a guest a whole IOMMU group.
+fn whole_group(text: &str) -> Vec<&str> {
+    let before = text.split(" give one guest the whole group").next().unwrap();
+    let words: Vec<&str> = before.rsplit("hint: ").next().unwrap().split(' ').collect();
+    assert!(words.len() > 2 && words[0].starts_with("--"), "{text}");
+    words
+}
+
+#[test]
+fn requests_by_number_that_a_shared_group_prevents_have_a_hint_that_works() {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0300 10de:2204", 1, &[]);
+    host.function("pci0000:00/0000:00:02.0/0000:02:00.0", "0108 144d:a80a", 1, &[]);
+    card(&host, "03", "0300 10de:2204", 3, &[]);
+    for (bus, class) in [("05", "0200 15b3:1021"), ("06", "0108 144d:a80a")] {
+        host.function(&format!("pci0000:00/0000:00:{bus}.0/0000:{bus}:00.0"), class, 5, &[]);
+    }
+    for (line, needed) in [
+        ("--gpus 2", "--gpu"),
+        ("--gpus 1 --nvme 1", "--nvme"),
+        ("--gpus 1 --nic 1", "--nic"),
+        ("--gpus 0 --nic 1", "--nic"),
+        ("--gpus 1 --nic 1 --nic-near node", "--nic"),
+    ] {
+        let words: Vec<&str> = ["plan"].into_iter().chain(line.split(' ')).collect();
+        let (code, out, err) = host.run(&words);
+        assert!(code == 1 && out.is_empty(), "{line}: {out}");
+        let options = whole_group(&err);
+        assert!(options.contains(&needed), "{line}: {err}");
+        let (code, _, refused) = host.run(&[&["plan"][..], &options].concat());
+        assert_eq!(code, 0, "{line}: {options:?}: {refused}");
+    }
+    // Two more than the group has are not offered.
+    let (_, _, err) = host.run(&["plan", "--nic", "2"]);
+    assert!(!err.contains("the whole group"), "{err}");
+}
+
+/// A host with a drive that has two virtual functions, and one that has none.
+fn with_drive_functions() -> Small {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0300 10de:2204", 1, &[]);
+    let pf = [("sriov_totalvfs", "8"), ("sriov_numvfs", "2")];
+    let port = "pci0000:00/0000:00:02.0/0000:02:00";
+    host.function(&format!("{port}.0"), "0108 144d:a80a", 2, &pf);
+    for (function, group) in [(1, 21), (2, 22)] {
+        host.function(&format!("{port}.{function}"), "0108 144d:a80a", group, &[]);
+        let own = host.path().join(format!("sys/devices/{port}.{function}/physfn"));
+        std::os::unix::fs::symlink("../0000:02:00.0", own).unwrap();
+    }
+    host.function("pci0000:00/0000:00:03.0/0000:03:00.0", "0108 144d:a80a", 3, &[]);
+    host
+}
+
+#[test]
+fn a_virtual_function_of_a_drive_is_no_drive() {
+    let host = with_drive_functions();
+    let (_, out, _) = host.run(&["host", "show"]);
+    assert!(out.contains("2 NVMe drives, 2 virtual functions of drives"), "{out}");
+    // The drive with virtual functions goes to no guest, so that one is left.
+    let plan = host.json(&["plan", "--gpus", "1", "--nvme", "1"]);
+    assert_eq!(devices(&plan), ["0000:01:00.0", "0000:03:00.0"]);
+    let says = ["requested 2 NVMe drives, 1 of 2 available", "2 virtual functions enabled"];
+    holds(host.run(&["plan", "--gpus", "1", "--nvme", "2"]), 1, &says);
+    holds(host.run(&["plan", "--nvme", "3"]), 1, &["this host has 2"]);
+    let capacity = host.json(&["capacity", "--nvme", "2"]);
+    assert_eq!(capacity["sizes"][0]["now"], 0, "{capacity}");
+    let aside = "is a virtual function of 0000:02:00.0; only its address takes it";
+    holds(host.run(&["device", "list"]), 0, &[aside, "is used by its 2 virtual functions"]);
+    let (_, matrix, _) = host.run(&["host", "matrix", "--nvme"]);
+    assert!(!matrix.contains("02:00.1") && matrix.contains("0000:03:00.0"), "{matrix}");
+    // Its address takes it, and the guest keeps it.
+    let by_address = ["--gpus", "1", "--nvme", "02:00.1"];
+    let plan = host.json(&[&["plan"], &by_address[..]].concat());
+    assert_eq!(devices(&plan), ["0000:01:00.0", "0000:02:00.1"]);
+    let (code, xml, err) = host.run(&[&["export", "--name", "a"], &by_address[..]].concat());
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join("a.xml");
+    fs::write(&file, &xml).unwrap();
+    let (code, out, _) = host.run(&["check", file.to_str().unwrap()]);
+    assert!(code == 0 && !out.contains("hostdev-used-by-host"), "{out}");
+    // The drive itself is in use by them.
+    fs::write(
+        &file,
+        xml.replace(
+            "bus='0x02' slot='0x00' function='0x1'",
+            "bus='0x02' slot='0x00' function='0x0'",
+        ),
+    )
+    .unwrap();
+    let (_, out, err) = host.run(&["check", file.to_str().unwrap()]);
+    assert!(
+        format!("{out}{err}").contains("the host uses 0000:02:00.0: 2 virtual functions"),
+        "{out}{err}"
+    );
+}
+
+#[test]
+fn the_second_display_of_an_old_radeon_is_part_of_its_card() {
+    for (groups, second) in
+        [((1, 1), "0380 1002:95a8"), ((1, 2), "0380 1002:95a8"), ((1, 1), "0300 1002:7166")]
+    {
+        let host = Small::new(1, 8);
+        card(&host, "01", "0300 1002:9588", groups.0, &[]);
+        host.function("pci0000:00/0000:00:01.0/0000:01:00.1", second, groups.1, &[]);
+        card(&host, "03", "0300 1002:744c", 3, &[]);
+        let gpus = host.json(&["gpu", "list"]);
+        assert_eq!(gpus.as_array().unwrap().len(), 2, "{gpus}");
+        let both = ["0000:01:00.0", "0000:01:00.1"];
+        assert_eq!(devices(&host.json(&["plan", "--gpu", "0"])), both);
+        let sizes = host.json(&["capacity"])["sizes"].clone();
+        assert_eq!(
+            sizes,
+            json!([{ "gpus": 1, "now": 2, "empty": 2 }, { "gpus": 2, "now": 1, "empty": 1 }])
+        );
+        let (_, out, _) = host.run(&["host", "show"]);
+        assert!(out.contains("1 × 1002:744c, 1 × 1002:9588\n"), "{out}");
+    }
+    // Equal ids in one slot are two GPUs that a hypervisor put there.
+    let host = Small::new(1, 8);
+    card(&host, "01", "0302 10de:2330", 1, &[]);
+    host.function("pci0000:00/0000:00:01.0/0000:01:00.1", "0302 10de:2330", 2, &[]);
+    assert_eq!(host.json(&["gpu", "list"]).as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn all_lists_say_the_same_of_functions_without_an_iommu_group() {
+    let dir = scratch();
+    let text = fs::read_to_string(crate::support::project().join("topologies/dual-socket.json"));
+    let mut record: Value = serde_json::from_str(&text.unwrap()).unwrap();
+    for device in record["host"]["devices"].as_array_mut().unwrap() {
+        device.as_object_mut().unwrap().remove("iommu_group");
+    }
+    for (iommu, why) in [
+        (None, "has no IOMMU group in this record, so whether it can be passed through"),
+        (Some(json!({ "groups": 0 })), "the IOMMU is off, so the host has no IOMMU group"),
+        (Some(json!({ "groups": 9 })), "has no IOMMU group: the IOMMU is off or absent"),
+    ] {
+        let machine = record["host"]["machine"].as_object_mut().unwrap();
+        machine.remove("iommu");
+        machine.extend(iommu.map(|iommu| ("iommu".to_owned(), iommu)));
+        let file = dir.path().join("host.json");
+        fs::write(&file, record.to_string()).unwrap();
+        for list in ["device", "gpu", "nic", "drive"] {
+            let line = [list, "list", "--host", file.to_str().unwrap()];
+            let (code, out, err) = crate::support::run(&mut crate::support::gpuvm(&line));
+            assert!(code == 0 && out.contains(why), "{list} {why}\n{out}{err}");
+            let is_free = |line: &str| line.trim_end().ends_with(" free");
+            assert!(!out.lines().any(is_free), "{list}: {out}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_of_the_processor_that_is_not_reset_has_no_other_slot() {
+    let host = Small::new(1, 8);
+    host.write("proc/sys/kernel/osrelease", "6.12.0");
+    host.function("pci0000:00/0000:00:02.0", "0300 8086:4680", 0, &[("reset_method", "")]);
+    card(&host, "01", "0300 10de:2204", 1, &[("reset_method", "")]);
+    let (_, out, err) = host.run(&["host", "doctor"]);
+    let text = out + &err;
+    let hints: Vec<&str> = text.lines().filter(|line| line.contains("slot")).collect();
+    let integrated = "it is part of the processor, so no other slot helps: reboot the host before \
+                      another guest gets it, or leave it to the host";
+    assert!(hints.iter().any(|hint| hint.ends_with(integrated)), "{text}");
+    assert!(hints.iter().any(|hint| hint.contains("use another slot or a newer kernel")), "{text}");
+}

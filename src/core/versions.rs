@@ -332,7 +332,7 @@ pub const QEMU_HUGE_BARS: Defect = Defect::documented(
 pub const QEMU_CLIQUE: Defect = Defect::documented(
     Component::Qemu,
     Bad::Before(Version(8, 1, 0)),
-    "the clique's capability can lie over another one of the GPU",
+    "the clique's capability can overlap another one of the GPU",
     "gpuvm-hardware(7), PEER-TO-PEER CLIQUES",
 );
 /// A QEMU that fills cells in turn (gpuvm-hardware(7), MEMORY AT START).

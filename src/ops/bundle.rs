@@ -228,7 +228,7 @@ impl Contents {
                 word(name),
                 word(&copy)
             );
-            return refused(format!("{path} lies over {backing}"), hint);
+            return refused(format!("{path} is an overlay on {backing}"), hint);
         }
         let file = self.copy(format!("{target}.{format}"), &path)?;
         self.manifest.disks.push(BundledDisk { file, target, format, role });

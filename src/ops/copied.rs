@@ -61,7 +61,7 @@ pub struct CloneRequest {
     pub uuid: Option<String>,
     /// Its cloud-init seed.
     pub seed: SeedRequest,
-    /// Whether the disks of both lie over the images of the other, instead of being copied.
+    /// Whether the disks of both are overlays on the images of the other, instead of being copied.
     pub overlay: bool,
     /// Names of images that may be below its disks: paths, or QEMU's own words.
     pub accept_backing: Vec<String>,

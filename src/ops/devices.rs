@@ -2,15 +2,16 @@
 //! partitions.
 
 use crate::apply::bind::boot;
+use crate::availability::Availability;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::current_users::current_users;
 use crate::discover::cards::cards;
 use crate::error::Result;
-use crate::function_users::{Take, Use};
+use crate::function_users::Use;
 use crate::gpu_states::{self, ListedState};
 use crate::health::Health;
-use crate::placement::{DeviceState, Occupancy, device_states};
+use crate::placement::{DeviceState, Occupancy};
 use crate::topology::model::model;
 use crate::topology::{DeviceKind, Mig, PartitionId, PciDevice, Topology, VgpuInterface};
 use crate::world::World;
@@ -45,6 +46,9 @@ pub struct ListedDevice {
     pub passable: bool,
     /// Why not, to be read after its address.
     pub why: Vec<String>,
+    /// Why no request by number takes it, although it can be passed through.
+    #[serde(skip)]
+    pub aside: Option<String>,
 }
 
 /// A GPU or an NVSwitch.
@@ -154,35 +158,18 @@ fn listed_device(
     at_boot: &BTreeSet<Bdf>,
 ) -> ListedDevice {
     let bdf = device.bdf;
-    let mut why: Vec<String> = Vec::new();
-    if let Some(excluded) = held.excluded.iter().find(|excluded| excluded.bdf == bdf) {
-        why.push(format!("is {}", excluded.says()));
-    }
-    if let Some(health) = device.health.as_ref().filter(|health| health.is_over()) {
-        why.push(format!("is unhealthy: {}", health.why()));
-    }
-    if device.is_silent() {
-        why.push("does not answer".into());
-    }
     let having = held.domains.iter().filter(|domain| domain.devices.contains(&bdf));
     let domains: BTreeSet<String> = having.clone().map(|domain| domain.domain.clone()).collect();
     let off = having.filter(|domain| !domain.active);
-    why.extend(off.map(|domain| match domain.moved_from(bdf) {
+    let off = off.map(|domain| match domain.moved_from(bdf) {
         Some(_) => domain.holds(bdf),
         None => format!("{}, which is off", domain.holds(bdf)),
-    }));
-    let take = Take::new(topology, uses, &[bdf]);
-    why.extend(take.hindrances.into_iter().map(|hindrance| hindrance.why));
-    if why.is_empty() {
-        let told = device_states(topology, held, &[bdf]);
-        let is_kept = |state: &DeviceState| {
-            matches!(state, DeviceState::Data | DeviceState::Unsupported | DeviceState::Barred)
-        };
-        let kept = told
-            .into_iter()
-            .filter(|(state, _)| is_kept(state) || topology.is_fabric_managers(bdf));
-        why.extend(kept.filter_map(|(_, why)| why));
-    }
+    });
+    let Availability { state, why: judged, said } = Availability::of(topology, held, uses, bdf);
+    let excluded = held.excluded.iter().find(|excluded| excluded.bdf == bdf);
+    let excluded = excluded.filter(|_| state == DeviceState::Held);
+    let excluded = excluded.map(|excluded| format!("is {}", excluded.says()));
+    let mut why: Vec<String> = excluded.into_iter().chain(off).chain(judged).collect();
     why.dedup();
     ListedDevice {
         bdf,
@@ -196,6 +183,7 @@ fn listed_device(
         domains: domains.into_iter().collect(),
         used_by: uses.iter().filter(|used| used.bdf == bdf).cloned().collect(),
         passable: why.is_empty(),
+        aside: said.filter(|_| why.is_empty()),
         why,
     }
 }
@@ -218,16 +206,9 @@ fn listed_gpus(
     uses: &[Use],
     uuids: &BTreeMap<Bdf, String>,
 ) -> Vec<ListedGpu> {
-    let bdfs: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
-    let states = device_states(topology, held, &bdfs);
-    let row = |((index, device), (mut state, mut why)): (&(Option<usize>, &PciDevice), _)| {
-        if state == DeviceState::Free {
-            let take = Take::new(topology, uses, &[device.bdf]);
-            let mut used = take.hindrances.into_iter().filter(|found| found.kind.is_some());
-            if let Some(found) = used.next() {
-                (state, why) = (DeviceState::Host, Some(found.why));
-            }
-        }
+    let row = |(index, device): &(Option<usize>, &PciDevice)| {
+        let Availability { state, said: why, .. } =
+            Availability::of(topology, held, uses, device.bdf);
         let needs = topology.partitions().iter().filter(|partition| {
             partition.gpus.contains(&device.bdf) || partition.nvswitch_pool.contains(&device.bdf)
         });
@@ -247,5 +228,5 @@ fn listed_gpus(
             used_by: uses.iter().filter(|used| used.bdf == device.bdf).cloned().collect(),
         }
     };
-    devices.iter().zip(states).map(row).collect()
+    devices.iter().map(row).collect()
 }

@@ -54,7 +54,7 @@ pub fn facts(
     }
     for Twice { nth, first, path, is_over } in uses.twice(xml) {
         let target = disks.get(first).and_then(|disk| target_of(*disk)).unwrap_or_default();
-        let has = if is_over { "and this one lie one over the other" } else { "is it, too" };
+        let has = if is_over { "and this one are in one chain of overlays" } else { "is it, too" };
         let why = format!("{}: disk `{target}` of the same domain {has}", path.display());
         facts.push(DiskFact { nth, fault: DiskFault::Held, why });
     }
@@ -85,7 +85,7 @@ pub fn missing(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Result<Vec<DiskF
         let target = xml.disks().nth(nth).and_then(target_of).unwrap_or_default();
         let has = match over {
             None => format!("disk `{target}` is on it"),
-            Some(over) => format!("disk `{target}` lies over it, by {}", over.display()),
+            Some(over) => format!("disk `{target}` is an overlay on it, by {}", over.display()),
         };
         let why = format!("{}: no such file; {has}", path.display());
         DiskFact { nth, fault: DiskFault::Missing, why }

@@ -67,7 +67,7 @@ impl Image {
             Some((ImageName::new(name).ok()?, format))
         })?;
         let fault = match &volume.backing {
-            Some(file) => Some(format!("it lies over {}", file.display())),
+            Some(file) => Some(format!("it is an overlay on {}", file.display())),
             None if volume.format != format.to_string() => {
                 Some(format!("it is named {format}, and libvirt reads {}", volume.format))
             }
@@ -184,6 +184,6 @@ mod tests {
         let fault = |name, format, backing| Image::of(volume(name, format, backing)).unwrap().fault;
         assert!(fault("a.qcow2", "raw", None).unwrap().contains("libvirt reads raw"));
         assert!(fault("a.raw", "qcow2", None).unwrap().contains("named raw"));
-        assert!(fault("a.qcow2", "qcow2", Some("/x")).unwrap().contains("over /x"));
+        assert!(fault("a.qcow2", "qcow2", Some("/x")).unwrap().contains("an overlay on /x"));
     }
 }

@@ -358,7 +358,7 @@ fn copies(xml: &DomainXml, wanted: &ImportRequest, bundle: &Bundle, name: &str) 
             role: known.role,
         };
         if let Some(backing) = refuse_image(&old)? {
-            let why = format!("its disk `{target}` lies over {backing}");
+            let why = format!("its disk `{target}` is an overlay on {backing}");
             return Err(unfit(bundle, why));
         }
         let path = dir.join(format!("{name}-{target}.{}", known.format));

@@ -117,6 +117,7 @@ use gpuvm_host::{
 pub mod address;
 pub mod agent;
 pub mod autostart;
+mod availability;
 pub mod backing;
 pub mod bind;
 pub mod bundle;

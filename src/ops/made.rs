@@ -109,7 +109,7 @@ impl<'a> Proof<'a> {
     }
 
     /// The fate of each disk that is deleted, in the order of their deletion: an image before the
-    /// one that it lies over.
+    /// its backing file.
     pub fn fates(&self, xml: &DomainXml, made: &[&Made]) -> Vec<(String, Fate)> {
         let depth = |made: &Made| self.uses.below(Path::new(&made.path)).len();
         let (mut bases, disks): (Vec<&Made>, Vec<&Made>) =
@@ -172,7 +172,7 @@ impl<'a> Proof<'a> {
         let is_over =
             |disk: &Path| self.uses.below(disk).iter().any(|b| self.uses.is_same(b, path));
         if let Some(disk) = own.iter().find(|disk| !is_going(disk) && is_over(disk)) {
-            return stays(format!("disk {}, which stays, lies over it", disk.display()));
+            return stays(format!("disk {}, which is kept, is an overlay on it", disk.display()));
         }
         if let Some(why) = self.whose() {
             return stays(format!("{why}; {} removes it", removal(made)));
@@ -210,7 +210,7 @@ impl<'a> Proof<'a> {
             let others: Vec<Use> = all.iter().filter(|one| !is_own(one)).cloned().collect();
             let is_base = all.iter().filter(is_own).any(|one| one.how == How::Over);
             let more = match (others.is_empty(), is_base) {
-                (true, true) => "another kept image of the domain lies over it".to_owned(),
+                (true, true) => "another kept image of the domain is an overlay on it".to_owned(),
                 (true, false) => format!("{} removes it", removal(made)),
                 (false, _) => said(&others),
             };

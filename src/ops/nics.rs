@@ -1,13 +1,14 @@
 //! Network cards of the host with their links and virtual functions, and their users: `nic list`.
 
 use crate::apply::nic::boot;
+use crate::availability::Availability;
 use crate::bdf::Bdf;
 use crate::cards::{functions_of, is_up};
 use crate::cpuset::NodeId;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::function_users::{self, Use, UseKind};
-use crate::placement::{DeviceState, Occupancy, device_states};
+use crate::placement::{DeviceState, Occupancy};
 use crate::topology::model::model;
 use crate::topology::{DeviceKind, PciDevice, Proximity, Sriov, Topology};
 use crate::world::World;
@@ -48,7 +49,7 @@ pub struct NetworkCard {
     pub domains: Vec<String>,
     /// Who uses it.
     pub used_by: Vec<Use>,
-    /// The device of its IOMMU group for which no guest gets it; absent: there is none.
+    /// Why no guest gets it although it is not in use; absent: one can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
     /// Its virtual functions.
@@ -73,7 +74,7 @@ pub struct CardFunction {
     pub domains: Vec<String>,
     /// Who uses it.
     pub used_by: Vec<Use>,
-    /// The device of its IOMMU group for which no guest gets it; absent: there is none.
+    /// Why no guest gets it although it is not in use; absent: one can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
 }
@@ -105,10 +106,11 @@ pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec
 impl Host<'_> {
     /// Why no guest gets a card that is free otherwise.
     fn blocked(&self, nic: &PciDevice) -> Option<String> {
-        let is_free = !matches!(nic.sriov, Some(Sriov::Pf { enabled: 1.., .. }));
-        let mut states = device_states(self.topology, self.held, &[nic.bdf]).into_iter();
-        let (state, why) = states.next().filter(|_| is_free)?;
-        why.filter(|_| state == DeviceState::Blocked)
+        let has_functions = matches!(nic.sriov, Some(Sriov::Pf { enabled: 1.., .. }));
+        let Availability { state, why, .. } =
+            Availability::of(self.topology, self.held, &self.uses, nic.bdf);
+        let is_said = matches!(state, DeviceState::Held | DeviceState::Host) || has_functions;
+        why.into_iter().next().filter(|_| !is_said)
     }
 
     fn card(&self, nic: &PciDevice) -> Result<NetworkCard> {

@@ -369,9 +369,9 @@ impl Subject {
     }
 }
 
-/// The message about an image that lies over another, and the command that makes it whole.
+/// The message about an overlay on another image, and the command that makes it whole.
 pub(crate) fn over_it(image: &Path) -> (String, String) {
-    let by = format!("image {} lies over it", image.display());
+    let by = format!("image {} is an overlay on it", image.display());
     let (image, whole) = (image.to_string_lossy(), format!("{}.whole", image.display()));
     let (image, whole) = (word(&image), word(&whole));
     let hint = format!(

@@ -77,7 +77,7 @@ pub enum UndoError {
         kept: String,
         change: String,
     },
-    /// Images of others lie over a disk of the domain.
+    /// Images of others are overlays on a disk of the domain.
     #[error("disk {path} is not taken back: {used}, which would be damaged")]
     Below {
         path: String,
@@ -500,7 +500,7 @@ fn delete_hint(name: &str) -> String {
 }
 
 /// Refuses to go back to a disk that another domain uses since; `force`: unless images of others
-/// lie over it, which would be damaged once the guest writes.
+/// are overlays on it, which would be damaged once the guest writes.
 fn refuse_taken(
     hypervisor: &dyn Hypervisor,
     entry: &Entry,

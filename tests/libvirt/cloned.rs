@@ -207,7 +207,7 @@ fn a_copy_is_whole_whatever_the_disk_lies_over() {
     let base = place.disks.join("base.qcow2").display().to_string();
     std::fs::rename(&image, &base).unwrap();
     qemu_img(&["create", "-f", "qcow2", "-b", &base, "-F", "qcow2", &image]);
-    refused("it lies over");
+    refused("it is an overlay on");
     place.done(&["delete", NAME, "--yes"]);
 }
 
@@ -383,7 +383,7 @@ fn an_overlay_with_snapshots_is_kept_and_a_leftover_one_reported() {
     }
     refused(&["it holds 2 internal snapshots"]);
     let (code, _, err) = place.gpuvm(&["undo", NAME, "--yes", "--force"]);
-    let says = ["lies over it", "is not started before", "`qemu-img convert -O qcow2 "];
+    let says = ["is an overlay on it", "is not started before", "`qemu-img convert -O qcow2 "];
     assert!(code == 0 && says.iter().all(|text| err.contains(text)), "{err}");
     // The header's number of snapshots.
     assert_eq!(std::fs::read(&image).unwrap()[60..64], [0, 0, 0, 2]);

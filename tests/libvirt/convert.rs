@@ -176,9 +176,13 @@ fn lossy_conversions_are_refused() {
     qemu_img(&["snapshot", "-d", "s", &a]);
     let over = images.path("over.qcow2");
     qemu_img(&["create", "-q", "-f", "qcow2", "-b", &a, "-F", "qcow2", &over]);
-    images.refused("conv", "raw", &["volumes lie over", "convert/over.qcow2"]);
+    images.refused("conv", "raw", &["volumes are overlays on", "convert/over.qcow2"]);
     images.define("above", "qcow2", &over, "");
-    images.refused("above", "raw", &["over.qcow2 of disk `vda` lies over", "virsh blockpull"]);
+    images.refused(
+        "above",
+        "raw",
+        &["over.qcow2 of disk `vda` is an overlay on", "virsh blockpull"],
+    );
     place.virsh(&["undefine", "above"]);
     images.define("above", "raw", &over, "");
     images.refused("above", "qcow2", &["is raw by its definition", "is qcow2"]);

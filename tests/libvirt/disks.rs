@@ -68,7 +68,7 @@ fn a_disk_that_is_there_is_what_its_bytes_say() {
     let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let (xml, err) = define(daemon, "formats", &["--disk", &path("over.img")]);
     assert!(xml.contains("type='qcow2'"), "{xml}");
-    assert!(err.contains("over.img lies over base.qcow2"), "{err}");
+    assert!(err.contains("over.img is an overlay on base.qcow2"), "{err}");
     let line = ["create", "--name", "false", "--no-start", "--pins", "none", "--vcpus", "1"];
     let belied = path("false.raw");
     let line = [&line[..], &["--memory", "64M", "--disk", &belied]].concat();

@@ -352,7 +352,9 @@ fn a_file_that_is_gone_is_said_by_all_verbs_alike() {
     };
     assert!(all(false).iter().all(|said| !said.contains("no such file")));
     let before = place.state();
-    for (gone, target, how) in [(&first, "vda", "is on it"), (&below, "vdb", "lies over it, by")] {
+    for (gone, target, how) in
+        [(&first, "vda", "is on it"), (&below, "vdb", "is an overlay on it, by")]
+    {
         let away = format!("{gone}.away");
         std::fs::rename(gone, &away).unwrap();
         for said in all(true) {
@@ -392,7 +394,7 @@ fn a_file_of_two_disks_is_refused_and_others_files_are_not_offered_to_rm() {
     same(&before, &place.state(), "a refused guest left something");
     place.done(&["disk", "add", NAME, &base]);
     let (code, out, err) = place.gpuvm(&["disk", "add", NAME, &above]);
-    assert!(code != 0 && err.contains("lie one over the other"), "{out}{err}");
+    assert!(code != 0 && err.contains("are in one chain of overlays"), "{out}{err}");
     // By hand it is defined, and found.
     let target = "--targetbus virtio --config";
     place.virsh(

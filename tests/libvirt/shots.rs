@@ -119,7 +119,7 @@ fn a_snapshot_is_not_removed_from_an_image_of_another_guest() {
         let over = dir.join("over.qcow2").display().to_string();
         qemu("qemu-img", &["create", "-f", "qcow2", "-b", &image, "-F", "qcow2", &over]);
         bytes("write", 0x44, &image);
-        refused(&place, &revert, &[says, "over.qcow2", "lies over it"]);
+        refused(&place, &revert, &[says, "over.qcow2", "is an overlay on it"]);
         assert!(holds(0x44, &image));
         std::fs::remove_file(over).unwrap();
     }

@@ -41,6 +41,7 @@ fn table(rows: &[ListedDevice]) -> Table {
         let reset = row.reset_methods.join(",");
         let bound = row.driver.as_deref().is_some_and(is_vfio);
         let mut state = match row.why.split_first() {
+            None if row.aside.is_some() => row.aside.clone().unwrap_or_default(),
             None if bound => "free, bound for guests".to_owned(),
             None => "free".to_owned(),
             Some((first, [])) => plain(first),

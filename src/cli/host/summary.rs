@@ -151,9 +151,13 @@ fn devices(topology: &Topology) -> String {
         (DeviceKind::Nic, "NIC function"),
         (DeviceKind::Nvme, "NVMe drive"),
     ] {
-        let count = topology.of_kind(kind).count();
-        if count > 0 {
-            parts.push(words::count(count, noun));
+        let is_share = |device: &&PciDevice| device.drive_share().is_some();
+        let (shares, own): (Vec<_>, Vec<_>) = topology.of_kind(kind).partition(is_share);
+        if !own.is_empty() {
+            parts.push(words::count(own.len(), noun));
+        }
+        if !shares.is_empty() {
+            parts.push(format!("{} of drives", words::count(shares.len(), "virtual function")));
         }
     }
     parts.join(", ")

@@ -101,7 +101,7 @@ fn picture(case: &Case<'_>, gpu: &PciDevice, report: &mut Report<'_>) -> Option<
             let mut ranges = memory.iter().filter_map(|(bar, range)| Some((bar, (*range)?)));
             ranges.find_map(|(bar, range)| {
                 let held = buffers.iter().find(|buffer| range.contains(&buffer.range))?;
-                Some((format!("{} lies in its BAR {bar}", held.name), "/proc/iomem".to_owned()))
+                Some((format!("{} is in its BAR {bar}", held.name), "/proc/iomem".to_owned()))
             })
         }
         // Without root addresses are hidden; the boot display has the picture.
@@ -234,6 +234,8 @@ fn reset(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report
         return;
     };
     let found = if methods.is_empty() { "none".to_owned() } else { methods.join(" ") };
+    let is_by_kernel = !methods.is_empty() && case.defect(&KERNEL_RESET_RDNA).is_some() && is_rdna;
+    let (hint, fix) = without_reset(case, gpu, is_by_kernel);
     let wrong = Wrong {
         message: format!(
             "{}: {why}; a second guest may need a reboot of the host first",
@@ -241,11 +243,29 @@ fn reset(case: &Case<'_>, gpu: &PciDevice, facts: Option<&FunctionFacts>, report
         ),
         values: ("flr, or a bus of its own".into(), found),
         at: format!("/sys/bus/pci/devices/{}/reset_method", gpu.bdf),
-        hint: "use another slot or a newer kernel; plan with one start of such a guest a boot"
-            .into(),
-        fix: vec!["# another slot, or a newer kernel".into()],
+        hint,
+        fix: vec![fix.into()],
     };
     report.of(&RESET, gpu.bdf, wrong);
+}
+
+/// The remedy for a GPU that is not reset, and the same as a line of a script; `is_by_kernel`:
+/// another kernel would reset it.
+fn without_reset(case: &Case<'_>, gpu: &PciDevice, is_by_kernel: bool) -> (String, &'static str) {
+    let Some(place) = case.topology.fixed_place(gpu) else {
+        let hint = "use another slot or a newer kernel; plan with one start of such a guest a boot";
+        return (hint.into(), "# another slot, or a newer kernel");
+    };
+    let (kernel, fix) = if is_by_kernel {
+        ("install a newer kernel, or ", "# install a newer kernel")
+    } else {
+        ("", "# reboot between guests: no command resets it")
+    };
+    let hint = format!(
+        "it is {place}, so no other slot helps: {kernel}reboot the host before another guest gets \
+         it, or leave it to the host"
+    );
+    (hint, fix)
 }
 
 /// Compares the lanes of a GPU with those that it and its port have.

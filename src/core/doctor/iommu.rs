@@ -183,7 +183,11 @@ fn whole_group_hint(topology: &Topology, gpu: &PciDevice) -> String {
         Some(options) => format!("give the whole group to one guest: `gpuvm plan {options}`"),
         None => "leave the card to the host: `gpuvm device list` shows the group".to_owned(),
     };
-    format!("move the card to another slot, turn on ACS in the BIOS setup, or {other}")
+    let slot = match topology.fixed_place(gpu) {
+        None => "move the card to another slot, ",
+        Some(_) => "",
+    };
+    format!("{slot}turn on ACS in the BIOS setup, or {other}")
 }
 
 /// Finds the argument that splits groups.

@@ -86,7 +86,7 @@ pub enum PlatformError {
         /// The next number of vCPUs that fills whole cores.
         next: u32,
     },
-    /// A cell lies over several host nodes.
+    /// A cell spans several host nodes.
     #[error("cell {cell} has vCPUs on nodes {nodes}, and Nova puts each cell on one node")]
     SpreadCell { cell: usize, nodes: NodeSet },
     /// No name is known for a device.

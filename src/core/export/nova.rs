@@ -222,7 +222,7 @@ fn refuse_uneven(shape: &Shape<'_>) -> Result<(), PlatformError> {
     }
 }
 
-/// Refuses a cell that lies over several host nodes: Nova would find no valid host.
+/// Refuses a cell that spans several host nodes: Nova would find no valid host.
 fn refuse_spread(shape: &Shape<'_>) -> Result<(), PlatformError> {
     let PlatformGuest { placement, topology, .. } = shape.guest;
     for (number, cell) in placement.cells.iter().enumerate() {

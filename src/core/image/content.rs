@@ -184,7 +184,7 @@ pub(super) fn read_at(
 }
 
 /// The text about an image on top of another.
-pub const BACKED: &str = "that lies over a backing file, so it is no image of its own";
+pub const BACKED: &str = "that has a backing file, so it is not a complete image";
 
 /// Incompatible features allowed in a qcow2 image that guests are made from. Bit 0 is dirty, 1
 /// corrupt, 2 an external data file: not allowed; 3 is the compression type, 4 extended L2 entries:

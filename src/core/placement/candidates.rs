@@ -36,6 +36,8 @@ pub(super) struct Refused {
     pub(super) is_taken: bool,
     /// The reason, a line with its address.
     pub(super) line: String,
+    /// How a guest gets it with its whole IOMMU group, if only that prevents it.
+    pub(super) whole: Option<String>,
 }
 
 /// A host's functions of a kind.
@@ -93,12 +95,17 @@ impl Devices<'_> {
             // A guest keeps its present functions.
             let is_own = self.taken.is_own(device.bdf);
             let is_new_count = is_count && !is_own;
+            // As with GPUs, a share of a drive is no drive, and only its address takes it.
+            if is_new_count && device.drive_share().is_some() {
+                continue;
+            }
             let data = || groups::remains(self.topology, device.bdf).filter(|_| is_new_count);
             let refusal = self.refusal(device.bdf).or_else(|| data().map(|why| (false, why)));
             let refusal = refusal.or_else(|| self.in_front(device, is_new_count));
             if let Some((is_taken, why)) = refusal {
                 let line = format!("{} {why}", device.bdf);
-                supply.refused.push(Refused { bdf: device.bdf, is_taken, line });
+                let whole = self.whole_group(device.bdf);
+                supply.refused.push(Refused { bdf: device.bdf, is_taken, line, whole });
                 continue;
             }
             supply.free += 1;
@@ -169,7 +176,9 @@ impl Devices<'_> {
             });
         }
         let what = format!("{asked}, {} of {there} available", supply.free);
-        Err(short(what, &supply.refused, self.fewer(kind, number, supply.free)))
+        let hint = with_group(&supply.refused, kind, number.saturating_sub(supply.free));
+        let hint = hint.unwrap_or_else(|| self.fewer(kind, number, supply.free));
+        Err(short(what, &supply.refused, hint))
     }
 
     /// Returns the hint how many would fit, or how there could be more.
@@ -183,7 +192,7 @@ impl Devices<'_> {
         };
         let pf = self.topology.devices().iter().find_map(idle).filter(|_| kind == Kind::Vf);
         let has_data = |device: &&PciDevice| groups::remains(self.topology, device.bdf).is_some();
-        let drives = self.topology.of_kind(DeviceKind::Nvme).filter(|_| kind == Kind::Nvme);
+        let drives = self.topology.drives().filter(|_| kind == Kind::Nvme);
         let full = drives.filter(|d| self.refusal(d.bdf).is_none() && has_data(d));
         let full: Vec<&PciDevice> = full.collect();
         if let Some(device) = full.first().filter(|_| free + full.len() >= number) {
@@ -208,8 +217,7 @@ impl Devices<'_> {
 
     /// How a guest gets a function that is refused only for its group.
     fn whole_group(&self, bdf: Bdf) -> Option<String> {
-        let is_tied = groups::block(self.topology, self.taken, bdf).is_none_or(|b| b.is_tied());
-        groups::whole_group(self.topology, bdf).filter(|_| is_tied).map(whole)
+        groups::whole_group_now(self.topology, self.taken, bdf).map(|options| whole(&options))
     }
 
     /// Refuses an address that is not of the kind or is unavailable.
@@ -218,8 +226,8 @@ impl Devices<'_> {
         if let Some(refused) = supply.refused.iter().find(|refused| refused.bdf == bdf) {
             let what = format!("cannot use {noun} {bdf}");
             let free = supply.candidates.iter().map(|candidate| candidate.bdf);
-            let hint = if let Some(whole) = self.whole_group(bdf) {
-                whole
+            let hint = if let Some(whole) = &refused.whole {
+                whole.clone()
             } else if supply.candidates.is_empty() {
                 format!("leave {flag} out; `gpuvm host show` shows the devices")
             } else {
@@ -233,8 +241,15 @@ impl Devices<'_> {
 }
 
 /// The hint that a guest may have a whole group, by the options for it.
-pub(super) fn whole(options: String) -> String {
+pub(super) fn whole(options: &str) -> String {
     format!("{options} give one guest the whole group")
+}
+
+/// How a guest gets at least this many refused devices of a kind: with a whole IOMMU group.
+pub(super) fn with_group(refused: &[Refused], kind: Kind, number: usize) -> Option<String> {
+    let flag = format!("{} ", kind.flag());
+    let wholes = refused.iter().filter_map(|refused| refused.whole.as_ref());
+    wholes.into_iter().find(|whole| whole.matches(&flag).count() >= number).cloned()
 }
 
 /// Whether a NIC is not known to have RDMA: it has no such device, and is none of NVIDIA's, which

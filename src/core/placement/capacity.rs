@@ -3,11 +3,11 @@
 
 use super::affinity::Homes;
 use super::freeing::{self, Advice};
-use super::groups::Block;
+use super::groups::{Block, is_held_whole};
 use super::reason::{Because, IsolationReason, Topic};
 use super::shared_nvlink;
 use super::short::plan;
-use super::slots::{Slots, first};
+use super::slots::{Mask, Slots, first, size};
 use super::taken::Taken;
 use super::types::PlanError;
 use super::vgpu_capacity::{VgpuCapacity, vgpu_capacity};
@@ -162,7 +162,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
         some => some.iter().copied().collect(),
     };
     let with = |gpus: u32| Request { gpus: GpuWish::Count(gpus), ..like.clone() };
-    let size = |request: Request, gpus: u32| {
+    let count = |request: Request, gpus: u32| {
         let fit = |held: &Occupancy| fitting(topology, held, &request);
         let on_empty = fit(&empty);
         // Nothing is in use, so both counts are the same.
@@ -175,7 +175,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
         let shares = (is(|fit| fit.shares), is(|fit| fit.open), is(|fit| fit.unread));
         (Size { gpus, now: now.guests, empty: on_empty.guests }, shares)
     };
-    let counted = wanted.iter().map(|&gpus| size(with(gpus), gpus));
+    let counted = wanted.iter().map(|&gpus| count(with(gpus), gpus));
     let (sizes, shares): (Vec<Size>, Vec<(bool, bool, bool)>) = counted.unzip();
     let of = |is: fn(&(bool, bool, bool)) -> bool| -> Vec<u32> {
         sizes.iter().zip(&shares).filter(|(_, one)| is(one)).map(|(size, _)| size.gpus).collect()
@@ -185,7 +185,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let of_model = |(ids, model, number): (String, String, u32)| {
         let wanted = wanted.iter().copied().filter(|&gpus| gpus <= number);
         let request = |gpus| Request { gpu_model: Some(ids.clone()), ..with(gpus) };
-        let sizes = wanted.map(|gpus| size(request(gpus), gpus).0).collect();
+        let sizes = wanted.map(|gpus| count(request(gpus), gpus).0).collect();
         OfModel { ids: ids.clone(), model, gpus: number, sizes }
     };
     let models =
@@ -193,7 +193,8 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
     let models = models.into_iter().flatten().map(of_model).collect();
     let largest = sizes.iter().filter(|size| size.now > 0).map(|size| size.gpus).max();
     let next = sizes.iter().find(|size| size.now == 0 && Some(size.gpus) > largest);
-    let next = next.and_then(|size| blocked(topology, held, &empty, &with(size.gpus), size.gpus));
+    let by_address = ByAddress::new(topology, held, &empty);
+    let next = next.and_then(|size| by_address.blocked(held, &empty, &with(size.gpus), size.gpus));
     let causes = held.readiness.causes();
     let mut warnings: Vec<String> = causes.iter().map(ToString::to_string).collect();
     warnings.extend(topology.memory_warning());
@@ -216,7 +217,7 @@ pub fn capacity(topology: &Topology, held: &Occupancy, like: &Request, gpus: &[u
         next,
         models,
         vgpus: vgpu_capacity(topology, held),
-        never_placed: never_placed(topology, &empty),
+        never_placed: by_address.never_placed(),
         warnings,
     }
 }
@@ -285,40 +286,72 @@ fn fitting(topology: &Topology, held: &Occupancy, request: &Request) -> Fit {
     fit
 }
 
-/// Returns the obstacles to guests of a size, and their remedy.
-fn blocked(
-    topology: &Topology,
-    held: &Occupancy,
-    empty: &Occupancy,
-    request: &Request,
-    gpus: u32,
-) -> Option<Blocked> {
-    let error = plan(topology, held, request).err()?;
-    let what = error.to_string();
-    let holders = match error {
-        PlanError::Taken { holders, .. } => holders,
-        PlanError::Impossible { .. } | PlanError::Request(_) => Vec::new(),
-    };
-    let even_empty = plan(topology, empty, request).err().map(|error| error.to_string());
-    let (advice, bounded) = match even_empty {
-        None => freeing::cheapest(topology, held, request),
-        Some(_) => (None, false),
-    };
-    Some(Blocked { gpus, what, holders, even_empty, advice, room: None, bounded })
+/// Which GPUs guests have only by their addresses, with their whole IOMMU group: no request by
+/// number takes them, even on the empty host.
+struct ByAddress<'a> {
+    slots: Slots<'a>,
+    had: Mask,
+    now: Taken<'a>,
 }
 
-/// GPUs and NVSwitches that are unusable even on the empty host: dead, excluded, used by the host.
-fn never_placed(topology: &Topology, empty: &Occupancy) -> Vec<String> {
-    let (homes, taken) = (Homes::new(topology, 0), Taken::new(topology, empty));
-    let slots = Slots::new(topology, &homes, &taken);
-    let mut lines = slots.lines_with_hints(first(slots.gpus.bdfs.len()));
-    lines.extend(topology.displays().map(|(gpu, why)| format!("GPU {} {}", gpu.bdf, why.why())));
-    let switches = slots.switches.bdfs.iter().zip(&slots.switches.blocked);
-    let line = |(bdf, block): (&Bdf, &Option<Block<'_>>)| {
-        Some(format!("NVSwitch {bdf} {}", block.as_ref()?.why(1)))
-    };
-    lines.extend(switches.filter_map(line));
-    lines
+impl<'a> ByAddress<'a> {
+    fn new(topology: &'a Topology, held: &'a Occupancy, empty: &'a Occupancy) -> ByAddress<'a> {
+        let (homes, taken) = (Homes::new(topology, 0), Taken::new(topology, empty));
+        let slots = Slots::new(topology, &homes, &taken);
+        let now = Taken::new(topology, held);
+        let is_had = |at: &usize| {
+            slots.gpus.blocked[*at].as_ref().is_some_and(Block::is_shared)
+                && is_held_whole(topology, &now, slots.gpus.bdfs[*at])
+        };
+        let had = (0..slots.gpus.bdfs.len()).filter(is_had).fold(0, |set, at| set | 1 << at);
+        ByAddress { slots, had, now }
+    }
+
+    /// GPUs and NVSwitches that are unusable even on the empty host: dead, excluded, used by the
+    /// host. Not those that a guest has by their addresses.
+    fn never_placed(&self) -> Vec<String> {
+        let slots = &self.slots;
+        let mut lines = slots.lines_with_hints(first(slots.gpus.bdfs.len()) & !self.had);
+        let displays =
+            slots.topology.displays().filter(|(gpu, _)| self.now.device(gpu.bdf).is_none());
+        lines.extend(displays.map(|(gpu, why)| format!("GPU {} {}", gpu.bdf, why.why())));
+        let switches = slots.switches.bdfs.iter().zip(&slots.switches.blocked);
+        let line = |(bdf, block): (&Bdf, &Option<Block<'_>>)| {
+            Some(format!("NVSwitch {bdf} {}", block.as_ref()?.why(1)))
+        };
+        lines.extend(switches.filter_map(line));
+        lines
+    }
+
+    /// Returns the obstacles to guests of a size, and their remedy.
+    fn blocked(
+        &self,
+        held: &Occupancy,
+        empty: &Occupancy,
+        request: &Request,
+        gpus: u32,
+    ) -> Option<Blocked> {
+        let topology = self.slots.topology;
+        let error = plan(topology, held, request).err()?;
+        let what = error.to_string();
+        let holders = match error {
+            PlanError::Taken { holders, .. } => holders,
+            PlanError::Impossible { .. } | PlanError::Request(_) => Vec::new(),
+        };
+        let even_empty = plan(topology, empty, request).err().map(|error| error.to_string());
+        let even_empty = even_empty.filter(|_| !self.are_missing(gpus));
+        let (advice, bounded) = match even_empty {
+            None => freeing::cheapest(topology, held, request),
+            Some(_) => (None, false),
+        };
+        Some(Blocked { gpus, what, holders, even_empty, advice, room: None, bounded })
+    }
+
+    /// Whether guests hold what this many GPUs lack on the empty host.
+    fn are_missing(&self, gpus: u32) -> bool {
+        let free = size(self.slots.gpus.takeable());
+        (free..free + size(self.had)).contains(&(gpus as usize).saturating_sub(1))
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! it is given.
 
 use super::affinity::Homes;
-use super::candidates::whole as whole_hint;
 use super::chosen::{Devices, Set, Wanted};
 use super::explain::{NOTHING_LEFT, Reasons, count, list};
 use super::future::Future;
@@ -265,7 +264,7 @@ fn unpartitioned(
     let gpus = match wanted {
         Wanted::These(gpus) if gpus & !slots.gpus.free != 0 => {
             let what = format!("cannot use {}", slots.label(gpus));
-            let hint = tied(slots, gpus).unwrap_or_else(|| left(slots));
+            let hint = slots.with_group(gpus, 1).unwrap_or_else(|| left(slots));
             return Err(slots.refusal(what, slots.lines(gpus), gpus, hint));
         }
         Wanted::These(gpus) => {
@@ -339,7 +338,9 @@ fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
         );
         return PlanError::Impossible { what, hint: "`gpuvm host show` shows the groups".into() };
     }
-    slots.refusal(what, slots.lines(all), all, left(slots))
+    let missing = number - size(slots.gpus.takeable());
+    let hint = slots.with_group(all, missing).unwrap_or_else(|| left(slots));
+    slots.refusal(what, slots.lines(all), all, hint)
 }
 
 /// Returns the hint if no GPU is left; empty if some are, since how many fit is found by planning.
@@ -352,13 +353,6 @@ fn left(slots: &Slots<'_>) -> String {
         },
         _ => NOTHING_LEFT.into(),
     }
-}
-
-/// How a guest gets GPUs that only a NIC or drive of their IOMMU group prevents.
-fn tied(slots: &Slots<'_>, among: Mask) -> Option<String> {
-    let is_tied = |&at: &usize| slots.gpus.blocked[at].as_ref().is_some_and(Block::is_tied);
-    let mut whole = bits(among).filter(is_tied);
-    whole.find_map(|at| groups::whole_group(slots.topology, slots.gpus.bdfs[at])).map(whole_hint)
 }
 
 /// Adds a reason if GPUs are not tested since their last guest, unless that is the planned one.

@@ -5,7 +5,7 @@
 
 use super::affinity::Homes;
 use super::assign::{Cost, cheapest};
-use super::candidates::{Candidate, Devices, Refused, short};
+use super::candidates::{Candidate, Devices, Refused, short, with_group};
 use super::cover::{Beside, Cover};
 use super::explain::{Reasons, count};
 use super::groups;
@@ -67,8 +67,8 @@ pub(super) struct Wish {
     pub(super) free: usize,
     /// Whether each GPU is on a known node.
     has_node: Vec<bool>,
-    /// Unavailable functions, each with the GPUs that it would be near enough to.
-    refused: Vec<(Refused, Vec<usize>)>,
+    /// Unavailable functions, each with its distance from every GPU.
+    refused: Vec<(Refused, Vec<u32>)>,
     /// How near each candidate is to each GPU: a row for each GPU.
     pub(super) beside: Vec<Vec<Beside>>,
     /// Candidates below a switch with a GPU, as bits, a row of words per GPU.
@@ -229,14 +229,10 @@ impl Wish {
         let ways: Vec<_> = supply.candidates.iter().map(|candidate| way(candidate.bdf)).collect();
         let beside: Vec<Vec<Beside>> =
             gpus.iter().map(|gpu| ways.iter().map(|to| over(gpu, to)).collect()).collect();
-        let near_to = |refused: &Refused| {
-            let to = way(refused.bdf);
-            let is_near = |(_, gpu): &(usize, &Way<'_>)| over(gpu, &to).distance() <= limit(near);
-            gpus.iter().enumerate().filter(is_near).map(|(at, _)| at).collect()
-        };
         let refused = supply.refused.into_iter().map(|refused| {
-            let near = if near == Near::Any { Vec::new() } else { near_to(&refused) };
-            (refused, near)
+            let to = way(refused.bdf);
+            let distances = gpus.iter().map(|gpu| over(gpu, &to).distance()).collect();
+            (refused, distances)
         });
         let refused = refused.collect();
         let words = supply.candidates.len().div_ceil(64);
@@ -427,13 +423,22 @@ impl Wish {
         }
         let lacks = |gpu: &usize| self.needed(&[*gpu]).is_none();
         let without: Vec<usize> = gpus.iter().copied().filter(lacks).collect();
-        let in_the_way = |(_, beside): &&(Refused, Vec<usize>)| {
-            !self.is_exact && beside.iter().any(|gpu| without.contains(gpu))
-        };
-        let refused: Vec<Refused> =
-            self.refused.iter().filter(in_the_way).map(|(refused, _)| refused.clone()).collect();
+        let refused = self.refused_near(&without, self.near);
         let of = if self.is_exact { "requested" } else { "available" };
-        short(format!("no {of} {noun} is {place} {}", label(&without)), &refused, farther)
+        let hint = match with_group(&refused, self.kind, 1) {
+            Some(whole) => format!("{whole}; {farther}"),
+            None => farther,
+        };
+        short(format!("no {of} {noun} is {place} {}", label(&without)), &refused, hint)
+    }
+
+    /// Unavailable devices that would be near enough to one of these GPUs; none if any distance
+    /// is, or the devices are named.
+    fn refused_near(&self, gpus: &[usize], near: Near) -> Vec<Refused> {
+        let is_near = |(_, far): &&(Refused, Vec<u32>)| {
+            !self.is_exact && near != Near::Any && gpus.iter().any(|&gpu| far[gpu] <= limit(near))
+        };
+        self.refused.iter().filter(is_near).map(|(refused, _)| refused.clone()).collect()
     }
 
     /// Where one that is near enough is, to be followed by GPUs.
@@ -470,14 +475,15 @@ impl Wish {
             };
             format!("requested {what} {place} {label}, {} available{unknown}", near.len())
         };
-        let in_the_way = |(_, beside): &&(Refused, Vec<usize>)| {
-            !self.is_exact && beside.iter().any(|gpu| gpus.contains(gpu))
-        };
-        let refused: Vec<Refused> =
-            self.refused.iter().filter(in_the_way).map(|(refused, _)| refused.clone()).collect();
+        let refused = self.refused_near(gpus, self.near);
         let hint = match self.near {
             Near::Switch => format!("--{flag}-near node takes those of the node, too"),
             Near::Node | Near::Any => format!("--{flag}-near any takes them from anywhere"),
+        };
+        let missing = number.saturating_sub(near.len());
+        let hint = match with_group(&refused, self.kind, missing) {
+            Some(whole) => format!("{whole}; {hint}"),
+            None => hint,
         };
         short(what, &refused, hint)
     }
@@ -503,7 +509,8 @@ fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) 
         });
         far.map(|(at, _)| bdf(*at)).collect::<Vec<_>>()
     };
-    for wanted in [1, 2] {
+    // The worst first.
+    for wanted in [2, 1] {
         // A device elsewhere may be near if its node is unknown, or that of a GPU.
         let all_known = gpus.iter().all(|&gpu| wish.has_node[gpu]);
         let is_unknown = |bdf: &Bdf| {
@@ -523,20 +530,41 @@ fn explain(wish: &Wish, gpus: &[usize], choice: &Choice, reasons: &mut Reasons) 
             reasons.compromise(kind.topic(), BesideReason::Unknown { devices: unknown });
         }
     }
-    let lacks = |gpu: &&usize| choice.iter().all(|(at, _)| wish.beside[**gpu][*at].distance() > 0);
-    let without: Vec<GpuName> = gpus.iter().filter(lacks).map(|&gpu| wish.name(gpu)).collect();
+    without(wish, gpus, &choice, reasons);
+}
+
+/// Adds the GPUs that have no device on their node, then others that have none on their switch,
+/// and why devices that are there are not taken.
+fn without(
+    wish: &Wish,
+    gpus: &[usize],
+    choice: &[(usize, Option<(usize, Beside)>)],
+    reasons: &mut Reasons,
+) {
     // A device or a GPU whose node is unknown may be near.
     let is_known = choice.iter().all(|(at, _)| wish.candidates[*at].node.is_some());
-    let is_off = |gpu: &&usize| {
-        let far = choice.iter().all(|(at, _)| wish.beside[**gpu][*at].distance() >= FAR);
-        far && wish.has_node[**gpu] && is_known
+    let is_beyond = |gpu: usize, distance: u32| {
+        choice.iter().all(|(at, _)| wish.beside[gpu][*at].distance() >= distance)
     };
-    let off: Vec<GpuName> = gpus.iter().filter(is_off).map(|&gpu| wish.name(gpu)).collect();
-    if wish.number < gpus.len() && off.len() < gpus.len() && !off.is_empty() && wish.serves {
-        reasons.compromise(kind.topic(), BesideReason::NoneOnNode { kind, gpus: off });
+    let is_off = |gpu: &&usize| is_beyond(**gpu, FAR) && wish.has_node[**gpu] && is_known;
+    let off: Vec<usize> = gpus.iter().filter(is_off).copied().collect();
+    let lacks = |gpu: &&usize| is_beyond(**gpu, 1) && !off.contains(gpu);
+    let lacking: Vec<usize> = gpus.iter().filter(lacks).copied().collect();
+    let kind = wish.kind;
+    let facts = |gpus: &[usize], near| {
+        let refused = wish.refused_near(gpus, near);
+        let names = gpus.iter().map(|&gpu| wish.name(gpu)).collect();
+        (names, refused.into_iter().map(|refused| refused.line).collect())
+    };
+    let is_each = wish.number >= gpus.len();
+    let is_some = off.len() < gpus.len() && wish.serves;
+    if !off.is_empty() && (is_each || is_some) {
+        let (gpus, refused) = facts(&off, Near::Node);
+        reasons.compromise(kind.topic(), BesideReason::NoneOnNode { kind, gpus, refused });
     }
-    if wish.number >= gpus.len() && !without.is_empty() {
-        reasons.compromise(kind.topic(), BesideReason::NoneOnSwitch { kind, gpus: without });
+    if !lacking.is_empty() && is_each {
+        let (gpus, refused) = facts(&lacking, Near::Switch);
+        reasons.compromise(kind.topic(), BesideReason::NoneOnSwitch { kind, gpus, refused });
     }
 }
 

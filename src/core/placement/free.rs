@@ -7,7 +7,7 @@ use super::types::DeviceState;
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::occupancy::Occupancy;
-use crate::topology::{DeviceKind, PciDevice, Topology};
+use crate::topology::{DeviceKind, PciDevice, SetAside, Topology};
 
 /// Why no guest gets an NVSwitch in the shared model, as words to follow its name.
 pub const FABRIC_MANAGERS: &str = "stays with Fabric Manager, which sets up the NVLinks of guests";
@@ -20,7 +20,10 @@ pub fn device_states(
     functions: &[Bdf],
 ) -> Vec<(DeviceState, Option<String>)> {
     let taken = Taken::new(topology, held);
-    let aside = |bdf| topology.device(bdf).and_then(|device| topology.set_aside(device));
+    let aside = |bdf| {
+        let device = topology.device(bdf)?;
+        topology.set_aside(device).or_else(|| device.drive_share().map(SetAside::Share))
+    };
     let is_extra = |bdf| {
         let kind = topology.device(bdf).map(PciDevice::kind);
         matches!(kind, Some(DeviceKind::Nic | DeviceKind::Nvme))

@@ -112,6 +112,11 @@ impl<'a> Block<'a> {
         matches!(class >> 16, 0x01 | 0x02)
     }
 
+    /// Whether a function that has to come along prevents it.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.cause, Cause::Shares(..))
+    }
+
     /// Returns the state of the function.
     pub(super) fn state(&self) -> DeviceState {
         match self.cause {
@@ -366,6 +371,28 @@ pub fn whole_group(topology: &Topology, bdf: Bdf) -> Option<String> {
     options.sort();
     let slots: BTreeSet<_> = group.members.iter().map(|&bdf| slot(bdf)).collect();
     (options.len() > 1 && slots.len() > 1).then(|| options.join(" "))
+}
+
+/// The options of [`whole_group`] if a new guest can have the group now: nothing but NICs and drives
+/// of the group, which the options name, prevents that.
+pub(super) fn whole_group_now(topology: &Topology, taken: &Taken<'_>, bdf: Bdf) -> Option<String> {
+    let options = whole_group(topology, bdf)?;
+    let is_free = |member: &PciDevice| {
+        matches!(member.kind(), DeviceKind::Bridge | DeviceKind::HostBridge)
+            || taken.device(member.bdf).is_none()
+                && block(topology, taken, member.bdf).is_none_or(|block| block.is_tied())
+    };
+    let all = members(topology, bdf).map(|(_, other)| other).chain(topology.device(bdf));
+    all.into_iter().all(is_free).then_some(options)
+}
+
+/// Whether the domain that holds a function holds all of its IOMMU group but bridges.
+pub(super) fn is_held_whole(topology: &Topology, taken: &Taken<'_>, bdf: Bdf) -> bool {
+    let is_same = |(_, other): (u32, &PciDevice)| {
+        matches!(other.kind(), DeviceKind::Bridge | DeviceKind::HostBridge)
+            || taken.device(other.bdf) == taken.device(bdf)
+    };
+    taken.device(bdf).is_some() && members(topology, bdf).all(is_same)
 }
 
 /// Whether a function of a group that a host does not use by itself comes along: memory and other

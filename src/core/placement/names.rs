@@ -1,5 +1,6 @@
 //! Names of GPUs in sentences: their labels, places, and why they are unavailable. Chooses nothing.
 
+use super::candidates::whole;
 use super::explain::domains;
 use super::groups::Block;
 use super::reason::{GpuList, Unit};
@@ -69,13 +70,25 @@ impl Slots<'_> {
 
     /// As [`Slots::lines`], with the remedy for their obstacles.
     pub(super) fn lines_with_hints(&self, among: Mask) -> Vec<String> {
-        let hint = |(block, _): (&Block<'_>, Mask)| block.barred().map(Barred::hint);
+        let hint = |(block, set): (&Block<'_>, Mask)| {
+            let barred = block.barred().map(|why| why.hint().to_owned());
+            barred.or_else(|| self.with_group(set, 1))
+        };
         let hints = self.by_reason(among).into_iter().map(hint);
-        let whole = |(line, hint): (String, Option<&str>)| match hint {
+        let with = |(line, hint): (String, Option<String>)| match hint {
             Some(hint) => format!("{line}; {hint}"),
             None => line,
         };
-        self.lines(among).into_iter().zip(hints).map(whole).collect()
+        self.lines(among).into_iter().zip(hints).map(with).collect()
+    }
+
+    /// How a guest gets at least this many GPUs among these, which only NICs or drives of their
+    /// IOMMU group prevent: with the whole group.
+    pub(super) fn with_group(&self, among: Mask, number: usize) -> Option<String> {
+        let is_among = |at: usize| among >> at & 1 == 1;
+        let mut tied = self.whole.iter().filter(|(at, _)| is_among(*at));
+        tied.find(|(_, options)| options.matches("--gpu ").count() >= number)
+            .map(|(_, options)| whole(options))
     }
 
     /// Returns why no guest can get the first such GPU among these.

@@ -252,7 +252,7 @@ impl<'a> Choice<'a> {
             }
             if gpus & !slots.gpus.free != 0 {
                 let what = format!("cannot use {}", slots.label(gpus));
-                let hint = NOTHING_LEFT.into();
+                let hint = slots.with_group(gpus, 1).unwrap_or_else(|| NOTHING_LEFT.into());
                 return Err(slots.refusal(what, slots.lines(gpus), gpus, hint));
             }
             self.explain_split(gpus, reasons);
@@ -265,10 +265,10 @@ impl<'a> Choice<'a> {
         let what = format!("cannot use {}", slots.label(gpus));
         let names: Vec<String> =
             of_size.filter(|c| c.is_free(slots)).map(|c| slots.label(c.gpus).to_string()).collect();
-        let hint = if names.is_empty() {
-            NOTHING_LEFT.into()
-        } else {
-            format!("free now: {}", list(names))
+        let hint = match slots.with_group(gpus, 1) {
+            Some(whole) => whole,
+            None if names.is_empty() => NOTHING_LEFT.into(),
+            None => format!("free now: {}", list(names)),
         };
         let lines = match slots.lines(gpus) {
             lines if lines.is_empty() => vec![candidate.line(slots)],
@@ -331,16 +331,17 @@ impl<'a> Choice<'a> {
     fn none_free(&self, number: usize) -> PlanError {
         let slots = self.slots;
         // How many fit is found by planning.
-        let hint = match size(slots.gpus.free) {
-            0 => format!("no GPU is free; {NOTHING_LEFT}"),
-            _ => NOTHING_LEFT.into(),
+        let among = self.of_size(number).fold(0, |set, candidate| set | candidate.gpus);
+        let hint = match (slots.with_group(among, number), size(slots.gpus.free)) {
+            (Some(whole), _) => whole,
+            (None, 0) => format!("no GPU is free; {NOTHING_LEFT}"),
+            (None, _) => NOTHING_LEFT.into(),
         };
         let lines = self.of_size(number).map(|candidate| candidate.line(slots)).collect();
         let what = match number {
             1 => "no GPU is free".to_owned(),
             _ => format!("no partition of {} is free", count(number, "GPU")),
         };
-        let among = self.of_size(number).fold(0, |set, candidate| set | candidate.gpus);
         slots.refusal(what, lines, among, hint)
     }
 

@@ -203,6 +203,8 @@ pub(super) struct Slots<'a> {
     pub(super) units: Units,
     /// GPUs that only go together, for each GPU: those of its IOMMU group.
     pub(super) together: Vec<Mask>,
+    /// How guests get GPUs with their whole IOMMU group, if only that prevents them.
+    pub(super) whole: Vec<(usize, String)>,
     /// Whether a GPU or a pool's NVSwitch shares its IOMMU group with another of them.
     pub(super) entangled: bool,
 }
@@ -241,8 +243,17 @@ impl<'a> Slots<'a> {
         let is_free = |(bdf, _): &(Bdf, SetAside)| groups::block(topology, taken, *bdf).is_none();
         // Only a host without other GPUs offers it.
         let by_address = if gpus.counted == 0 { aside().find(is_free) } else { None };
-        Slots { topology, gpus, by_address, switches, readiness, units, together, entangled }
+        let whole = whole_groups(topology, taken, &gpus);
+        Slots { topology, gpus, by_address, switches, readiness, units, together, entangled, whole }
     }
+}
+
+/// How guests get GPUs that only NICs or drives of their IOMMU groups prevent, by index.
+fn whole_groups(topology: &Topology, taken: &Taken<'_>, row: &Row<'_>) -> Vec<(usize, String)> {
+    let is_tied = |at: &usize| row.blocked[*at].as_ref().is_some_and(Block::is_tied);
+    let tied = (0..row.bdfs.len()).filter(is_tied);
+    let whole = |at| Some((at, groups::whole_group_now(topology, taken, row.bdfs[at])?));
+    tied.filter_map(whole).collect()
 }
 
 #[cfg(test)]

@@ -65,10 +65,8 @@ impl Matrix {
                 }
             }
             let name = |bdf: Bdf| names.get(&bdf).map_or(bdf.to_string(), |&name| name.into());
-            let mut drives: Vec<MatrixRow> = topology
-                .of_kind(DeviceKind::Nvme)
-                .map(|drive| row(name(drive.bdf), drive))
-                .collect();
+            let mut drives: Vec<MatrixRow> =
+                topology.drives().map(|drive| row(name(drive.bdf), drive)).collect();
             drives.sort_by(|a, b| natural(&a.name, &b.name));
             devices.extend(drives);
         }

@@ -260,6 +260,7 @@ impl Topology {
             let only = only.os_index;
             parts.devices.iter_mut().for_each(|device| _ = device.node.get_or_insert(only));
         }
+        pci::mark_second_displays(&mut parts.devices);
         let device_index = index("PCI function", parts.devices.iter().map(|d| d.bdf))?;
         let nodes = index("node", parts.nodes.iter().map(|n| n.os_index))?;
         let last = parts.cores.iter().filter_map(|core| core.pcpus.last()).max();
@@ -437,11 +438,19 @@ impl Topology {
         self.parts.devices.iter().filter(move |d| d.kind() == kind)
     }
 
+    /// NVMe drives, by address, without virtual functions.
+    pub fn drives(&self) -> impl Iterator<Item = &PciDevice> {
+        self.of_kind(DeviceKind::Nvme).filter(|drive| !drive.is_vf())
+    }
+
     /// Functions of a kind among these, in their order; `vf`: virtual functions, or the others. A
-    /// virtual function that is a card by itself, as with AMD's GIM, is one of the others.
+    /// virtual function that is a card by itself, as with AMD's GIM, is one of the others, and so
+    /// is that of a drive, which is requested like one.
     pub fn among(&self, functions: &[Bdf], kind: DeviceKind, vf: bool) -> Vec<&PciDevice> {
-        let is_card =
-            |device: &PciDevice| kind == DeviceKind::Gpu && self.unsupported(device).is_none();
+        let is_card = |device: &PciDevice| match kind {
+            DeviceKind::Gpu => self.unsupported(device).is_none(),
+            kind => kind == DeviceKind::Nvme,
+        };
         let is_vf = |device: &PciDevice| device.is_vf() && !is_card(device);
         let devices = functions.iter().filter_map(|bdf| self.device(*bdf));
         devices.filter(|device| device.kind() == kind && is_vf(device) == vf).collect()

@@ -112,7 +112,8 @@ const LANES: [(u32, u32); 6] = [(25, 15), (50, 30), (80, 60), (160, 120), (320, 
 
 impl Pairs {
     /// The pairs of a GPU with another GPU, a NIC or an NVMe drive; `among`: only of these
-    /// functions, `None` for all. Virtual functions count as NICs.
+    /// functions, `None` for all. Virtual functions of NICs count as NICs; those of drives count
+    /// among these only.
     pub fn of(topology: &Topology, among: Option<&[Bdf]>) -> Pairs {
         let is_among = |device: &&PciDevice| among.is_none_or(|all| all.contains(&device.bdf));
         let gpus: Vec<&PciDevice> = topology.gpus().filter(is_among).collect();
@@ -128,7 +129,8 @@ impl Pairs {
             let more = gpus[at + 1..].iter().copied().filter(|other| !linked(other));
             all.extend(more.map(|other| (*gpu, other, PairKind::GpuGpu)));
             all.extend(others(DeviceKind::Nic).map(|nic| (*gpu, nic, PairKind::GpuNic)));
-            all.extend(others(DeviceKind::Nvme).map(|drive| (*gpu, drive, PairKind::GpuNvme)));
+            let drives = others(DeviceKind::Nvme).filter(|d| among.is_some() || !d.is_vf());
+            all.extend(drives.map(|drive| (*gpu, drive, PairKind::GpuNvme)));
         }
         let number = all.len();
         let mut ports = BTreeSet::new();

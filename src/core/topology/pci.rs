@@ -182,6 +182,10 @@ pub struct PciDevice {
     /// A GPU's MIG mode; `None` if it has none, or NVML did not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
+    /// Whether it is the second display of a card whose GPU is another function of its slot, as on
+    /// Radeons up to the HD 4000; set by [`super::Topology::new`].
+    #[serde(skip)]
+    pub second_display: bool,
 }
 
 /// The device that VFIO makes of a function while one of its drivers has it.
@@ -241,6 +245,15 @@ impl PciDevice {
         matches!(self.sriov, Some(Sriov::Vf { .. }))
     }
 
+    /// The drive that an NVMe function shares as its virtual function; `None` if it is a drive
+    /// itself, or another kind. Its share of queues and namespaces is set at the drive.
+    pub fn drive_share(&self) -> Option<Bdf> {
+        match self.sriov {
+            Some(Sriov::Vf { pf }) if self.kind() == DeviceKind::Nvme => Some(pf),
+            _ => None,
+        }
+    }
+
     /// Whether it is the Intel graphics of the processor, without its virtual functions: 00:02.0.
     pub fn is_intel_graphics(&self) -> bool {
         let place = (self.bdf.segment(), self.bdf.bus(), self.bdf.device(), self.bdf.function());
@@ -263,9 +276,29 @@ impl PciDevice {
             0x0680 if self.vendor == VENDOR_NVIDIA => DeviceKind::NvSwitch,
             0x0108 => DeviceKind::Nvme,
             class if class >> 8 == 0x02 => DeviceKind::Nic,
+            _ if self.second_display => DeviceKind::Other,
             class if accelerator::is_gpu(self.vendor, self.device, class) => DeviceKind::Gpu,
             _ => DeviceKind::Other,
         }
+    }
+}
+
+/// Marks second displays of cards: functions that would be GPUs, beside a GPU of another id of the
+/// same vendor with a lower number in their slot. Equal ids are GPUs that a hypervisor has put into
+/// one slot.
+pub(super) fn mark_second_displays(devices: &mut [PciDevice]) {
+    devices.iter_mut().for_each(|device| device.second_display = false);
+    let is_card = |device: &&PciDevice| device.kind() == DeviceKind::Gpu && !device.is_vf();
+    let cards: Vec<(Bdf, u16, u16)> =
+        devices.iter().filter(is_card).map(|gpu| (gpu.bdf, gpu.vendor, gpu.device)).collect();
+    let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
+    for device in devices.iter_mut().filter(|device| device.bdf.function() > 0 && !device.is_vf()) {
+        let is_first = |(gpu, vendor, id): &(Bdf, u16, u16)| {
+            slot(*gpu) == slot(device.bdf)
+                && gpu.function() < device.bdf.function()
+                && (*vendor, *id != device.device) == (device.vendor, true)
+        };
+        device.second_display = device.kind() == DeviceKind::Gpu && cards.iter().any(is_first);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Finds GPUs that no guest gets by number, and functions that cannot be passed through at all.
 //! Chooses nothing and does not know the occupancy.
 
+use super::model::model;
 use super::sharing::{AMD_GIM, VfKind};
 use super::vendor::{DISPLAY, THREE_D, VENDOR_AMD, VENDOR_ATI, VENDOR_INTEL, VENDOR_NVIDIA, VGA};
 use super::{CoherentLack, DeviceKind, PciDevice, Sriov, Topology};
@@ -182,6 +183,16 @@ impl Topology {
             PciDevice { boot_vga: true, .. } => Some(SetAside::BootDisplay),
             _ => None,
         }
+    }
+
+    /// Where a GPU is that no other slot can hold, as words to follow "it is"; `None` for a card.
+    pub fn fixed_place(&self, gpu: &PciDevice) -> Option<&'static str> {
+        if is_integrated(self, gpu) {
+            return Some("part of the processor");
+        }
+        let is_arm = !self.is_x86() && gpu.vendor == VENDOR_NVIDIA && gpu.device == GB10;
+        let is_module = is_arm || self.coherent_model(gpu).is_some() || model(gpu).contains("SXM");
+        is_module.then_some("fixed to its board")
     }
 
     /// Returns why the devices are unknown; none if functions are listed.

@@ -47,6 +47,7 @@ fn host() -> Parts {
         vfio: None,
         vgpu: None,
         mig: None,
+        second_display: false,
     };
     Parts {
         nodes: vec![node(0, "0,2"), node(1, "1")],

@@ -90,7 +90,7 @@ fn stray<'m>(
         let found: Vec<String> =
             outside.iter().map(|(node, size)| format!("{size} on node {node}")).collect();
         let wrong = Wrong {
-            what: format!("memory of {whose} lies on node"),
+            what: format!("memory of {whose} is on node"),
             expected: nodes.to_string(),
             found: found.join(", "),
             at: at.to_owned(),

@@ -223,7 +223,7 @@ fn memory_on_other_nodes_or_pages_is_found() {
     expect(&[
         (
             "memory-off-node",
-            "memory of cell 1 lies on node: expected 1, found 1 GiB on node 0",
+            "memory of cell 1 is on node: expected 1, found 1 GiB on node 0",
             |case| {
                 let gib = MemSize::from_gib(1);
                 case.memory(1).nodes = [(NodeId(0), gib), (NodeId(1), gib)].into();
@@ -231,7 +231,7 @@ fn memory_on_other_nodes_or_pages_is_found() {
         ),
         (
             "memory-off-node",
-            "memory of the guest lies on node: expected 0, found 2 GiB on node 1",
+            "memory of the guest is on node: expected 0, found 2 GiB on node 1",
             |case| {
                 for text in [&mut case.definition, &mut case.live] {
                     *text = text

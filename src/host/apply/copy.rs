@@ -106,7 +106,7 @@ pub(super) fn seen(
     match volumes.into_iter().find(|volume| volume.name == *name) {
         None => Err(other("it no longer exists".into())),
         Some(Volume { backing: Some(file), .. }) if below != Some(&*file) => {
-            Err(other(format!("the hypervisor sees it lie over {}", file.display())))
+            Err(other(format!("the hypervisor sees {} as its backing file", file.display())))
         }
         Some(seen) if (&*seen.format, seen.capacity_bytes) != (format, capacity_bytes) => {
             let Volume { format, capacity_bytes, .. } = seen;

@@ -22,7 +22,7 @@ pub fn is_nvram_of_libvirt(path: &Path, uri: &str) -> bool {
 pub fn foreign_nvram(path: &Path, uri: &str) -> Option<String> {
     let shown = path.to_string_lossy();
     (!is_nvram_of_libvirt(path, uri)).then(|| {
-        format!("it lies outside libvirt's directory of NVRAM; `rm {}` removes it", word(&shown))
+        format!("it is outside libvirt's directory of NVRAM; `rm {}` removes it", word(&shown))
     })
 }
 
@@ -38,7 +38,7 @@ pub fn tpm_stays(xml: &DomainXml, hypervisor: &dyn Hypervisor) -> Option<String>
     };
     let Some(path) = xml.foreign_tpm() else { return linked() };
     Some(format!(
-        "TPM state {path} stays: it lies outside libvirt's directory of TPM state; `rm -r {}` \
+        "TPM state {path} stays: it is outside libvirt's directory of TPM state; `rm -r {}` \
          removes it",
         word(&path)
     ))

@@ -12,7 +12,7 @@ pub fn is_untouched(image: &Path) -> bool {
     open_regular(image).is_ok_and(|mut image| has_no_content(&mut image).unwrap_or(false))
 }
 
-/// Returns a disk of definition `now` that lies over another file, has content of its own, and is
+/// Returns a disk of definition `now` that is an overlay on another file, has content of its own, and is
 /// not in the definition `before`: returning to that definition loses the data written.
 pub(super) fn written_since(now: &str, before: &str) -> Option<PathBuf> {
     let [now, before] = [now, before].map(DomainXml::parse);

@@ -40,7 +40,7 @@ pub fn direct(path: &Path) -> Direct {
     let magic = statfs(at).map(|stat| stat.filesystem_type()).ok().filter(|_| !is_device);
     // It is in memory: since Linux 6.6 O_DIRECT is accepted there, and has no effect.
     if magic == Some(TMPFS_MAGIC) {
-        return Direct::Refused("it lies in the host's memory (tmpfs)".to_owned());
+        return Direct::Refused("it is in the host's memory (tmpfs)".to_owned());
     }
     let mut options = OpenOptions::new();
     let opened = if there {
@@ -81,7 +81,7 @@ fn judge(opened: io::Result<()>, magic: Option<FsType>) -> Direct {
         }
         Err(_) => {
             let known = WITHOUT.iter().find(|(number, _)| magic == Some(FsType(*number)));
-            known.map_or(Direct::Works, |(_, name)| Direct::Refused(format!("it lies on {name}")))
+            known.map_or(Direct::Works, |(_, name)| Direct::Refused(format!("it is on {name}")))
         }
     }
 }

@@ -141,6 +141,7 @@ fn device(dir: &Dir<'_>, bdf: Bdf) -> Result<PciDevice, FsError> {
         vfio: vfio(dir)?,
         vgpu: None,
         mig: None,
+        second_display: false,
     };
     acs::read(dir, &mut device);
     Ok(device)

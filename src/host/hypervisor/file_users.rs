@@ -90,7 +90,7 @@ impl fmt::Display for Use {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.by {
             User::Domain { name, .. } => name,
-            User::Volume(name) => return write!(f, "volume `{name}` lies over it"),
+            User::Volume(name) => return write!(f, "volume `{name}` is an overlay on it"),
             User::Loop(name) => return write!(f, "the host has it as {name}"),
         };
         match &self.how {
@@ -132,7 +132,7 @@ pub struct Twice {
     pub first: usize,
     /// The file or device, as the later disk names it.
     pub path: PathBuf,
-    /// Whether one lies over it; else both are it.
+    /// Whether one is an overlay on it; else both are it.
     pub is_over: bool,
 }
 
@@ -141,7 +141,7 @@ struct Part {
     /// Number of the disk in the definition, from 0.
     nth: usize,
     path: PathBuf,
-    /// Whether the disk lies over it.
+    /// Whether the disk is an overlay on it.
     is_below: bool,
     writes: bool,
     shares: bool,
@@ -154,7 +154,7 @@ pub struct Absent {
     pub nth: usize,
     /// The file or device.
     pub path: PathBuf,
-    /// The image that lies over it; `None` if it is the disk's own.
+    /// The overlay on it; `None` if it is the disk's own.
     pub over: Option<PathBuf>,
 }
 
@@ -525,8 +525,8 @@ impl Uses {
         self.silent.why(path)
     }
 
-    /// An image of the same directory that lies over a file of this machine, and that no definition
-    /// and no pool names: it was made by hand. Unreadable ones are not reported.
+    /// An image of the same directory that is an overlay on a file of this machine, and that no
+    /// definition and no pool names: it was made by hand. Unreadable ones are not reported.
     pub fn over_beside(&self, path: &Path) -> Option<PathBuf> {
         let dir = path.parent().filter(|dir| self.here && self.silent.why(dir).is_none())?;
         let below = self.identity(path);
@@ -538,7 +538,7 @@ impl Uses {
         input::list(dir).ok()?.into_iter().take(MOST_BESIDE).find(is_over)
     }
 
-    /// Every file that an image lies over, as far as known.
+    /// Every backing file of an image, as far as known.
     pub fn below(&self, path: &Path) -> BTreeSet<PathBuf> {
         Walk::from(path, &self.volumes, self.seen()).files
     }

@@ -439,7 +439,7 @@ fn no_overlay_is_made_over_a_disk_of_another_guest() {
     run(&stage, &over("b")).unwrap();
     stage.fake.put_with_disk("other", &at(&stage, "a.os"));
     let error = run(&stage, &over("c")).unwrap_err().to_string();
-    let used = "a.os, which it lies over, is in use: domain `other` has it as a disk";
+    let used = "a.os is in use: domain `other` has it as a disk";
     assert!(error.contains(used), "{error}");
 }
 

@@ -330,7 +330,7 @@ impl Copies {
                  which libvirt copies it whole",
                 word(&dir)
             );
-            let why = format!("it lies over {backing}, and is in no pool");
+            let why = format!("it is an overlay on {backing}, and is in no pool");
             let (name, target) = (wanted.name.clone(), old.target.to_owned());
             return Err(CloneError::Disk { name, target, why }.hint(hint));
         }

@@ -31,7 +31,7 @@ pub enum CloneError {
         why: String,
     },
     /// An image cannot lie below the disks of two guests.
-    #[error("disk `{target}` of domain `{name}` cannot lie below a clone's: {why}")]
+    #[error("disk `{target}` of domain `{name}` cannot be the backing file of a clone's: {why}")]
     Overlay {
         name: String,
         /// The disk, by its name in the guest.
@@ -39,7 +39,7 @@ pub enum CloneError {
         why: String,
     },
     /// It has no disk that could.
-    #[error("domain `{name}` has no disk that could lie below a clone's")]
+    #[error("domain `{name}` has no disk that could be the backing file of a clone's")]
     NoOverlay { name: String },
     /// There is no place for it.
     #[error("no place for a clone of domain `{name}` with {}: {why}", crate::words::count(*gpus as usize, "GPU"))]

@@ -1,8 +1,8 @@
-//! `clone --overlay`: the disks of both guests lie over the images that the first one had, which
-//! are not written from then on. If the first one kept its images, its next start would change the
+//! `clone --overlay`: the disks of both guests are overlays on the images that the first one had,
+//! which are not written from then on. If the first one kept its images, its next start would change the
 //! data below the clone; so it gets new ones, too, and is defined with them before the clone is
 //! defined. An image that the first guest has not written since the last clone is left out: the
-//! next clone lies over the images below it.
+//! next clone is an overlay on the images below it.
 
 use super::disks::{
     Copied, Copies, Old, disk_file, is_of_directory, own_name, refuse_image, refused,
@@ -97,7 +97,7 @@ pub(crate) fn overlays(
         let (name, path) = (&*wanted.name, Path::new(&path));
         let old = Old { name, target: &target, path, format: &format, role };
         if disk.child("backingStore").is_some_and(|below| below.child("source").is_some()) {
-            return whole(&old, wanted, "its definition names what it lies over".into());
+            return whole(&old, wanted, "its definition names its backing file".into());
         }
         plan.disk(&old, made.is_some(), nth, &row.uuid)?;
         let format = Put::Is(FORMAT.to_owned());
@@ -171,12 +171,16 @@ impl Plan<'_> {
         let at = VolumeRef { pool: base.pool.clone(), name: base.name.clone() };
         let users = uses.others_of_disk(&base.path, Some(&at), uuid);
         if let Some(one) = users.iter().find(|one| one.writes) {
-            let why = format!("{}, which it lies over, is in use: {one}", base.path.display());
+            let why = format!("its backing file {} is in use: {one}", base.path.display());
             return refused(old, why);
         }
         let number = uses.below(&base.path).len() + 1;
         if number > MOST_BELOW {
-            return whole(old, wanted, format!("{number} images would lie below it"));
+            return whole(
+                old,
+                wanted,
+                format!("its chain of backing files would have {number} images"),
+            );
         }
         let (path, new) = self.over(base, old, wanted.to.as_str())?;
         let bases = uses.below(&base.path);

@@ -73,9 +73,9 @@ fn said(disk: &Path, other: &Path, uses: &Uses) -> Option<&'static str> {
     if uses.is_same(disk, other) {
         Some("is also")
     } else if lies(disk, other) {
-        Some("lies over")
+        Some("is an overlay on")
     } else if lies(other, disk) {
-        Some("lies below")
+        Some("is the backing file of")
     } else if is_on(disk, other) {
         Some("is a partition of")
     } else if is_on(other, disk) {

@@ -1,10 +1,11 @@
 //! `drive list`: drives and partitions with their users, and how each can be given to a guest.
 
 use super::state::{Reason, State};
+use crate::availability::Availability;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::discover::drives::best_id;
-use crate::placement::{DeviceState, device_states};
+use crate::placement::DeviceState;
 use crate::topology::model::model;
 use crate::topology::{DeviceKind, Drive, Topology};
 use crate::words::natural;
@@ -144,11 +145,12 @@ pub fn list(state: &State) -> Vec<ListedDrive> {
 /// and a note on its content if it has no drive.
 fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>, Vec<String>) {
     let reasons = state.holders(bdf);
-    let blocked = device_states(&state.topology, &state.held, &[bdf]).pop();
-    let (is, why) = blocked.unwrap_or((DeviceState::Free, None));
-    let why = why.unwrap_or_default();
+    let Availability { state: is, said, .. } =
+        Availability::of(&state.topology, &state.held, &[], bdf);
+    let why = said.unwrap_or_default();
     match is {
-        DeviceState::Free => (reasons, None, Vec::new()),
+        // A share of a drive is free by its address.
+        DeviceState::Free | DeviceState::Display => (reasons, None, Vec::new()),
         DeviceState::Data => (reasons, None, vec![format!("its content is unknown: it {why}")]),
         _ => (reasons, Some(why), Vec::new()),
     }

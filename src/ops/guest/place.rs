@@ -109,7 +109,7 @@ impl PlannedPlace {
         };
         let wish = |asked: &DeviceWish, kind, vf| match asked {
             DeviceWish::Count(0) => DeviceWish::default(),
-            asked => DeviceWish::Exact(of(kind, Some(vf), asked.number())),
+            asked => DeviceWish::Exact(of(kind, vf, asked.number())),
         };
         let mut request = self.request.clone();
         // A virtual function that is a card by itself counts as one.
@@ -118,9 +118,9 @@ impl PlannedPlace {
         if let (DeviceWish::Count(number), [one]) = (&extras.vfs, &extras.vf_settings[..]) {
             extras.vf_settings = vec![one.clone(); *number as usize];
         }
-        extras.nics = wish(&extras.nics, DeviceKind::Nic, false);
-        extras.vfs = wish(&extras.vfs, DeviceKind::Nic, true);
-        extras.nvmes = wish(&extras.nvmes, DeviceKind::Nvme, false);
+        extras.nics = wish(&extras.nics, DeviceKind::Nic, Some(false));
+        extras.vfs = wish(&extras.vfs, DeviceKind::Nic, Some(true));
+        extras.nvmes = wish(&extras.nvmes, DeviceKind::Nvme, None);
         request.gpus = if gpus.is_empty() { GpuWish::Count(0) } else { GpuWish::Exact(gpus) };
         request.gpu_model = None;
         if request.huge_pages != HugePages::Auto {

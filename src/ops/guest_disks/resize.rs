@@ -199,7 +199,7 @@ impl Grown<'_> {
         })
     }
 
-    /// Refuses a disk that others have, or lie over: each would see another size.
+    /// Refuses a disk that others have, or are overlays on: each would see another size.
     fn refuse_others(&self) -> Result<()> {
         let others = self.uses.others_of_disk(Path::new(&self.path), None, &self.subject.uuid);
         if others.is_empty() {

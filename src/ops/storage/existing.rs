@@ -126,7 +126,7 @@ fn images_below(
     if !chain.names.is_empty() {
         let at = path.display();
         let below = chain.names.join(", ");
-        disks.warn(format!("disk {at} lies over {below}, which the guest reads too"));
+        disks.warn(format!("disk {at} is an overlay on {below}, which the guest reads too"));
     }
     Ok(chain.images)
 }
@@ -311,7 +311,9 @@ mod tests {
                 }
                 Err(text) => assert!(taken.as_ref().unwrap_err().contains(text), "{taken:?}"),
             }
-            assert!(disks.notices.iter().all(|w| w.to_string().contains("lies over base.raw")));
+            assert!(
+                disks.notices.iter().all(|w| w.to_string().contains("is an overlay on base.raw"))
+            );
         }
     }
 }

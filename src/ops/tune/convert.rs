@@ -238,7 +238,7 @@ impl<'h> Ground<'h> {
         if let Some(below) = old.backing.clone().or_else(|| below.map(|_| PathBuf::from("another")))
         {
             return refused(
-                format!("{path} of disk `{name}` lies over {}", below.display()),
+                format!("{path} of disk `{name}` is an overlay on {}", below.display()),
                 "`virsh blockpull` makes it independent of its backing file (while the domain \
                  runs)",
             );
@@ -246,7 +246,7 @@ impl<'h> Ground<'h> {
         let over = self.uses.volumes(&old.path);
         if !over.is_empty() {
             return refused(
-                format!("volumes lie over {path} of disk `{name}`: {}", over.join(", ")),
+                format!("volumes are overlays on {path} of disk `{name}`: {}", over.join(", ")),
                 "they would be left on the old image",
             );
         }

@@ -223,5 +223,6 @@ fn function(
         vfio: None,
         vgpu: None,
         mig: None,
+        second_display: false,
     }
 }

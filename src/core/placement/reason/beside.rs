@@ -59,12 +59,14 @@ pub enum BesideReason {
         /// Devices.
         devices: Vec<Bdf>,
     },
-    /// GPUs without a device on their node, where fewer devices than GPUs were requested.
+    /// GPUs without a device on their node.
     NoneOnNode {
         /// The kind of the devices.
         kind: ExtraKind,
         /// GPUs.
         gpus: Vec<GpuName>,
+        /// Why devices that are there are not available, a line each with its address.
+        refused: Vec<String>,
     },
     /// GPUs without a device on their switch.
     NoneOnSwitch {
@@ -72,6 +74,8 @@ pub enum BesideReason {
         kind: ExtraKind,
         /// GPUs.
         gpus: Vec<GpuName>,
+        /// Why devices that are there are not available, a line each with its address.
+        refused: Vec<String>,
     },
 }
 
@@ -103,12 +107,27 @@ impl fmt::Display for BesideReason {
                 list(devices),
                 are(devices.len())
             ),
-            BesideReason::NoneOnNode { kind, gpus } => {
-                write!(f, "no {} on the node of {}", kind.noun(), label(gpus))
+            BesideReason::NoneOnNode { kind, gpus, refused } => {
+                none(f, *kind, "node", gpus, refused)
             }
-            BesideReason::NoneOnSwitch { kind, gpus } => {
-                write!(f, "no {} on the switch of {}", kind.noun(), label(gpus))
+            BesideReason::NoneOnSwitch { kind, gpus, refused } => {
+                none(f, *kind, "switch", gpus, refused)
             }
         }
+    }
+}
+
+/// Writes that GPUs have no device on their node or switch, and why those there are not taken.
+fn none(
+    f: &mut fmt::Formatter<'_>,
+    kind: ExtraKind,
+    place: &str,
+    gpus: &[GpuName],
+    refused: &[String],
+) -> fmt::Result {
+    let (noun, gpus) = (kind.noun(), label(gpus));
+    match refused {
+        [] => write!(f, "no {noun} on the {place} of {gpus}"),
+        lines => write!(f, "no {noun} available on the {place} of {gpus}: {}", list(lines)),
     }
 }

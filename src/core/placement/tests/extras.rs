@@ -310,7 +310,7 @@ fn held_devices_are_left_and_the_next_is_marked_as_farther() {
         compromises,
         [
             "0000:29:00.0 is below no PCIe switch with a GPU of the guest, on the node of one",
-            "no NIC on the switch of GPU 0"
+            "no NIC available on the switch of GPU 0: 0000:18:00.0 is held by domain `first`"
         ]
     );
     let mut near = asked.clone();
@@ -647,4 +647,40 @@ fn virtual_functions_are_spread_over_their_nics() {
     let (is_taken, text, hint) = refusal(&host, &occupancy, &next);
     assert!(is_taken && text.contains("3 of 4 available"), "{text}");
     assert!(hint.contains("gpuvm capacity"), "{hint}");
+}
+
+#[test]
+fn the_reason_names_the_worst_fact_about_missing_devices_first() {
+    // Two GPUs on node 0; a NIC on the switch of the first, one on node 0 without a switch, and one
+    // on node 1.
+    let host = small(&[0, 1], &[0, 4, 2]);
+    let [own, near, far] = ["40:00.0", "41:00.0", "42:00.0"].map(bdf);
+    let taken = |devices: &[Bdf]| Occupancy {
+        domains: vec![Held {
+            domain: "other".into(),
+            devices: devices.to_vec(),
+            ..Held::default()
+        }],
+        ..Occupancy::default()
+    };
+    let reasons = |held: &Occupancy, number| {
+        let (_, reasons) = choose(&host, held, &request(&[0], number, 0, 0)).unwrap();
+        let said = reasons.iter().filter(|reason| reason.compromise);
+        said.map(|reason| reason.because.to_string()).collect::<Vec<_>>()
+    };
+    let on_switch = "no NIC available on the switch of GPU 0: 0000:40:00.0 is held by domain \
+                     `other`";
+    let below_none = "0000:41:00.0 is below no PCIe switch with a GPU of the guest, on the node of \
+                      one";
+    assert_eq!(reasons(&taken(&[own]), 1), [below_none, on_switch]);
+    let off_node = "0000:42:00.0 is not on the node of any GPU of the guest";
+    let on_node = "no NIC available on the node of GPU 0: 0000:40:00.0 is held by domain `other` \
+                   and 0000:41:00.0 is held by domain `other`";
+    assert_eq!(reasons(&taken(&[own, near]), 1), [off_node, on_node]);
+    assert_eq!(reasons(&taken(&[own]), 2), [off_node, below_none, on_switch]);
+    assert_eq!(reasons(&taken(&[far]), 1), [] as [&str; 0]);
+    // Each of two GPUs could have one, and both NICs are on another node.
+    let host = small(&[0, 1], &[2, 2]);
+    let (_, all) = choose(&host, &Occupancy::default(), &request(&[0, 1], 2, 0, 0)).unwrap();
+    assert_eq!(all.last().unwrap().because.to_string(), "no NIC on the node of GPUs 0 and 1");
 }

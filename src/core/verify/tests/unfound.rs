@@ -90,7 +90,7 @@ fn qemus_own_memory_may_lie_anywhere_up_to_a_size() {
         case.process.memory.as_mut().unwrap().push(own);
     }
     silent(&[|case| with_own(case, 256)]);
-    expect(&[("memory-off-node", "memory of the guest lies on node: expected 0", |case| {
+    expect(&[("memory-off-node", "memory of the guest is on node: expected 0", |case| {
         with_own(case, 257);
     })]);
 }

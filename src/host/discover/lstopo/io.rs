@@ -107,6 +107,7 @@ pub fn read(
             vfio: None,
             vgpu: None,
             mig: None,
+            second_display: false,
         };
         // hwloc lists no function twice; in a forged record the first one counts.
         devices.entry(bdf).or_insert(device);

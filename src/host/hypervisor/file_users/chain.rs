@@ -29,7 +29,7 @@ pub(super) struct Walk {
     pub files: BTreeSet<PathBuf>,
     /// The first image with an unknown backing file, and why.
     pub untold: Option<(PathBuf, String)>,
-    /// Backing files that do not exist, each with the image that lies over it.
+    /// Backing files that do not exist, each with its overlay.
     pub absent: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -73,7 +73,7 @@ impl Walk {
             }
             for (path, raw) in next {
                 if seen.len() >= MOST {
-                    let why = format!("more than {MOST} images lie one over the other");
+                    let why = format!("its chain of backing files has more than {MOST} images");
                     walk.untold = walk.untold.or(Some((path, why)));
                     return walk;
                 }
@@ -141,7 +141,7 @@ fn open(image: &Path) -> io::Result<Option<File>> {
 /// Collects the paths in the name of a backing file: a path, a path after a QEMU protocol, or
 /// QEMU's `json:`.
 fn paths(name: &str, into: &mut Vec<PathBuf>, depth: usize) -> Result<(), String> {
-    let unclear = || format!("it lies over `{name}`, which names no file that is understood");
+    let unclear = || format!("its backing file is `{name}`, which gpuvm does not understand");
     if depth > 8 {
         return Err(unclear());
     }

@@ -15,7 +15,7 @@ pub(super) struct Named {
     pub how: How,
     /// Whether it is raw, so that it has no backing file whatever its content.
     pub raw: bool,
-    /// Whether it may lie over others that the definition does not name: its format is one that
+    /// Whether it may have backing files that the definition does not name: its format is one that
     /// can.
     pub layered: bool,
     /// Whether libvirt reports its complete backing chain, as for disks in use.
