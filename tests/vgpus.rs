@@ -435,6 +435,78 @@ fn a_definition_has_the_vgpu_on_the_vendors_driver_and_holds_it() {
     holds(host.run(&["plan", "--gpus", "1", "--domain-xml", file]), 1, &["virtual functions"]);
 }
 
+/// A guest of another program that has a function as a whole.
+fn whole(host: &Small, bus: &str) -> String {
+    let file = host.path().join("whole.xml");
+    let text = format!(
+        "<domain type='kvm'><name>whole</name><memory unit='GiB'>1</memory><vcpu>1</vcpu><os>\
+         <type machine='q35'>hvm</type></os><devices><hostdev mode='subsystem' type='pci' \
+         managed='yes'><source><address domain='0' bus='0x{bus}' slot='0' function='0'/></source>\
+         </hostdev></devices></domain>"
+    );
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_card_that_a_guest_has_as_a_whole_gives_no_vgpus() {
+    let host = h200(0);
+    let file = whole(&host, "3b");
+    let beside = ["--domain-xml", file.as_str()];
+    let on = |words: &[&str]| host.run(&[words, &beside].concat());
+    let held = "0000:3b:00.0 is held by domain `whole`, as a whole";
+    let next = host.json(&[&["plan", "--vgpu", "H200X-18C"][..], &beside].concat());
+    assert_eq!(vgpus(&next), [("0000:5e:00.4", "H200X-18C")]);
+    holds(on(&["plan", "--vgpu", "H200X-18C,gpu=0"]), 1, &[held]);
+    holds(on(&["vgpu", "list"]), 0, &[held]);
+    let left = host.json(&[&["capacity"][..], &beside].concat());
+    assert_eq!(left["vgpus"][2]["creatable"], 8, "{left}");
+    // Its guest runs: the card is on vfio-pci, where nothing shows that it could be shared.
+    let bound = Small::new(1, 8);
+    let ids = ("0302 10de:2335", "");
+    Card { host: &bound, bus: "3b", ids, driver: "vfio-pci", total: 16 }.add(&[], None);
+    let file = whole(&bound, "3b");
+    // On a record the hint says where.
+    let hint = "`gpuvm delete whole`";
+    for vgpu in ["H200X-18C", "H200X-18C,gpu=0", "H200X-18C,gpu=3b:00.0"] {
+        let refused = bound.run(&["plan", "--vgpu", vgpu, "--domain-xml", &file]);
+        holds(refused, 1, &["0 available", held, hint]);
+    }
+    let counted = bound.run(&["capacity", "--vgpu", "H200X-18C", "--domain-xml", &file]);
+    holds(counted, 1, &[held, hint]);
+}
+
+#[test]
+fn a_card_of_which_a_guest_has_a_vgpu_goes_to_none_as_a_whole() {
+    let (code, xml, err) = h200(0).run(&["export", "--vgpu", "H200X-18C", "--name", "a"]);
+    assert_eq!(code, 0, "{err}");
+    // The host has restarted without virtual functions.
+    let host = Small::new(1, 16);
+    for bus in ["3b", "5e"] {
+        let ids = ("0302 10de:2335", "");
+        Card { host: &host, bus, ids, driver: "nvidia", total: 16 }.add(&[], None);
+    }
+    let file = host.path().join("a.xml");
+    fs::write(&file, xml).unwrap();
+    let beside = ["--domain-xml", file.to_str().unwrap()];
+    let on = |words: &[&str]| host.run(&[words, &beside].concat());
+    let shared = "is shared: domain `a` has vGPU H200X-18C of it";
+    holds(on(&["plan", "--gpu", "3b:00.0"]), 1, &["0000:3b:00.0", shared]);
+    let next = host.json(&[&["plan", "--gpus", "1"][..], &beside].concat());
+    assert_eq!(next["placement"]["devices"], json!(["0000:5e:00.0"]));
+    holds(on(&["plan", "--gpus", "2"]), 1, &[shared]);
+    holds(on(&["gpu", "list"]), 0, &[shared]);
+    let left = host.json(&[&["capacity"][..], &beside].concat());
+    assert_eq!(left["largest"], 1, "{left}");
+    // A definition with the card, beside it; and the reverse, while its functions are there.
+    let other = whole(&host, "3b");
+    holds(on(&["check", &other]), 3, &["device-held", "domain `a` (defined) has vGPU H200X-18C"]);
+    let now = h200(0);
+    let other = whole(&now, "3b");
+    let checked = now.run(&["check", beside[1], "--domain-xml", &other]);
+    holds(checked, 3, &["device-held", "0000:3b:00.0, the card of 0000:3b:00.4, is held by"]);
+}
+
 #[test]
 fn a_mediated_device_is_defined_by_its_uuid() {
     let host = Small::new(1, 8);
