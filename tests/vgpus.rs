@@ -1,5 +1,28 @@
 //! vGPUs: trees of every generation, rebuilt from their documentation, and gpuvm's answers for
-//! them. No machine of the tests has such a card.
+//! them. No machine of the tests has such a card. The cases that must hold, each with its tests;
+//! `vdgx` are scripts of tests/vdgx/tests:
+//!
+//! - 48 functions without the host driver are one card:
+//!   [`virtual_functions_without_the_host_driver_are_no_cards`]
+//! - GIM's eight functions are the cards, and no PF:
+//!   [`functions_of_other_makers_are_recognised_by_their_driver`]
+//! - nine of 18C are eight on a card and one on the next; 141C beside an 18C is on another card:
+//!   [`a_vgpu_is_planned_on_the_fullest_card_with_its_part_of_the_node`],
+//!   `live::two_guests_on_one_card_have_vgpus_of_one_size`; vdgx vgpu.sh
+//! - a create killed after the write leaves no type:
+//!   `live::a_create_with_a_vgpu_killed_at_any_record_leaves_nothing`; vdgx vgpu.sh
+//! - a foreign type is never cleared: `live::a_type_that_another_has_set_is_never_cleared`; vdgx
+//!   vgpu.sh
+//! - a delete while a process has the function names it:
+//!   `live::a_type_is_not_cleared_while_a_process_has_the_function_open`; vdgx vgpu.sh
+//! - a reboot makes the functions and a start the type:
+//!   `live::a_guest_gets_its_vgpu_has_it_after_a_restart_of_the_host_and_gives_it_back`; vdgx
+//!   vgpuboot.sh
+//! - 24 devices of mtty and one more: [`the_last_mediated_device_is_followed_by_a_refusal`]; vdgx
+//!   vgpu.sh
+//! - sriov-manage leaves the card unbound once:
+//!   `a_card_that_the_script_leaves_unbound_is_bound_and_tried_again` of gpuvm-host; vdgx vgpu.sh
+//! - cards of no partition: `board::sets_that_are_no_partition_are_refused_with_those_that_exist`
 
 mod board;
 mod live;
@@ -526,6 +549,29 @@ fn a_mediated_device_is_defined_by_its_uuid() {
     // None is left.
     vfs.iter().for_each(|slot| a100.mdev(slot, "nvidia-468", "GRID A100-4C", 0));
     holds(host.run(&["plan", "--vgpu", "A100-4C"]), 1, &["requested 1 vGPU of", "0 available"]);
+}
+
+#[test]
+fn the_last_mediated_device_is_followed_by_a_refusal() {
+    let host = Small::new(1, 8);
+    let ids = ("0302 10de:2330", "");
+    let card = Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 0 };
+    card.add(&[], None);
+    let of = format!("{}/mdev_supported_types/mtty-1", card.dir("00.0"));
+    host.write(&format!("{of}/name"), "Single port serial");
+    let left = |number: &str| host.write(&format!("{of}/available_instances"), number);
+    left("1");
+    let device = |number: u32| {
+        let dir = card.at("00.0").join(format!("00000000-0000-4000-8000-{number:012}"));
+        fs::create_dir_all(&dir).unwrap();
+        symlink("../mdev_supported_types/mtty-1", dir.join("mdev_type")).unwrap();
+    };
+    (0..23).for_each(device);
+    assert_eq!(vgpus(&host.json(&["plan", "--vgpu", "mtty-1"])).len(), 1);
+    left("0");
+    device(23);
+    let refused = host.run(&["plan", "--vgpu", "mtty-1"]);
+    holds(refused, 1, &["requested 1 vGPU", "0000:3b:00.0: 0 creatable, 24 in use"]);
 }
 
 /// What MIG is like is in the record, where NVML has reported it.

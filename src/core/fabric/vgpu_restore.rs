@@ -14,8 +14,8 @@ pub struct VgpuRestore {
     pub unplaced: Vec<Domain>,
 }
 
-/// Decides which partitions of vGPUs are restored: in restart mode all that running guests use, else
-/// those of them that are not active.
+/// Decides which partitions of vGPUs are restored: in restart mode all that running guests use,
+/// else those of them that are not active.
 pub fn restore_vgpus(mode: &Mode, list: &RestoreList, running: &[Running]) -> VgpuRestore {
     let mut all = VgpuRestore::default();
     for one in running {
@@ -60,7 +60,7 @@ fn is_missing(entry: &RestoreEntry, listed: &[Listed]) -> Option<bool> {
 }
 
 /// Returns the entries that a running guest uses, and whether they are all that it needs: those
-/// recorded for it, and those of GPUs of which it has a part, recorded for whichever guest was first.
+/// recorded for it, and those of GPUs of which it has a part, recorded for the first such guest.
 fn used(list: &RestoreList, one: &Running) -> (Vec<RestoreEntry>, bool) {
     let mut left: Modules = one.vgpus.clone();
     let mut found: Vec<RestoreEntry> = Vec::new();

@@ -112,6 +112,7 @@ for ((n = 0; n < 23; n++)); do
 done
 equal "none is left" 0 "$(left)"
 gpuvm plan --vgpu nvidia-1 >/tmp/out 2>&1; equal "one more is refused" 1 $?
+said
 has "with the number" /tmp/out "0 creatable, 24 in use"
 quietly gpuvm delete m --yes
 check "its device is gone" test ! -e "/sys/bus/mdev/devices/$uuid"

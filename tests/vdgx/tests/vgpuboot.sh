@@ -2,7 +2,7 @@
 # vGPUs over a real reboot under systemd (run --systemd --vgpus 1): the unit of --at-boot makes the virtual functions again, whose
 # types are lost, and gpuvm start sets the guest's.
 . /usr/lib/vdgx/halts
-card=$(bdfs 0302 10de)
+card=$(for b in $(bdfs 0302 10de); do [[ -e $pci/$b/physfn ]] || echo "$b"; done)
 . /share/vdgx/vgpu
 extra=/usr/lib/modules/$(uname -r)/extra loads=/etc/modules-load.d/nvidia.conf
 type_now() { cat "$pci/$card/virtfn0/nvidia/current_vgpu_type"; }

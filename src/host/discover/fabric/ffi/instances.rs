@@ -1,5 +1,5 @@
-//! NVML's calls about the GPU instances of MIG that back vGPU types. Each is optional: drivers before
-//! 575 do not report how many vGPUs share an instance.
+//! NVML's calls about the GPU instances of MIG that back vGPU types. Each is optional: drivers
+//! before 575 do not report how many vGPUs share an instance.
 
 use crate::loaded::find;
 use gpuvm_core::topology::MigInstances;
