@@ -1,5 +1,28 @@
 //! vGPUs: trees of every generation, rebuilt from their documentation, and gpuvm's answers for
-//! them. No machine of the tests has such a card.
+//! them. No machine of the tests has such a card. The cases that must hold, each with its tests;
+//! `vdgx` are scripts of tests/vdgx/tests:
+//!
+//! - 48 functions without the host driver are one card:
+//!   [`virtual_functions_without_the_host_driver_are_no_cards`]
+//! - GIM's eight functions are the cards, and no PF:
+//!   [`functions_of_other_makers_are_recognised_by_their_driver`]
+//! - nine of 18C are eight on a card and one on the next; 141C beside an 18C is on another card:
+//!   [`a_vgpu_is_planned_on_the_fullest_card_with_its_part_of_the_node`],
+//!   `live::two_guests_on_one_card_have_vgpus_of_one_size`; vdgx vgpu.sh
+//! - a create killed after the write leaves no type:
+//!   `live::a_create_with_a_vgpu_killed_at_any_record_leaves_nothing`; vdgx vgpu.sh
+//! - a foreign type is never cleared: `live::a_type_that_another_has_set_is_never_cleared`; vdgx
+//!   vgpu.sh
+//! - a delete while a process has the function names it:
+//!   `live::a_type_is_not_cleared_while_a_process_has_the_function_open`; vdgx vgpu.sh
+//! - a reboot makes the functions and a start the type:
+//!   `live::a_guest_gets_its_vgpu_has_it_after_a_restart_of_the_host_and_gives_it_back`; vdgx
+//!   vgpuboot.sh
+//! - 24 devices of mtty and one more: [`the_last_mediated_device_is_followed_by_a_refusal`]; vdgx
+//!   vgpu.sh
+//! - sriov-manage leaves the card unbound once:
+//!   `a_card_that_the_script_leaves_unbound_is_bound_and_tried_again` of gpuvm-host; vdgx vgpu.sh
+//! - cards of no partition: `board::sets_that_are_no_partition_are_refused_with_those_that_exist`
 
 mod board;
 mod live;
@@ -435,6 +458,78 @@ fn a_definition_has_the_vgpu_on_the_vendors_driver_and_holds_it() {
     holds(host.run(&["plan", "--gpus", "1", "--domain-xml", file]), 1, &["virtual functions"]);
 }
 
+/// A guest of another program that has a function as a whole.
+fn whole(host: &Small, bus: &str) -> String {
+    let file = host.path().join("whole.xml");
+    let text = format!(
+        "<domain type='kvm'><name>whole</name><memory unit='GiB'>1</memory><vcpu>1</vcpu><os>\
+         <type machine='q35'>hvm</type></os><devices><hostdev mode='subsystem' type='pci' \
+         managed='yes'><source><address domain='0' bus='0x{bus}' slot='0' function='0'/></source>\
+         </hostdev></devices></domain>"
+    );
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_card_that_a_guest_has_as_a_whole_gives_no_vgpus() {
+    let host = h200(0);
+    let file = whole(&host, "3b");
+    let beside = ["--domain-xml", file.as_str()];
+    let on = |words: &[&str]| host.run(&[words, &beside].concat());
+    let held = "0000:3b:00.0 is held by domain `whole`, as a whole";
+    let next = host.json(&[&["plan", "--vgpu", "H200X-18C"][..], &beside].concat());
+    assert_eq!(vgpus(&next), [("0000:5e:00.4", "H200X-18C")]);
+    holds(on(&["plan", "--vgpu", "H200X-18C,gpu=0"]), 1, &[held]);
+    holds(on(&["vgpu", "list"]), 0, &[held]);
+    let left = host.json(&[&["capacity"][..], &beside].concat());
+    assert_eq!(left["vgpus"][2]["creatable"], 8, "{left}");
+    // Its guest runs: the card is on vfio-pci, where nothing shows that it could be shared.
+    let bound = Small::new(1, 8);
+    let ids = ("0302 10de:2335", "");
+    Card { host: &bound, bus: "3b", ids, driver: "vfio-pci", total: 16 }.add(&[], None);
+    let file = whole(&bound, "3b");
+    // On a record the hint says where.
+    let hint = "`gpuvm delete whole`";
+    for vgpu in ["H200X-18C", "H200X-18C,gpu=0", "H200X-18C,gpu=3b:00.0"] {
+        let refused = bound.run(&["plan", "--vgpu", vgpu, "--domain-xml", &file]);
+        holds(refused, 1, &["0 available", held, hint]);
+    }
+    let counted = bound.run(&["capacity", "--vgpu", "H200X-18C", "--domain-xml", &file]);
+    holds(counted, 1, &[held, hint]);
+}
+
+#[test]
+fn a_card_of_which_a_guest_has_a_vgpu_goes_to_none_as_a_whole() {
+    let (code, xml, err) = h200(0).run(&["export", "--vgpu", "H200X-18C", "--name", "a"]);
+    assert_eq!(code, 0, "{err}");
+    // The host has restarted without virtual functions.
+    let host = Small::new(1, 16);
+    for bus in ["3b", "5e"] {
+        let ids = ("0302 10de:2335", "");
+        Card { host: &host, bus, ids, driver: "nvidia", total: 16 }.add(&[], None);
+    }
+    let file = host.path().join("a.xml");
+    fs::write(&file, xml).unwrap();
+    let beside = ["--domain-xml", file.to_str().unwrap()];
+    let on = |words: &[&str]| host.run(&[words, &beside].concat());
+    let shared = "is shared: domain `a` has vGPU H200X-18C of it";
+    holds(on(&["plan", "--gpu", "3b:00.0"]), 1, &["0000:3b:00.0", shared]);
+    let next = host.json(&[&["plan", "--gpus", "1"][..], &beside].concat());
+    assert_eq!(next["placement"]["devices"], json!(["0000:5e:00.0"]));
+    holds(on(&["plan", "--gpus", "2"]), 1, &[shared]);
+    holds(on(&["gpu", "list"]), 0, &[shared]);
+    let left = host.json(&[&["capacity"][..], &beside].concat());
+    assert_eq!(left["largest"], 1, "{left}");
+    // A definition with the card, beside it; and the reverse, while its functions are there.
+    let other = whole(&host, "3b");
+    holds(on(&["check", &other]), 3, &["device-held", "domain `a` (defined) has vGPU H200X-18C"]);
+    let now = h200(0);
+    let other = whole(&now, "3b");
+    let checked = now.run(&["check", beside[1], "--domain-xml", &other]);
+    holds(checked, 3, &["device-held", "0000:3b:00.0, the card of 0000:3b:00.4, is held by"]);
+}
+
 #[test]
 fn a_mediated_device_is_defined_by_its_uuid() {
     let host = Small::new(1, 8);
@@ -454,6 +549,29 @@ fn a_mediated_device_is_defined_by_its_uuid() {
     // None is left.
     vfs.iter().for_each(|slot| a100.mdev(slot, "nvidia-468", "GRID A100-4C", 0));
     holds(host.run(&["plan", "--vgpu", "A100-4C"]), 1, &["requested 1 vGPU of", "0 available"]);
+}
+
+#[test]
+fn the_last_mediated_device_is_followed_by_a_refusal() {
+    let host = Small::new(1, 8);
+    let ids = ("0302 10de:2330", "");
+    let card = Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 0 };
+    card.add(&[], None);
+    let of = format!("{}/mdev_supported_types/mtty-1", card.dir("00.0"));
+    host.write(&format!("{of}/name"), "Single port serial");
+    let left = |number: &str| host.write(&format!("{of}/available_instances"), number);
+    left("1");
+    let device = |number: u32| {
+        let dir = card.at("00.0").join(format!("00000000-0000-4000-8000-{number:012}"));
+        fs::create_dir_all(&dir).unwrap();
+        symlink("../mdev_supported_types/mtty-1", dir.join("mdev_type")).unwrap();
+    };
+    (0..23).for_each(device);
+    assert_eq!(vgpus(&host.json(&["plan", "--vgpu", "mtty-1"])).len(), 1);
+    left("0");
+    device(23);
+    let refused = host.run(&["plan", "--vgpu", "mtty-1"]);
+    holds(refused, 1, &["requested 1 vGPU", "0000:3b:00.0: 0 creatable, 24 in use"]);
 }
 
 /// What MIG is like is in the record, where NVML has reported it.

@@ -343,7 +343,7 @@ fn step(
     let modules = found.map(Listed::modules).unwrap_or_default();
     let file = RestoreFile::read(RestoreFile::here())?;
     let domain = file.get(partition).map(|entry| entry.domain.clone()).unwrap_or_default();
-    Ok(deactivation(topology, &RestoreEntry { id: partition, modules, domain }))
+    Ok(deactivation(topology, &RestoreEntry { id: partition, modules, domain, vfs: Vec::new() }))
 }
 
 /// Refuses to call a partition released that Fabric Manager lists as active: such as with other

@@ -25,7 +25,7 @@ use gpuvm_core::fabric::{
 use gpuvm_host::fabric::config::Config;
 use gpuvm_host::fabric::program::versions;
 use gpuvm_host::fabric::{Manager, RestoreFile, RestoreFileError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// A guest whose partition is managed.
@@ -601,6 +601,7 @@ pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
             placed: placed(topology),
             vgpus: Modules::new(),
             parts: Modules::new(),
+            functions: BTreeMap::new(),
         };
         let known = &topology.fabric().module_ids;
         let module = |gpu: Bdf| known.iter().find(|(bdf, _)| *bdf == gpu).map(|(_, id)| *id);
@@ -617,6 +618,7 @@ pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
                 Some(module) => {
                     one.modules.insert(module);
                     one.vgpus.insert(module);
+                    one.functions.entry(module).or_insert(vgpu.function);
                     one.parts.extend((vgpu.share == CardShare::Part).then_some(module));
                 }
                 None => one.unknown += 1,

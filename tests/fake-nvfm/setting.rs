@@ -35,6 +35,9 @@
 //!                       `sram-exceeded`, `replays`, `recoveries`, `crc-data`, `recovery` (with
 //!                       `recovery-actions yes`, as of newer drivers), `mig`, `mig-pending`; `handle` and `every`: the
 //!                       code that its handle, or every call on it, returns
+//! `backed TYPE PROFILE EACH`  a vGPU type that GPU instances of this profile back, and how many vGPUs
+//!                       share one; `-`: NVML does not report that
+//! `instances ADDRESS PROFILE COUNT`  GPU instances of a GPU
 //! `strict`              functions must be those of a partition's GPUs, in their order
 //! `reversed`            partitions list their GPUs by descending module id
 //! `old`                 Fabric Manager knows connection parameters of version 1 only

@@ -388,6 +388,73 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
     }
 }
 
+/// # Safety
+/// The profile has a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlVgpuTypeGetGpuInstanceProfileId(
+    of: c_uint,
+    profile: *mut c_uint,
+) -> c_int {
+    let setting = Setting::read();
+    if let Some(code) = setting.enter("nvmlVgpuTypeGetGpuInstanceProfileId") {
+        return code;
+    }
+    let known = setting.all("backed").find(|words| words[0] == of.to_string());
+    // SAFETY: the caller gives a place for it.
+    unsafe { *profile = known.map_or(c_uint::MAX, |words| words[1].parse().expect("a profile")) };
+    0
+}
+
+/// # Safety
+/// The structure has three numbers: version, type, maximum.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlVgpuTypeGetMaxInstancesPerGpuInstance(all: *mut [c_uint; 3]) -> c_int {
+    let setting = Setting::read();
+    if let Some(code) = setting.enter("nvmlVgpuTypeGetMaxInstancesPerGpuInstance") {
+        return code;
+    }
+    // SAFETY: as the caller vouches.
+    let [version, of, most] = unsafe { &mut *all };
+    if *version != 12 | 1 << 24 {
+        return 25; // argument version mismatch
+    }
+    let known = setting.all("backed").find(|words| words[0] == of.to_string());
+    match known.and_then(|words| words[2].parse().ok()) {
+        Some(number) => {
+            *most = number;
+            0
+        }
+        None => NOT_SUPPORTED,
+    }
+}
+
+/// # Safety
+/// The instances have as many places as the GPU has of the profile, and their number has one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGpuInstances(
+    handle: usize,
+    profile: c_uint,
+    instances: *mut usize,
+    count: *mut c_uint,
+) -> c_int {
+    let setting = Setting::read();
+    if let Some(code) = setting.enter("nvmlDeviceGetGpuInstances") {
+        return code;
+    }
+    let gpu = handle.checked_sub(1).and_then(|place| setting.all("gpu").nth(place));
+    let Some(gpu) = gpu else { return INVALID };
+    let is_it = |words: &&[String]| words[0] == gpu[0] && words[1] == profile.to_string();
+    let Some(known) = setting.all("instances").find(is_it) else { return NOT_SUPPORTED };
+    let number: usize = known[2].parse().expect("a number");
+    for place in 0..number {
+        // SAFETY: as the caller vouches.
+        unsafe { *instances.add(place) = place + 1 };
+    }
+    // SAFETY: as the caller vouches.
+    unsafe { *count = number as c_uint };
+    0
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: c_int) -> *const c_char {
     match code {

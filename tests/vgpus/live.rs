@@ -84,7 +84,7 @@ impl Machine {
     /// Gives libvirtd a QEMU that starts without functions, and the nodes of VFIO.
     fn give_qemu(&self) {
         let dir = self.place.daemon.fresh_dir("qemu");
-        let (real, ours) = (dir.join("real"), dir.join("ours"));
+        let (real, ours) = (dir.join("real-qemu"), dir.join("ours"));
         fs::write(&real, "").unwrap();
         fs::write(&ours, QEMU.replace("REAL", real.to_str().unwrap())).unwrap();
         fs::set_permissions(&ours, fs::Permissions::from_mode(0o755)).unwrap();
@@ -96,6 +96,18 @@ impl Machine {
                       /dev/vfio/$node c 1 3; done";
         let mut inside = self.place.daemon.enter(&["--mount"], "bash");
         let (code, out, err) = run(inside.args(["-c", script, "bash"]).arg(real).arg(ours));
+        assert_eq!(code, 0, "{out}{err}");
+    }
+
+    /// Gives the group of a function a node that no other has (null(4)), as the kernel shows it.
+    pub fn give_node(&self, slot: &str, number: &str) {
+        let link = self.host.path().join(format!("sys/bus/pci/devices/0000:{slot}/iommu_group"));
+        let group = fs::read_link(link).unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+        self.host.write(&format!("sys/class/vfio/{group}/dev"), number);
+        let (major, minor) = number.split_once(':').unwrap();
+        let script = "umask 0; rm /dev/vfio/$1; mknod /dev/vfio/$1 c $2 $3";
+        let mut inside = self.place.daemon.enter(&["--mount"], "bash");
+        let (code, out, err) = run(inside.args(["-ec", script, "bash", &group, major, minor]));
         assert_eq!(code, 0, "{out}{err}");
     }
 
@@ -263,6 +275,33 @@ fn two_guests_on_one_card_have_vgpus_of_one_size() {
     machine.done(&["delete", "b", "--yes"]);
     machine.done(&["delete", "c", "--yes"]);
     assert_eq!(machine.set_types(), []);
+}
+
+#[test]
+fn a_card_of_a_guest_as_a_whole_keeps_its_functions_off_and_the_reverse() {
+    let Some(machine) = Machine::new() else { return };
+    let whole = "<domain type='qemu'><name>whole</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+                 <os><type arch='x86_64' machine='q35'>hvm</type></os><devices><hostdev \
+                 mode='subsystem' type='pci' managed='yes'><source><address domain='0' bus='0x5e' \
+                 slot='0' function='0'/></source></hostdev></devices></domain>";
+    let file = machine.place.disks.join("whole.xml");
+    fs::write(&file, whole).unwrap();
+    machine.place.virsh(&["define", file.to_str().unwrap()]);
+    let held = "0000:5e:00.0 is held by domain `whole`, as a whole";
+    let parts = [held, "`gpuvm delete whole`, or `gpuvm set whole --gpus 0`"];
+    // Also where the functions are there already: it could not start any more.
+    machine.refused(&["vgpu", "vfs", "5e:00.0", "--on"], 1, &parts);
+    machine.refused(&["vgpu", "vfs", "5e:00.0", "--on", "--at-boot", "--dry-run"], 1, &parts);
+    machine.refused(&machine.create("a", &["--vgpu", "H200X-18C,gpu=1"]), 1, &[held]);
+    let two = machine.create("a", &["--vgpu", "H200X-141C,count=2"]);
+    machine.refused(&two, 1, &["1 available", held]);
+    assert!(machine.done(&["vgpu", "list"]).contains(held));
+    machine.refused(&["start", "whole"], 1, &["0000:5e:00.0", "16 virtual functions"]);
+    assert_eq!(machine.set_types(), []);
+    machine.done(&machine.create("a", &VGPU));
+    machine.refused(&["vgpu", "vfs", "3b:00.0", "--off"], 1, &["held by domain `a`"]);
+    machine.refused(&["plan", "--gpu", "3b:00.0"], 1, &["16 virtual functions enabled"]);
+    machine.done(&["delete", "a", "--yes"]);
 }
 
 #[test]

@@ -63,6 +63,9 @@ pub enum FabricVerb {
     /// NVLinks stay up. Started plainly it has no active ones: missing partitions are activated one
     /// by one; the guests that ran meanwhile have lost NVLink and need a power cycle. Exits with 3
     /// if guests are left without NVLink.
+    ///
+    /// Partitions of vGPUs (FABRIC_MODE=2) are restored from gpuvm's record of their activation
+    /// alone, with the virtual functions recorded there.
     #[command(after_long_help = RESTORE)]
     Restore(Late<FabricRestoreArgs>),
     /// Activate the NVLink partition of a domain's XML

@@ -25,8 +25,8 @@ pub enum VgpuVerb {
     /// For each GPU that its driver shares: the interface (mdev: mediated devices, vfio: virtual
     /// functions on the vendor's VFIO driver), its types with the number that the driver can create now, and
     /// the vGPUs that exist with the domains that have them. CREATABLE: as many as fit beside those
-    /// in use, by the frame buffers of the types; types that MIG backs are limited by virtual
-    /// functions only. A vGPU that no domain has is never cleared by gpuvm.
+    /// in use, by the frame buffers of the types; types that MIG backs are limited by the GPU
+    /// instances and the vGPUs in each that NVML reports, else by virtual functions only. A vGPU that no domain has is never cleared by gpuvm.
     #[command(after_long_help = LIST, alias = "ls")]
     #[command(group = about_records())]
     List(Late<TakenArgs>),

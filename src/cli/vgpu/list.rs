@@ -39,7 +39,7 @@ fn table(cards: &[VgpuCard]) -> Table {
             state(card),
         ]);
         for of in &card.types {
-            let mig = if of.mig_backed { "MIG-backed" } else { "" };
+            let mig = of.instance_words().map(|words| format!("MIG-backed, {words}"));
             table.push([
                 String::new(),
                 of.name.clone(),
@@ -47,7 +47,7 @@ fn table(cards: &[VgpuCard]) -> Table {
                 of.frame_buffer_kib.map_or_else(dash, |size| size.to_string()),
                 of.creatable.to_string(),
                 of.in_use.to_string(),
-                mig.to_owned(),
+                mig.unwrap_or_default(),
             ]);
         }
         for vgpu in &card.vgpus {

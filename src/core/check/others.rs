@@ -11,7 +11,7 @@ use crate::finding::Rule;
 use crate::memsize::MemSize;
 use crate::placement::{Held, Occupancy, floats};
 use crate::shell::word;
-use crate::topology::Topology;
+use crate::topology::{DeviceKind, Sriov, Topology};
 
 /// Only one of them can run; libvirt defines both.
 const DEVICE: Rule = Rule::error("device-held", "a passed device that another domain has too");
@@ -63,6 +63,7 @@ pub fn check<'t>(
             let hint = "pass another device, or take it from the other domain";
             report.add(&DEVICE, passed.bdf.spot, message, hint);
         }
+        shares(guest, topology, held, report);
         for device in &guest.host_devices {
             let Some(_) = held.host_devices.iter().find(|one| one.is(device)) else { continue };
             let message = format!("{} has {}, too", name(held), device.value);
@@ -86,6 +87,26 @@ pub fn check<'t>(
         threads(guest, topology, held, report);
     }
     memory(guest, topology, others, report);
+}
+
+/// Checks that no card is passed as a whole of which another domain has a vGPU, nor the reverse: the
+/// virtual functions end with the card's driver.
+fn shares<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut Report<'t>) {
+    let hint = "pass another device, or take it from the other domain";
+    for passed in &guest.passed {
+        let bdf = passed.bdf.value;
+        if let Some(vgpu) = held.vgpus.iter().find(|vgpu| vgpu.card == bdf) {
+            let message = format!("{} has vGPU {} of {bdf}", name(held), vgpu.name);
+            report.add(&DEVICE, passed.bdf.spot, message, hint);
+        }
+        let function = topology.device(bdf).filter(|device| device.kind() == DeviceKind::Gpu);
+        if let Some(Some(Sriov::Vf { pf })) = function.map(|function| &function.sriov)
+            && held.devices.contains(pf)
+        {
+            let message = format!("{pf}, the card of {bdf}, is held by {}", name(held));
+            report.add(&DEVICE, passed.bdf.spot, message, hint);
+        }
+    }
 }
 
 /// Checks that bound memory fits into its nodes besides the memory that other domains bind there.

@@ -16,6 +16,7 @@ mod restore;
 mod verdict;
 mod versions;
 mod vgpu;
+mod vgpu_restore;
 
 pub use codes::{Call, Code, IN_USE, Meaning, VERSION_MISMATCH};
 pub use decision::{Decision, PartitionRefusal, Release, Wanted, decide, release};
@@ -30,9 +31,11 @@ pub use restore::{
 pub use verdict::{PartitionState, Verdict, modules_of, states};
 pub use versions::{FabricVersions, VersionCheck, VersionsApart};
 pub use vgpu::{CardShare, CardVgpu, needs_of_vgpus, vgpus_of_domain};
+pub use vgpu_restore::{VgpuRestore, restore_vgpus};
 
+use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The highest module id: boards have 8 GPUs, and at most two form one fabric.
@@ -66,6 +69,8 @@ pub struct Running {
     pub vgpus: Modules,
     /// Those of them of which other guests may have vGPUs, too.
     pub parts: Modules,
+    /// A virtual function of each GPU of which it has vGPUs, by module id.
+    pub functions: BTreeMap<u32, Bdf>,
 }
 
 impl Running {

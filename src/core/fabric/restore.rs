@@ -3,6 +3,7 @@
 //! then Fabric Manager's own list.
 
 use super::{Domain, Listed, Modules, Running, modules_of};
+use crate::bdf::Bdf;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,6 +22,10 @@ pub struct RestoreEntry {
     pub modules: Modules,
     /// UUID of the domain, with dashes.
     pub domain: String,
+    /// For vGPU the virtual function of each GPU with which it was activated, in the order of
+    /// `modules`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vfs: Vec<Bdf>,
 }
 
 /// The partitions that were activated, in the order of activation.
@@ -266,6 +271,7 @@ fn activate(list: &RestoreList, running: Option<&[Running]>, listed: &[Listed]) 
                 id: found.id,
                 modules: modules.clone(),
                 domain: one.domain.uuid.clone(),
+                vfs: Vec::new(),
             }),
             _ => unplaced.push(one.domain.clone()),
         }

@@ -38,11 +38,20 @@ fn domain(name: &str) -> Domain {
 fn runs(name: &str, gpus: &[u32]) -> Running {
     let none = modules(&[]);
     let (placed, vgpus, parts) = (none.clone(), none.clone(), none);
-    Running { domain: domain(name), modules: modules(gpus), unknown: 0, placed, vgpus, parts }
+    let functions = BTreeMap::new();
+    Running {
+        domain: domain(name),
+        modules: modules(gpus),
+        unknown: 0,
+        placed,
+        vgpus,
+        parts,
+        functions,
+    }
 }
 
 fn entry(id: u32, gpus: &[u32], domain: &str) -> RestoreEntry {
-    RestoreEntry { id, modules: modules(gpus), domain: domain.into() }
+    RestoreEntry { id, modules: modules(gpus), domain: domain.into(), vfs: Vec::new() }
 }
 
 fn file(entries: &[RestoreEntry]) -> RestoreList {
@@ -431,7 +440,7 @@ fn shared(partitions: &[(u32, &[u32])], known: &[u32]) -> crate::topology::Topol
     let text = include_str!("../../../topologies/dgx-h100.json");
     let mut parts = crate::topology::file::from_json(text).unwrap().parts().clone();
     let host = crate::topology::Topology::new(parts.clone()).unwrap();
-    let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     let fabric = &mut parts.fabric;
     fabric.model = FabricModel::SharedNvswitch;
     fabric.module_ids = known.iter().map(|&id| (gpus[id as usize - 1], id)).collect();
@@ -451,7 +460,7 @@ fn shared(partitions: &[(u32, &[u32])], known: &[u32]) -> crate::topology::Topol
 fn a_set_of_gpus_needs_the_partition_of_exactly_these() {
     let all = [1, 2, 3, 4, 5, 6, 7, 8];
     let host = shared(&[(0, &all), (3, &[1, 3]), (7, &[1])], &all);
-    let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     let of = |places: &[usize]| {
         let devices: Vec<_> = places.iter().map(|place| gpus[place - 1]).collect();
         need(&host, &devices)
@@ -476,7 +485,7 @@ fn a_set_of_gpus_needs_the_partition_of_exactly_these() {
 fn the_partition_of_all_gpus_needs_no_module_ids() {
     let all = [1, 2, 3, 4, 5, 6, 7, 8];
     let host = shared(&[(0, &all)], &[2]);
-    let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     let whole = need(&host, &gpus).unwrap().unwrap();
     assert_eq!((whole.partition, whole.placed(&[])), (0, None));
     let placed = whole.placed(&h100(&[])).unwrap();
@@ -501,7 +510,7 @@ fn where_a_reset_cuts_links_only_all_gpus_are_activated_for() {
     let mut parts = shared(&[(0, &all), (3, &[1, 3])], &all).parts().clone();
     parts.fabric.reset_cuts_links = true;
     let host = crate::topology::Topology::new(parts).unwrap();
-    let gpus: Vec<crate::bdf::Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let gpus: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
     assert_eq!(need(&host, &[gpus[0], gpus[2]]), Err(NeedRefusal::ResetCutsLinks { partition: 3 }));
     assert_eq!(need(&host, &gpus).unwrap().unwrap().partition, 0);
 }

@@ -387,7 +387,9 @@ fn explain(slots: &Slots<'_>, devices: &Devices, reasons: &mut Reasons) {
     }
     let all = devices.all();
     let mut unbound: BTreeMap<(&str, bool, &'static str), Vec<Bdf>> = BTreeMap::new();
-    for device in all.iter().filter_map(|&bdf| topology.device(bdf)) {
+    // A vGPU stays on the vendor's driver.
+    let bound = all.iter().filter(|bdf| !topology.is_vgpu_function(**bdf));
+    for device in bound.filter_map(|&bdf| topology.device(bdf)) {
         let to = topology.passing_driver(device.bdf);
         match device.driver.as_deref() {
             Some(driver) if driver.replace('_', "-") == to => {}

@@ -42,6 +42,8 @@ enum Cause<'a> {
     Functions(u32),
     /// It has this many mediated devices.
     Mediated(u32),
+    /// A domain has a vGPU of it, of this type.
+    Shared(&'a str),
     /// The host uses it.
     Host(HostUse<'a>),
     /// A function that has to come along prevents it: the tie, the function, and its state.
@@ -120,7 +122,7 @@ impl<'a> Block<'a> {
     /// Returns the state of the function.
     pub(super) fn state(&self) -> DeviceState {
         match self.cause {
-            Cause::Held(_) => DeviceState::Held,
+            Cause::Held(_) | Cause::Shared(_) => DeviceState::Held,
             Cause::Excluded(Exclusion { untested: true, .. }) => DeviceState::Untested,
             Cause::Excluded(_) => DeviceState::Excluded,
             Cause::Unhealthy(_) => DeviceState::Unhealthy,
@@ -158,6 +160,9 @@ impl<'a> Block<'a> {
             }
             Cause::Mediated(number) => {
                 format!("{} {}", verb("has", "have"), count(*number, "mediated device"))
+            }
+            Cause::Shared(name) => {
+                format!("{} shared: domain `{domain}` has vGPU {name} of it", verb("is", "are"))
             }
             Cause::Host(used) => format!("{} used by the host: {used}", verb("is", "are")),
             Cause::Shares(tie, other, what) => {
@@ -239,6 +244,9 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     }
     if device.mediated > 0 {
         return Some(Block::own(Cause::Mediated(device.mediated)));
+    }
+    if let Some((domain, vgpu)) = taken.sharer(bdf) {
+        return Some(Block { domain: Some(domain), cause: Cause::Shared(&vgpu.name) });
     }
     if let Some(used) = host_use(topology, device) {
         return Some(Block::own(Cause::Host(used)));

@@ -10,8 +10,9 @@ use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 use crate::occupancy::{GuestVgpu, Held, Occupancy};
 use crate::topology::{
-    PciDevice, Topology, Vgpu, VgpuInterface, frame_buffer, is_mig_backed, plain_name,
+    MigInstances, PciDevice, Topology, Vgpu, VgpuInterface, frame_buffer, is_mig_backed, plain_name,
 };
+use crate::words::count;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -44,6 +45,15 @@ pub struct VgpuOffer {
     pub mig_backed: bool,
     /// How many a card has at most; `None` if not known.
     pub max_instances: Option<u32>,
+    /// GPU instances of MIG for it; `None` if not known, or MIG does not back it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_instances: Option<u32>,
+    /// The most vGPUs of it in one GPU instance; `None` if not known, or MIG does not back it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_per_gpu_instance: Option<u32>,
+    /// The profile of these instances.
+    #[serde(skip)]
+    pub profile: Option<u32>,
     /// How many can be created now.
     pub creatable: u32,
     /// How many the card has.
@@ -112,6 +122,7 @@ struct Type {
     name: String,
     frame_buffer: Option<MemSize>,
     max_instances: Option<u32>,
+    mig: MigInstances,
     places: Vec<VgpuPlace>,
 }
 
@@ -132,6 +143,9 @@ impl Card<'_> {
     /// Why no guest gets a share of it.
     fn closed(&self) -> Option<String> {
         let bdf = self.card.bdf;
+        if let Some(mode) = self.topology.no_vgpu_mode(bdf) {
+            return Some(mode.to_string());
+        }
         if let Some(held) = self.held.domains.iter().find(|held| held.devices.contains(&bdf)) {
             return Some(format!("{bdf} {}, as a whole", held.holds(bdf)));
         }
@@ -220,6 +234,7 @@ impl Card<'_> {
                 max_instances: whole
                     .zip(own)
                     .and_then(|(whole, own)| fitting(whole, own, &of.name)),
+                mig: of.mig.unwrap_or_default(),
                 places: places.remove(&of.id).unwrap_or_default(),
             }
         };
@@ -253,6 +268,7 @@ impl Card<'_> {
                         name: of.name.clone(),
                         frame_buffer: of.frame_buffer_kib,
                         max_instances: of.max_instances,
+                        mig: MigInstances::default(),
                         places: place.collect(),
                     }),
                 }
@@ -306,13 +322,18 @@ impl Card<'_> {
         };
         let used: u64 = existing.iter().map(|one| part(most(&one.type_id))).sum();
         let left = WHOLE.saturating_sub(used);
-        let offer = |of: Type| {
-            let in_use = existing.iter().filter(|one| one.type_id.as_ref() == Some(&of.id)).count();
+        let in_use =
+            |of: &Type| existing.iter().filter(|one| one.type_id.as_ref() == Some(&of.id)).count();
+        let in_instances: Vec<Option<usize>> =
+            types.iter().map(|of| fitting_instances(of, &types, &in_use)).collect();
+        let offer = |(of, in_instances): (Type, Option<usize>)| {
+            let in_use = in_use(&of);
             let fit = of.max_instances.map_or(usize::MAX, |most| {
                 usize::try_from(left.saturating_mul(u64::from(most)) / WHOLE).unwrap_or(usize::MAX)
             });
             let mut places = of.places;
             let is_shut = closed || self.is_other_size(of.frame_buffer, existing);
+            let fit = fit.min(in_instances.unwrap_or(usize::MAX));
             places.truncate(if is_shut { 0 } else { fit });
             VgpuOffer {
                 card: self.card.bdf,
@@ -321,13 +342,29 @@ impl Card<'_> {
                 name: of.name,
                 frame_buffer_kib: of.frame_buffer,
                 max_instances: of.max_instances,
+                gpu_instances: of.mig.count,
+                max_per_gpu_instance: of.mig.vgpus_each,
+                profile: of.mig.profile,
                 creatable: u32::try_from(places.len()).unwrap_or(u32::MAX),
                 in_use: u32::try_from(in_use).unwrap_or(u32::MAX),
                 places,
             }
         };
-        types.into_iter().map(offer).collect()
+        types.into_iter().zip(in_instances).map(offer).collect()
     }
+}
+
+/// How many more vGPUs of a type fit into its GPU instances of MIG; `None` if not known. vGPUs of
+/// another type do not share an instance with them.
+fn fitting_instances(of: &Type, types: &[Type], in_use: &impl Fn(&Type) -> usize) -> Option<usize> {
+    let (profile, count, each) = (of.mig.profile?, of.mig.count?, of.mig.vgpus_each?);
+    let others =
+        types.iter().filter(|other| other.id != of.id && other.mig.profile == Some(profile));
+    let taken: usize = others
+        .map(|other| in_use(other).div_ceil(other.mig.vgpus_each.unwrap_or(1).max(1) as usize))
+        .sum();
+    let left = (count as usize).saturating_sub(taken) * each as usize;
+    Some(left.saturating_sub(in_use(of)))
 }
 
 /// How many of a frame buffer a card has: the nearest number, since names round (eight of
@@ -341,6 +378,23 @@ fn fitting(whole: MemSize, own: MemSize, name: &str) -> Option<u32> {
 }
 
 impl VgpuOffer {
+    /// Its GPU instances, in words: `4 GPU instances for 12 each`; `None` if MIG does not back it.
+    pub fn instance_words(&self) -> Option<String> {
+        let known = self.gpu_instances.zip(self.max_per_gpu_instance);
+        self.mig_backed.then(|| match known {
+            Some((instances, each)) => {
+                format!("{} for {each} each", count(instances, "GPU instance"))
+            }
+            None => "number of GPU instances unknown".to_owned(),
+        })
+    }
+
+    /// Whether none of its known GPU instances has room.
+    pub fn lacks_instances(&self) -> bool {
+        let room = self.gpu_instances.zip(self.max_per_gpu_instance);
+        self.creatable == 0 && room.is_some()
+    }
+
     /// Whether a request means this type: by its name, the last word of it, or its id; whatever the
     /// case, with or without the vendor's name in front.
     pub fn is_named(&self, wanted: &str) -> bool {

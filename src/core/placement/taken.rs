@@ -6,7 +6,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::fabric::Readiness;
 use crate::memsize::MemSize;
-use crate::occupancy::{Exclusion, Formerly, Held, Occupancy};
+use crate::occupancy::{Exclusion, Formerly, GuestVgpu, Held, Occupancy};
 use crate::request::{DeviceWish, Extras, GpuWish, Request};
 use crate::topology::{DeviceKind, NumaNode, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,8 @@ pub(super) struct Taken<'a> {
     /// PCI functions by address, with the index of the domain that holds each; the first domain
     /// comes first.
     devices: Vec<(Bdf, u32)>,
+    /// Cards of which a domain has a vGPU by its record, with the index of the domain.
+    shares: Vec<(Bdf, u32)>,
     /// Indexes of the first domain that holds each core, in the order of [`Topology::cores`].
     owners: Vec<u32>,
     /// Indexes of domains that are not pinned to single cores, with the pcpus that they float over;
@@ -67,6 +69,7 @@ impl<'a> Taken<'a> {
             topology,
             domains: &held.domains,
             devices: Vec::new(),
+            shares: Vec::new(),
             owners: vec![NOBODY; topology.cores().len()],
             floating: Vec::new(),
             memory: vec![Vec::new(); topology.nodes().len()],
@@ -84,6 +87,7 @@ impl<'a> Taken<'a> {
         };
         for (domain, at) in held.domains.iter().zip(0..) {
             taken.devices.extend(domain.devices.iter().map(|&bdf| (bdf, at)));
+            taken.shares.extend(domain.vgpus.iter().map(|vgpu| (vgpu.card, at)));
             taken.add_pins(domain, at);
         }
         taken.devices.sort();
@@ -222,6 +226,14 @@ impl<'a> Taken<'a> {
         let at = self.devices.partition_point(|(other, _)| *other < bdf);
         let (found, domain) = self.devices.get(at)?;
         (*found == bdf).then(|| &self.domains[*domain as usize])
+    }
+
+    /// The first domain that has a vGPU of a card, and the vGPU. Its virtual function need not exist
+    /// now: it is gone after a restart of the host.
+    pub(super) fn sharer(&self, card: Bdf) -> Option<(&'a str, &'a GuestVgpu)> {
+        let (_, at) = self.shares.iter().find(|(known, _)| *known == card)?;
+        let held = &self.domains[*at as usize];
+        Some((&held.domain, held.vgpus.iter().find(|vgpu| vgpu.card == card)?))
     }
 
     /// Returns the exclusion of a function; `None` if it is not excluded.

@@ -28,6 +28,8 @@ struct Choice {
     opens_card: bool,
     /// Whether the guest has them already, and keeps them.
     is_kept: bool,
+    /// Whether MIG backs them and the number of its instances is not known.
+    is_unsure: bool,
 }
 
 /// Finds the place of a guest with vGPUs; `whole` finds that of one without.
@@ -43,7 +45,9 @@ pub(super) fn plan(
     }
     let cards = shared_cards(topology, held);
     let mut refused = None;
-    for choice in choices(topology, &cards, wish)? {
+    let choices = choices(topology, &cards, wish)
+        .map_err(|error| held_whole(topology, held, (&cards, wish)).unwrap_or(error))?;
+    for choice in choices {
         match place(topology, held, request, &choice, &whole) {
             Ok(placement) => return Ok(placement),
             Err(error) => refused = refused.or(Some(error)),
@@ -57,7 +61,9 @@ fn kept(topology: &Topology, held: &Occupancy) -> Option<Choice> {
     let own = Some(&held.own_vgpus).filter(|own| own.stay)?;
     let node = topology.device(own.vgpus.first()?.card).and_then(|card| card.node);
     let vgpus = own.vgpus.clone();
-    Some(Choice { node, vgpus, part: 0, left: 0, opens_card: false, is_kept: true })
+    let (part, left) = (0, 0);
+    let (opens_card, is_kept, is_unsure) = (false, true, false);
+    Some(Choice { node, vgpus, part, left, opens_card, is_kept, is_unsure })
 }
 
 /// Finds the place of a guest without vGPUs: several GPUs of it are ones with MIG off, unless the
@@ -158,6 +164,11 @@ fn place(
         let Choice { vgpus, left, opens_card, .. } = choice;
         let (vgpus, left, opens_card) = (vgpus.clone(), *left, *opens_card);
         because(VgpuReason::Chosen { vgpus, left, opens_card }, false);
+    }
+    if choice.is_unsure {
+        let mut gpus: Vec<Bdf> = choice.vgpus.iter().map(|vgpu| vgpu.card).collect();
+        gpus.dedup();
+        because(VgpuReason::Instances { gpus }, false);
     }
     if is_remote {
         because(VgpuReason::Remote { node: on_node }, true);
@@ -274,6 +285,39 @@ fn offers<'c>(
     Ok(found)
 }
 
+/// The error of a request whose card a domain has as a whole; `None` if none has. Such a card is on
+/// vfio-pci, where it shows no sign of vGPUs.
+fn held_whole(
+    topology: &Topology,
+    held: &Occupancy,
+    (cards, wish): (&[SharedCard], &VgpuWish),
+) -> Option<PlanError> {
+    let named = match wish.gpu {
+        Some(VgpuCardName::At(bdf)) => Some(bdf),
+        Some(VgpuCardName::Index(index)) => Some(topology.gpus().nth(index as usize)?.bdf),
+        None => None,
+    };
+    let is_wanted = |gpu: &&PciDevice| match named {
+        Some(bdf) => gpu.bdf == bdf && cards.iter().all(|card| card.bdf != bdf),
+        None => cards.is_empty() && matches!(gpu.sriov, Some(Sriov::Pf { total: 1.., .. })),
+    };
+    let mut first = None;
+    let lines = topology.of_kind(DeviceKind::Gpu).filter(is_wanted).filter_map(|gpu| {
+        let holder = held.domains.iter().find(|held| held.devices.contains(&gpu.bdf))?;
+        first.get_or_insert(&holder.domain);
+        Some(format!("{} {}, as a whole", gpu.bdf, holder.holds(gpu.bdf)))
+    });
+    let lines: Vec<String> = lines.collect();
+    let what = format!(
+        "requested {} of vGPU type `{}`, 0 available",
+        crate::words::count(wish.count, "vGPU"),
+        wish.type_name
+    );
+    let name = crate::shell::word(first?);
+    let hint = format!("`gpuvm delete {name}`, or `gpuvm set {name} --gpus 0`");
+    Some(PlanError::Taken { what, holders: lines, hint })
+}
+
 /// The error of a type that no card has.
 fn without(
     topology: &Topology,
@@ -334,6 +378,10 @@ fn choices(
     let offers: Vec<(&SharedCard, &VgpuOffer)> = all.iter().filter(is_fit).copied().collect();
     if let (true, Some((card, offer))) = (offers.is_empty(), all.first()) {
         return Err(mig_mode(card.bdf, offer));
+    }
+    let modes = offers.iter().map(|(card, _)| topology.no_vgpu_mode(card.bdf));
+    if let Some(Some(mode)) = modes.min_by_key(Option::is_some) {
+        return Err(PlanError::Impossible { what: mode.to_string(), hint: mode.hint() });
     }
     if let Some(found) = of_partitions(topology, &offers, wish)? {
         return Ok(found);
@@ -441,6 +489,7 @@ fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> 
         left: 0,
         opens_card: false,
         is_kept: false,
+        is_unsure: false,
     };
     for (card, offer) in offers {
         let wanted = count - choice.vgpus.len();
@@ -461,6 +510,8 @@ fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> 
         choice.part += part(card, offer) * number as u64;
         choice.left += offer.places.len() - number;
         choice.opens_card |= card.existing.is_empty();
+        let is_known = offer.gpu_instances.is_some() && offer.max_per_gpu_instance.is_some();
+        choice.is_unsure |= offer.mig_backed && !is_known;
     }
     (choice.vgpus.len() == count).then_some(choice)
 }
@@ -487,7 +538,12 @@ fn short(topology: &Topology, cards: &[SharedCard], wish: &VgpuWish) -> PlanErro
     let most = offers.iter().map(|(_, offer)| offer.places.len()).max().unwrap_or(0);
     let lines = offers.iter().map(|(card, offer)| match &card.closed {
         Some(why) => why.clone(),
-        None => format!("{}: {} creatable, {} in use", card.bdf, offer.creatable, offer.in_use),
+        None => {
+            let instances = offer.instance_words().map(|words| format!(", {words}"));
+            let (creatable, in_use) = (offer.creatable, offer.in_use);
+            let instances = instances.unwrap_or_default();
+            format!("{}: {creatable} creatable, {in_use} in use{instances}", card.bdf)
+        }
     });
     let what = format!(
         "requested {} of vGPU type `{}`, {most} available",
@@ -499,9 +555,16 @@ fn short(topology: &Topology, cards: &[SharedCard], wish: &VgpuWish) -> PlanErro
         holders.flat_map(|one| one.domains.iter().map(|name| format!("domain `{name}`"))).collect();
     names.sort_unstable();
     names.dedup();
-    let hint = match &names[..] {
-        [] => "`gpuvm vgpu list` shows who has which".to_owned(),
-        names => format!("{} have vGPUs there; `gpuvm vgpu list` shows them", list(names.iter())),
+    let lacking = offers.iter().find(|(_, offer)| offer.lacks_instances());
+    let profile = lacking.and_then(|(card, offer)| Some((card.bdf, offer.profile?)));
+    let hint = match (profile, &names[..]) {
+        (Some((bdf, profile)), _) => {
+            format!("`nvidia-smi mig -i {bdf} -cgi {profile}` makes another GPU instance")
+        }
+        (None, []) => "`gpuvm vgpu list` shows who has which".to_owned(),
+        (None, names) => {
+            format!("{} have vGPUs there; `gpuvm vgpu list` shows them", list(names.iter()))
+        }
     };
     PlanError::Taken { what, holders: lines.collect(), hint }
 }

@@ -5,6 +5,9 @@ use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Path of Fabric Manager's configuration in NVIDIA's packages.
+pub const FABRIC_CONFIG: &str = "/usr/share/nvidia/nvswitch/fabricmanager.cfg";
+
 /// A partition's number: Fabric Manager's in the shared model, ours in full passthrough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -113,6 +116,36 @@ pub struct Fabric {
     /// none were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links_unread: Option<String>,
+    /// Whether Fabric Manager is in a mode for whole GPUs (`FABRIC_MODE` 0 or 1), in which it
+    /// activates no partition with virtual functions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_gpus_only: bool,
+}
+
+/// The reason no guest gets a vGPU of a card: Fabric Manager's mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoVgpuMode {
+    card: Bdf,
+}
+
+impl NoVgpuMode {
+    /// Returns the remedy.
+    pub fn hint(self) -> String {
+        format!(
+            "`sed -i 's/^FABRIC_MODE=.*/FABRIC_MODE=2/' {FABRIC_CONFIG}`, then `systemctl restart \
+             nvidia-fabricmanager` while no guest has a GPU"
+        )
+    }
+}
+
+impl fmt::Display for NoVgpuMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} is on an NVSwitch board whose Fabric Manager is not in the mode for vGPUs",
+            self.card
+        )
+    }
 }
 
 /// The error of a set of GPUs that may not form a guest: it is not an NVLink partition of the host.
@@ -144,6 +177,13 @@ impl Topology {
     pub fn is_partitioned(&self) -> bool {
         let fabric = self.fabric();
         fabric.model != FabricModel::None || !fabric.partitions.is_empty()
+    }
+
+    /// Why no guest gets a vGPU of a card by Fabric Manager's mode; `None` if the mode permits it, or
+    /// the card is not on an NVSwitch board. `plan` and `start` share this decision.
+    pub fn no_vgpu_mode(&self, card: Bdf) -> Option<NoVgpuMode> {
+        let is_refused = self.fabric().whole_gpus_only && self.ruled().any(|gpu| gpu == card);
+        is_refused.then_some(NoVgpuMode { card })
     }
 
     /// Whether a function is an NVSwitch that stays with Fabric Manager: in the shared model,

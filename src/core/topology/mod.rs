@@ -37,7 +37,9 @@ pub use coherent::{CoherentHost, CoherentLack, CoherentModel, NODES_PER_GPU, NVG
 pub use cpu::{Core, CoreKind, L3, NumaNode, Speed};
 pub use direct::{DirectPort, DirectPorts, DirectRefusal, OtherFunction};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};
-pub use fabric::{Fabric, FabricModel, NoPartition, NvLink, Partition, PartitionId};
+pub use fabric::{
+    FABRIC_CONFIG, Fabric, FabricModel, NoPartition, NoVgpuMode, NvLink, Partition, PartitionId,
+};
 pub use facts::Facts;
 pub use for_guests::{KeptOff, KeptOffBy};
 pub use identity::{DeviceIdentity, KnownDevice, Likeness, MarkKind};
@@ -51,7 +53,8 @@ pub use set_aside::{SetAside, Unsupported};
 pub use sharing::{VfKind, VgpuInterface};
 pub use trust::{TAKES_ONE, Trust};
 pub use vgpu::{
-    GuestVgpu, Mdev, MdevType, Mig, VfioType, Vgpu, frame_buffer, is_mig_backed, plain_name,
+    GuestVgpu, Mdev, MdevType, Mig, MigInstances, VfioType, Vgpu, frame_buffer, is_mig_backed,
+    plain_name,
 };
 
 use crate::bdf::Bdf;

@@ -72,6 +72,26 @@ pub struct VfioType {
     pub id: u32,
     /// Its name, without the vendor's in front (`H200X-141C`).
     pub name: String,
+    /// The GPU instances that back it; `None` if MIG does not, or is off, or NVML was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigInstances>,
+}
+
+/// GPU instances of MIG that back vGPUs of a type, as NVML reports them. Numbers that it
+/// does not report are unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MigInstances {
+    /// Number of their profile, which `nvidia-smi mig -cgi` takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<u32>,
+    /// Instances of this profile that the card has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// The most vGPUs of the type in one of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vgpus_each: Option<u32>,
 }
 
 /// A vGPU that is planned or recorded for a guest.

@@ -192,7 +192,8 @@ mod tests {
         let domain = Domain { name: name.into(), uuid: name.to_uppercase() };
         let modules = modules.iter().copied().collect();
         let (placed, vgpus, parts) = Default::default();
-        Running { domain, modules, unknown, placed, vgpus, parts }
+        let functions = std::collections::BTreeMap::new();
+        Running { domain, modules, unknown, placed, vgpus, parts, functions }
     }
 
     /// Rules and partitions found for domain `a`.
@@ -203,7 +204,7 @@ mod tests {
     ) -> Vec<(&'static str, String)> {
         let entry = |&id: &u32| {
             let modules = listed(&[]).iter().find(|one| one.id == id).unwrap().modules();
-            RestoreEntry { id, modules, domain: "A".into() }
+            RestoreEntry { id, modules, domain: "A".into(), vfs: Vec::new() }
         };
         let partitions = remembered.iter().map(entry).collect();
         let remembered = RestoreList { partitions, ..RestoreList::default() };
@@ -266,7 +267,12 @@ mod tests {
         };
         let of = |domain: &str| {
             let modules = Modules::from([1, 2]);
-            RestoreList::default().with(RestoreEntry { id: 1, modules, domain: domain.into() })
+            RestoreList::default().with(RestoreEntry {
+                id: 1,
+                modules,
+                domain: domain.into(),
+                vfs: Vec::new(),
+            })
         };
         for (running, remembered, domains, wanted) in [
             (&[][..], of("A"), &["b"][..], 1),

@@ -124,8 +124,15 @@ impl PartitionStep {
 
     /// Returns it as an entry of the file.
     fn entry(&self) -> RestoreEntry {
-        let domain = self.domain.clone();
-        RestoreEntry { id: self.partition, modules: self.modules(), domain }
+        let mut vfs: Vec<(u32, Bdf)> =
+            self.gpus.iter().map(|gpu| gpu.module).zip(self.vfs.iter().copied()).collect();
+        vfs.sort_unstable();
+        RestoreEntry {
+            id: self.partition,
+            modules: self.modules(),
+            domain: self.domain.clone(),
+            vfs: vfs.into_iter().map(|(_, vf)| vf).collect(),
+        }
     }
 
     /// Whether it is in a list, and active there.

@@ -90,6 +90,7 @@ fn judged(found: &Found<'_>, told: &BoardReports) -> (Fabric, Vec<String>) {
         links: links(layout, board),
         bridge: told.bridge.clone(),
         modules_untold: told.modules_untold.clone(),
+        whole_gpus_only: told.whole_gpus_only,
         ..Fabric::default()
     };
     let table = format!("published table for {}, not read from this host", board.name);

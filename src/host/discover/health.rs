@@ -8,7 +8,7 @@
 //! as not checked.
 
 use super::cards::{Card, cards};
-use super::fabric::answer::HealthAnswer;
+use super::fabric::answer::{GpuReading, HealthAnswer};
 use super::fabric::nvml;
 use super::trust::owned;
 use crate::child::Question;
@@ -16,7 +16,7 @@ use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::health::{Health, HealthCode, HealthFinding, HealthSource, XidCount, judge};
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
-use gpuvm_core::topology::{DeviceKind, Mig, Parts, PciDevice};
+use gpuvm_core::topology::{DeviceKind, Mig, MigInstances, Parts, PciDevice, Vgpu, is_mig_backed};
 use gpuvm_core::xid::xids;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -126,9 +126,15 @@ pub struct Begun {
 /// Asks NVML about the GPUs that its driver has, on the live machine.
 pub fn begin(root: &FsRoot, parts: &Parts) -> Begun {
     let bound = gpus(parts).filter(|gpu| gpu.driver.as_deref() == Some("nvidia"));
-    let bound: Vec<Bdf> = bound.map(|gpu| gpu.bdf).collect();
+    let bound: Vec<(Bdf, Vec<u32>)> = bound.map(|gpu| (gpu.bdf, backed_types(gpu))).collect();
     let asks = root.is_live() && !bound.is_empty();
     Begun { question: asks.then(|| nvml::begin_health(bound)) }
+}
+
+/// Numbers of the vGPU types of a GPU that MIG backs.
+fn backed_types(gpu: &PciDevice) -> Vec<u32> {
+    let Some(Vgpu::Card { types }) = &gpu.vgpu else { return Vec::new() };
+    types.iter().filter(|of| is_mig_backed(&of.name)).map(|of| of.id).collect()
 }
 
 /// The known health of a host's GPUs.
@@ -142,6 +148,8 @@ pub struct Known {
     pub now: BTreeMap<Bdf, Vec<HealthFinding>>,
     /// The MIG modes that NVML reports now, by address.
     pub mig: BTreeMap<Bdf, Mig>,
+    /// GPU instances behind vGPU types that NVML reports now, by address and number of the type.
+    instances: BTreeMap<(Bdf, u32), MigInstances>,
     /// Xid messages of this boot by address.
     xids: BTreeMap<Bdf, Vec<XidCount>>,
     /// The driver's reports.
@@ -191,7 +199,9 @@ impl Known {
     fn add(&mut self, answer: HealthAnswer) {
         for (gpu, reading) in answer {
             match reading {
-                Ok(reading) => {
+                Ok(GpuReading { health: reading, instances }) => {
+                    let all = instances.into_iter().map(|(of, found)| ((gpu, of), found));
+                    self.instances.extend(all);
                     let mig = reading.mig.map(|(enabled, pending)| Mig { enabled, pending });
                     self.mig.extend(mig.map(|mig| (gpu, mig)));
                     self.now.insert(gpu, judge(Some(&reading), self.xids_of(gpu)));
@@ -296,6 +306,11 @@ pub fn lay(root: &FsRoot, begun: Begun, parts: &mut Parts) -> Result<(), FsError
         if let Some(device) = parts.devices.iter_mut().find(|device| device.bdf == bdf) {
             device.health = health;
             device.mig = known.mig.get(&bdf).copied();
+            if let Some(Vgpu::Card { types }) = &mut device.vgpu {
+                types
+                    .iter_mut()
+                    .for_each(|of| of.mig = known.instances.get(&(bdf, of.id)).copied());
+            }
         }
     }
     parts.machine.health_unread.clone_from(&known.notes);

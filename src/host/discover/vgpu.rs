@@ -35,7 +35,8 @@ pub fn lay(root: &FsRoot, parts: &mut Parts) -> Result<(), FsError> {
     }
     for device in &mut parts.devices {
         if let Some(names) = names.remove(&device.bdf) {
-            let types = names.into_iter().map(|(id, name)| VfioType { id, name }).collect();
+            let types =
+                names.into_iter().map(|(id, name)| VfioType { id, name, mig: None }).collect();
             device.vgpu.get_or_insert(Vgpu::Card { types });
         }
     }

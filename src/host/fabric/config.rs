@@ -2,12 +2,12 @@
 //! MANAGER). Read-only: the file belongs to Fabric Manager, which validates it.
 
 use crate::fsroot::{FsError, FsRoot};
-use gpuvm_core::topology::FabricModel;
+use gpuvm_core::topology::{FABRIC_CONFIG, FabricModel};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The file's path in NVIDIA's packages.
-pub const PATH: &str = "/usr/share/nvidia/nvswitch/fabricmanager.cfg";
+pub const PATH: &str = FABRIC_CONFIG;
 
 /// Fabric Manager's own port, omitted in addresses.
 const PORT: &str = "6666";
@@ -68,6 +68,11 @@ impl Mode {
 }
 
 impl Config {
+    /// Whether it is set to a mode in which no guest gets a virtual function.
+    pub fn is_of_whole_gpus(&self) -> bool {
+        matches!(self.mode, Some(Mode::Passthrough | Mode::Shared))
+    }
+
     /// Whether guests get virtual functions, with which partitions are activated.
     pub fn is_of_vgpu(&self) -> bool {
         self.mode == Some(Mode::Vgpu)

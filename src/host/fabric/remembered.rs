@@ -253,7 +253,7 @@ mod tests {
     use gpuvm_core::fabric::RestoreEntry;
 
     fn entry(id: u32) -> RestoreEntry {
-        RestoreEntry { id, modules: [id].into(), domain: "u".into() }
+        RestoreEntry { id, modules: [id].into(), domain: "u".into(), vfs: Vec::new() }
     }
 
     #[test]

@@ -14,13 +14,14 @@ use crate::error::{Error, Result};
 use crate::fsroot::FsRoot;
 use crate::function_users;
 use crate::partition::{placed, refuse_versions};
-use crate::topology::{FabricModel, Topology};
+use crate::topology::{FabricModel, Sriov, Topology};
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{
     Call, Domain, KnownPartition, Listed, Meaning, Mode, Modules, Restore, RestoreEntry,
-    RestoreList, Running, restore as decide,
+    RestoreList, Running, VgpuRestore, restore as decide, restore_vgpus,
 };
+use gpuvm_core::shell::word;
 use gpuvm_host::fabric::config::{Config, PATH};
 use gpuvm_host::fabric::{Manager, ManagerRefusal, RestoreFile};
 use serde::Serialize;
@@ -121,13 +122,6 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
     if topology.fabric().model != FabricModel::SharedNvswitch {
         return Ok(nothing);
     }
-    if Config::read(&root)?.is_of_vgpu() {
-        // Guests with virtual functions are not seen here: an empty list would end their NVLink.
-        world.warning(
-            "FABRIC_MODE=2: partitions of virtual functions are left to `fmpm --set-activated`",
-        );
-        return Ok(nothing);
-    }
     refuse_versions(None)?;
     let manager = Manager::of_host(&root)?;
     let mode = started(&manager, wanted.boot).map_err(not_answered)?;
@@ -148,18 +142,23 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
         Mode::Restart => by_table(&root, &topology)?,
         Mode::Normal(_) => Vec::new(),
     };
-    let decided = decide(&mode, &list, Some(&running), &known);
-    match decided {
-        Restore::Set { ids, unplaced } => {
-            let unrestored = unknown(&unplaced, &running, &topology);
+    let decided = if Config::read(&root)?.is_of_vgpu() {
+        of_vgpus(&mode, &list, &running)
+    } else {
+        decide(&mode, &list, Some(&running), &known).into()
+    };
+    let Decided { ids, entries, unplaced } = decided;
+    let mut restored = match &mode {
+        Mode::Restart => {
             if !wanted.dry_run {
-                set(&manager, &ids, &running, &known)?;
+                set(&manager, &ids, &Owners { entries: &entries, running: &running, known })?;
             }
+            let unrestored = unknown(&unplaced, &running, &topology);
             let mode = Some(StartMode::Restart);
             let made = !wanted.dry_run;
-            Ok(Restored { mode, partitions: ids, unplaced, unrestored, made, ..nothing })
+            Restored { mode, partitions: ids, unplaced, unrestored, made, ..nothing }
         }
-        Restore::Activate { entries, unplaced } => {
+        Mode::Normal(_) => {
             let failed = if wanted.dry_run {
                 Vec::new()
             } else {
@@ -167,9 +166,52 @@ pub fn restore(world: &World, wanted: Restoring) -> Result<Restored> {
             };
             let restored = activated(&entries, unplaced, &running, &topology, failed);
             let made = !wanted.dry_run && !restored.partitions.is_empty();
-            Ok(Restored { made, ..restored })
+            Restored { made, ..restored }
+        }
+    };
+    restored.unrestored.extend(unrecorded(&restored, &running));
+    Ok(restored)
+}
+
+/// The partitions to report or to activate.
+struct Decided {
+    ids: Vec<u32>,
+    /// Those to activate, and of vGPUs those to report.
+    entries: Vec<RestoreEntry>,
+    unplaced: Vec<Domain>,
+}
+
+impl From<Restore> for Decided {
+    fn from(decided: Restore) -> Decided {
+        match decided {
+            Restore::Set { ids, unplaced } => Decided { ids, entries: Vec::new(), unplaced },
+            Restore::Activate { entries, unplaced } => {
+                Decided { ids: Vec::new(), entries, unplaced }
+            }
         }
     }
+}
+
+/// The partitions of vGPUs, from the record of activations alone.
+fn of_vgpus(mode: &Mode, list: &RestoreList, running: &[Running]) -> Decided {
+    let VgpuRestore { entries, unplaced } = restore_vgpus(mode, list, running);
+    Decided { ids: entries.iter().map(|entry| entry.id).collect(), entries, unplaced }
+}
+
+/// Returns guests with vGPUs that keep their partition inactive since gpuvm has no record of it.
+fn unrecorded(restored: &Restored, running: &[Running]) -> Vec<Unrestored> {
+    let is_explained =
+        |domain: &Domain| restored.unrestored.iter().any(|one| one.domain == *domain);
+    let has_vgpus =
+        |domain: &Domain| running.iter().any(|one| one.domain == *domain && !one.vgpus.is_empty());
+    let left = restored.unplaced.iter().filter(|one| has_vgpus(one) && !is_explained(one));
+    left.map(|domain| Unrestored {
+        domain: domain.clone(),
+        partition: None,
+        why: "gpuvm has no record of it with virtual functions, or another one has its GPUs".into(),
+        hint: format!("`gpuvm restart {}` activates it", word(&domain.name)),
+    })
+    .collect()
 }
 
 /// The fate of partitions that were to be activated, by those that were not.
@@ -184,7 +226,18 @@ fn activated(
         let its = running.iter().find(|one| one.domain.uuid == entry.domain);
         its.map(|one| one.domain.clone())
     };
-    let broken = entries.iter().filter_map(of).collect();
+    // Guests with vGPUs of one GPU share its partition.
+    let has = |entry: &RestoreEntry, one: &Running| {
+        one.domain.uuid == entry.domain || !entry.vfs.is_empty() && one.shares(&entry.modules)
+    };
+    let mut broken: Vec<Domain> = Vec::new();
+    for entry in entries {
+        for one in running.iter().filter(|one| has(entry, one)) {
+            if !broken.contains(&one.domain) {
+                broken.push(one.domain.clone());
+            }
+        }
+    }
     let mut unrestored = unknown(&unplaced, running, topology);
     let mut partitions: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
     partitions.retain(|id| failed.iter().all(|(entry, ..)| entry.id != *id));
@@ -244,7 +297,11 @@ fn with_processes(
 ) -> Result<Vec<Running>> {
     for one in by_processes(root, topology, list)? {
         let is_same = |other: &Running| match one.domain.uuid.as_str() {
-            "" => one.unknown == 0 && one.modules.is_subset(&other.modules),
+            "" => {
+                one.unknown == 0
+                    && one.modules.is_subset(&other.modules)
+                    && one.vgpus.is_subset(&other.vgpus)
+            }
             uuid => other.domain.uuid.eq_ignore_ascii_case(uuid),
         };
         if !running.iter().any(is_same) {
@@ -261,7 +318,10 @@ pub(super) fn by_processes(
     topology: &Topology,
     list: &RestoreList,
 ) -> Result<Vec<Running>> {
-    let board: Vec<Bdf> = topology.ruled().collect();
+    let cards: Vec<Bdf> = topology.ruled().collect();
+    let with_vfs = cards.iter().filter(|_| !topology.fabric().whole_gpus_only);
+    let vfs = with_vfs.flat_map(|card| topology.vfs_of(*card)).map(|vf| vf.bdf);
+    let board: Vec<Bdf> = cards.iter().copied().chain(vfs).collect();
     let opened = function_users::guest_processes(root, &board)?;
     let claims = process::claims(root)?;
     let proven = process::proven(&claims);
@@ -301,11 +361,25 @@ fn with_gpus<'b>(
 ) -> Running {
     let domain = Domain { name: name.to_owned(), uuid: uuid.to_owned() };
     let placed = placed(topology);
-    let (modules, vgpus, parts) = Default::default();
-    let mut one = Running { domain, modules, unknown: 0, placed, vgpus, parts };
+    let (modules, vgpus, parts, functions) = Default::default();
+    let mut one = Running { domain, modules, unknown: 0, placed, vgpus, parts, functions };
+    let module_of = |card: Bdf| {
+        let ids = &topology.fabric().module_ids;
+        ids.iter().find(|(known, _)| *known == card).map(|(_, module)| *module)
+    };
     for bdf in gpus {
-        match topology.fabric().module_ids.iter().find(|(known, _)| known == bdf) {
-            Some((_, module)) => drop(one.modules.insert(*module)),
+        let card = match topology.device(*bdf).map(|device| &device.sriov) {
+            Some(Some(Sriov::Vf { pf })) if !topology.ruled().any(|gpu| gpu == *bdf) => *pf,
+            _ => *bdf,
+        };
+        match module_of(card) {
+            // Whether it is all of the GPU the open file does not show.
+            Some(module) if card != *bdf => {
+                one.vgpus.insert(module);
+                one.parts.insert(module);
+                one.functions.entry(module).or_insert(*bdf);
+            }
+            Some(module) => drop(one.modules.insert(module)),
             None => one.unknown += 1,
         }
     }
@@ -328,13 +402,18 @@ fn by_table(root: &FsRoot, topology: &Topology) -> Result<Vec<KnownPartition>> {
     Ok(sets.flatten().collect())
 }
 
+/// Who has which partitions.
+struct Owners<'a> {
+    /// The decided entries of vGPUs.
+    entries: &'a [RestoreEntry],
+    running: &'a [Running],
+    /// Those of the board's table.
+    known: Vec<KnownPartition>,
+}
+
 /// Sets the list once, verifies it, and records the active partitions.
-fn set(
-    manager: &Manager,
-    ids: &[u32],
-    running: &[Running],
-    known: &[KnownPartition],
-) -> Result<()> {
+fn set(manager: &Manager, ids: &[u32], owners: &Owners<'_>) -> Result<()> {
+    let Owners { entries, running, known } = owners;
     let file = RestoreFile::lock(RestoreFile::here(), LOCK);
     let mut file = file.map_err(|error| FabricError::from(error).with_hint())?;
     manager.set_activated(ids).map_err(not_answered)?;
@@ -349,12 +428,16 @@ fn set(
     };
     let mut list = RestoreList::default();
     for &id in ids {
+        if let Some(entry) = entries.iter().find(|entry| entry.id == id) {
+            list = list.with(entry.clone());
+            continue;
+        }
         let Some(modules) = modules_of(id) else { continue };
         let its = running.iter().find(|one| one.modules == modules);
         let domain = its.map(|one| one.domain.uuid.clone());
         let was = file.list().get(id).map(|entry| entry.domain.clone());
         let domain = domain.or(was).unwrap_or_default();
-        list = list.with(RestoreEntry { id, modules, domain });
+        list = list.with(RestoreEntry { id, modules, domain, vfs: Vec::new() });
     }
     file.write(list).map_err(|error| FabricError::from(error).with_hint())
 }
@@ -415,6 +498,7 @@ fn activate(
     };
     let gpus = entry.modules.iter().filter_map(gpu).collect();
     let step = PartitionStep::new(entry.id, gpus, entry.domain.clone());
+    let step = PartitionStep { vfs: entry.vfs.clone(), ..step };
     // Its guest runs with these GPUs, so they are not checked.
     let guests = |_: &[Bdf]| Ok(());
     let switch = Switch { manager, file: RestoreFile::here(), wait: LOCK, guests: &guests };

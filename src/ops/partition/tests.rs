@@ -167,8 +167,12 @@ impl Place {
     fn has(&self, id: u32, uuid: &str) {
         let modules = SETS.iter().find(|(known, _)| *known == id).unwrap().1;
         let mut file = RestoreFile::lock(&self.file(), Duration::ZERO).unwrap();
-        let entry =
-            RestoreEntry { id, modules: modules.iter().copied().collect(), domain: uuid.into() };
+        let entry = RestoreEntry {
+            id,
+            modules: modules.iter().copied().collect(),
+            domain: uuid.into(),
+            vfs: Vec::new(),
+        };
         file.write(file.list().with(entry)).unwrap();
         self.fm.active.borrow_mut().insert(id);
     }

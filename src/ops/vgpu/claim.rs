@@ -9,10 +9,9 @@ use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::GuestVgpu;
-use crate::topology::{Mdev, PciDevice, Topology, Vgpu};
+use crate::topology::{Mdev, NoVgpuMode, PciDevice, Topology, Vgpu};
 use crate::world::World;
 use gpuvm_core::versions::Version;
-use gpuvm_host::fabric::config::{Config, Mode, PATH as CONFIG};
 
 /// The reason a guest does not get its vGPUs.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -44,11 +43,8 @@ pub enum VgpuClaimError {
     )]
     OldLibvirt { domain: String, version: Version },
     /// Fabric Manager activates no partition for virtual functions.
-    #[error(
-        "domain `{domain}` is not started: {card} is on an NVSwitch board whose Fabric Manager is \
-         not in the mode for vGPUs"
-    )]
-    FabricMode { domain: String, card: Bdf },
+    #[error("domain `{domain}` is not started: {mode}")]
+    FabricMode { domain: String, mode: NoVgpuMode },
     /// The parent offers no such mediated device.
     #[error(
         "domain `{domain}` is not started: {function} offers no mediated devices of type {wanted}"
@@ -130,27 +126,17 @@ pub fn claim_of(xml: &DomainXml, topology: &Topology, world: &World) -> Result<V
         let version = world.hypervisor()?.versions().libvirt;
         let root = FsRoot::live()?;
         refuse_stack(&xml.name(), &vgpus, (version, &root))?;
-        refuse_mode(&xml.name(), &vgpus, topology, &Config::read(&root)?)?;
+        refuse_mode(&xml.name(), &vgpus, topology)?;
     }
     steps(&xml.name(), &vgpus, topology)
 }
 
 /// Refuses vGPUs of an NVSwitch board in the modes for whole GPUs.
-fn refuse_mode(
-    domain: &str,
-    vgpus: &[GuestVgpu],
-    topology: &Topology,
-    config: &Config,
-) -> Result<()> {
-    let is_other = matches!(config.mode, Some(Mode::Passthrough | Mode::Shared));
-    let of_board = |vgpu: &&GuestVgpu| topology.ruled().any(|gpu| gpu == vgpu.card);
-    let Some(vgpu) = vgpus.iter().find(of_board).filter(|_| is_other) else { return Ok(()) };
-    let (domain, card) = (domain.to_owned(), vgpu.card);
-    let hint = format!(
-        "`sed -i 's/^FABRIC_MODE=.*/FABRIC_MODE=2/' {CONFIG}`, then `systemctl restart \
-         nvidia-fabricmanager` while no guest has a GPU"
-    );
-    Err(VgpuClaimError::FabricMode { domain, card }.hint(hint))
+fn refuse_mode(domain: &str, vgpus: &[GuestVgpu], topology: &Topology) -> Result<()> {
+    let Some(mode) = vgpus.iter().find_map(|vgpu| topology.no_vgpu_mode(vgpu.card)) else {
+        return Ok(());
+    };
+    Err(VgpuClaimError::FabricMode { domain: domain.to_owned(), mode }.hint(mode.hint()))
 }
 
 /// Refuses virtual functions that libvirt or the kernel cannot pass through on the vendor's driver.
@@ -280,7 +266,7 @@ fn cleared(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuvm_core::topology::{MdevType, Sriov, file};
+    use gpuvm_core::topology::{Fabric, MdevType, Sriov, file};
 
     const VF: &str = "0000:86:00.0";
 
@@ -323,12 +309,13 @@ mod tests {
         let card = topology.ruled().next().unwrap();
         let mut vgpus = guest("7", None);
         vgpus[0].card = card;
-        let refused = |mode| {
-            let config = Config { mode, ..Config::default() };
-            refuse_mode("a", &vgpus, &topology, &config).is_err()
+        let refused = |whole_gpus_only| {
+            let mut parts = topology.parts().clone();
+            let fabric = Fabric { whole_gpus_only, ..topology.fabric().clone() };
+            parts.fabric = fabric;
+            refuse_mode("a", &vgpus, &Topology::new(parts).unwrap()).is_err()
         };
-        let modes = [None, Some(Mode::Passthrough), Some(Mode::Shared), Some(Mode::Vgpu)];
-        assert_eq!(modes.map(refused), [false, true, true, false]);
+        assert_eq!([false, true].map(refused), [false, true]);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use crate::error::{Coded, Result};
 use crate::fsroot::FsRoot;
 use crate::function_users::{self, Use};
 use crate::hypervisor::none::NoHypervisor;
-use crate::topology::{DeviceKind, PciDevice, Sriov, Topology, VgpuInterface};
+use crate::shell::word;
+use crate::topology::{DeviceKind, PciDevice, Sriov, Topology, Vgpu, VgpuInterface, is_vfio};
 use crate::world::World;
 use gpuvm_core::topology::sharing::NVIDIA;
 
@@ -74,6 +75,9 @@ pub fn set_functions(world: &World, wanted: &CardFunctions) -> Result<Change<Bdf
         world.refuse_elsewhere("vgpu vfs --at-boot")?;
     }
     let root = world.root()?;
+    if *on {
+        refuse_held(*pf, world)?;
+    }
     let mut steps = Vec::new();
     if *on != enabled {
         refuse(card, *on, root.as_ref(), &topology, world)?;
@@ -124,12 +128,7 @@ fn refuse(
     world: &World,
 ) -> Result<()> {
     let bdf = card.bdf;
-    let held = world.occupancy_or_warn()?;
-    if let Some(held) = held.domains.iter().find(|held| held.devices.contains(&bdf)) {
-        let holds = held.holds(bdf);
-        let hint = format!("`gpuvm delete {0}`, or `gpuvm set {0} --gpus 0`", held.domain);
-        return Err(VgpuCardError::Held { bdf, holds }.hint(hint));
-    }
+    refuse_held(bdf, world)?;
     match card.driver.as_deref() {
         Some(NVIDIA) => {}
         driver => {
@@ -152,6 +151,18 @@ fn refuse(
     Ok(())
 }
 
+/// Refuses a card that a domain has as a whole, also one that is off: it would not start beside
+/// virtual functions.
+fn refuse_held(bdf: Bdf, world: &World) -> Result<()> {
+    let held = world.occupancy_or_warn()?;
+    let Some(held) = held.domains.iter().find(|held| held.devices.contains(&bdf)) else {
+        return Ok(());
+    };
+    let name = word(&held.domain);
+    let hint = format!("`gpuvm delete {name}`, or `gpuvm set {name} --gpus 0`");
+    Err(VgpuCardError::Held { bdf, holds: held.holds(bdf) }.hint(hint))
+}
+
 /// Refuses to remove virtual functions that have a type or a holder.
 fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &World) -> Result<()> {
     let functions: Vec<Bdf> = functions_of(topology, pf).iter().map(|vf| vf.bdf).collect();
@@ -165,6 +176,9 @@ fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &Worl
             }
         }
         match (vf.vgpu_type(), &domains[..]) {
+            (None, []) if has_mdevs(vf) => {
+                lines += &format!("\n  {} has mediated devices", vf.bdf);
+            }
             (None, []) => {}
             (Some(number), []) => {
                 lines += &format!("\n  {} has vGPU type {number}, and an unknown holder", vf.bdf);
@@ -186,6 +200,11 @@ fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &Worl
     }
     let hint = "`gpuvm vgpu list` shows the holders; delete the guests first";
     Err(VgpuCardError::InUse { bdf: pf, lines }.hint(hint))
+}
+
+/// Whether mediated devices of a virtual function exist.
+fn has_mdevs(vf: &PciDevice) -> bool {
+    matches!(&vf.vgpu, Some(Vgpu::Mdev { devices, .. }) if !devices.is_empty())
 }
 
 /// Enables the virtual functions of these cards while the machine boots. A card that cannot have
@@ -211,6 +230,12 @@ fn enable(pf: Bdf) -> Result<()> {
     let is_ready = topology.vgpu_interface(card) != VgpuInterface::None;
     if was && is_ready {
         return Ok(());
+    }
+    // A guest that starts with the host may have it as a whole.
+    if let Some(driver) = card.driver.as_deref().filter(|driver| is_vfio(driver)) {
+        let has = format!("{driver} has it");
+        let hint = format!("`gpuvm device release {pf}` gives it back");
+        return Err(VgpuCardError::NoDriver { bdf: pf, has }.hint(hint));
     }
     let steps = [Step::from(VgpuStep::SetFunctions { pf, on: true, was })];
     Ok(apply(&steps, &NoHypervisor, &mut Quiet, None)?)

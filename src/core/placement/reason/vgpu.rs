@@ -33,6 +33,11 @@ pub enum VgpuReason {
         /// GPUs with MIG on.
         gpus: Vec<Bdf>,
     },
+    /// MIG backs them, and NVML did not report how many instances there are.
+    Instances {
+        /// Their cards.
+        gpus: Vec<Bdf>,
+    },
     /// Cores are not on the node of the card.
     Remote {
         /// That node.
@@ -80,6 +85,15 @@ impl fmt::Display for VgpuReason {
                      turns it off",
                     names.join(", "),
                     names.join(",")
+                )
+            }
+            VgpuReason::Instances { gpus } => {
+                let names: Vec<String> = gpus.iter().map(Bdf::to_string).collect();
+                write!(
+                    f,
+                    "how many GPU instances of MIG {} has for them is unknown, since NVML did not \
+                     report it: the driver refuses the type if none has room",
+                    names.join(", ")
                 )
             }
             VgpuReason::Remote { node } => {

@@ -91,7 +91,7 @@ fn changed(xml: &DomainXml, topology: &Topology, count: u32, what: &str) -> Opti
 /// A domain that gpuvm did not make: 8 vCPUs on cores 20 to 23 of the first node, the emulator on 26,
 /// and two cells whose vCPUs alternate, if any.
 fn of_others(topology: &Topology, cells: &str) -> DomainXml {
-    let core = |nth: usize| topology.cores().nth(nth).unwrap().pcpus.iter();
+    let core = |nth: usize| topology.cores()[nth].pcpus.iter();
     let pins = (20..24).flat_map(core).enumerate();
     let pins: String =
         pins.map(|(vcpu, pcpu)| format!("<vcpupin vcpu='{vcpu}' cpuset='{}'/>", pcpu.0)).collect();

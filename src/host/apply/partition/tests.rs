@@ -112,7 +112,8 @@ impl Place {
         let mut file = RestoreFile::lock(&place.path(), Duration::ZERO).unwrap();
         for (id, domain) in entries {
             let modules = if *id == 3 { [1, 3].into() } else { [*id].into() };
-            let entry = RestoreEntry { id: *id, modules, domain: (*domain).into() };
+            let entry =
+                RestoreEntry { id: *id, modules, domain: (*domain).into(), vfs: Vec::new() };
             file.write(file.list().with(entry)).unwrap();
         }
         place
@@ -393,7 +394,7 @@ fn a_guest_that_starts_while_fabric_manager_is_waited_for_keeps_its_partition() 
 fn an_entry_now_of_other_gpus_stays() {
     let place = Place::new(&[]);
     let mut file = RestoreFile::lock(&place.path(), Duration::ZERO).unwrap();
-    let other = RestoreEntry { id: 3, modules: [5, 7].into(), domain: "v".into() };
+    let other = RestoreEntry { id: 3, modules: [5, 7].into(), domain: "v".into(), vfs: Vec::new() };
     file.write(file.list().with(other.clone())).unwrap();
     drop(file);
     place.deactivate(&active(&[]), false).result.unwrap();

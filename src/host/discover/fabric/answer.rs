@@ -2,6 +2,7 @@
 
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::health::HealthReading;
+use gpuvm_core::topology::MigInstances;
 use serde::{Deserialize, Serialize};
 
 /// NVML's answer.
@@ -16,7 +17,16 @@ pub struct NvmlAnswer {
 }
 
 /// NVML's answer about the health of GPUs: for each the reading, or why there is none.
-pub type HealthAnswer = Vec<(Bdf, Result<HealthReading, String>)>;
+pub type HealthAnswer = Vec<(Bdf, Result<GpuReading, String>)>;
+
+/// NVML's report about one GPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuReading {
+    /// Its health, and MIG mode.
+    pub health: HealthReading,
+    /// GPU instances behind vGPU types, by number of the type.
+    pub instances: Vec<(u32, MigInstances)>,
+}
 
 /// The working NVLinks of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

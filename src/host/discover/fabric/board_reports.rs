@@ -21,6 +21,8 @@ pub struct BoardReports {
     pub model: FabricModel,
     /// The source of the model, as text.
     pub model_source: String,
+    /// Whether the mode in Fabric Manager's configuration is one for whole GPUs.
+    pub whole_gpus_only: bool,
     /// Module ids.
     pub modules: Modules,
     /// Why NVML has no module ids; `None` if it has, or was not asked.
@@ -71,6 +73,7 @@ impl BoardReports {
             return Ok(told);
         };
         let config = Config::read(root)?;
+        told.whole_gpus_only = config.is_of_whole_gpus();
         if let Some(mode) = config.mode {
             told.model = mode.model();
             told.model_source = format!("model by FABRIC_MODE={} in {PATH}", mode as u8);

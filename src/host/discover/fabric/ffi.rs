@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // calls into a C library
 
 mod health;
+mod instances;
 
 pub use health::health;
 

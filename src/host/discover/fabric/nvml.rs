@@ -16,8 +16,9 @@ pub fn begin(modules: Vec<Bdf>, links: Vec<Bdf>) -> Question {
     Question::ask(NVML_LIMIT, move || ffi::gpus(&modules, &links))
 }
 
-/// Asks NVML for the health of GPUs on the driver `nvidia`.
-pub fn begin_health(gpus: Vec<Bdf>) -> Question {
+/// Asks NVML for the health of GPUs on the driver `nvidia`, and for the GPU instances behind these
+/// vGPU types of each.
+pub fn begin_health(gpus: Vec<(Bdf, Vec<u32>)>) -> Question {
     Question::ask(NVML_LIMIT, move || ffi::health(&gpus))
 }
 

@@ -46,6 +46,7 @@ fn a_claimed_guest_gets_no_partition_and_a_user_of_a_gpu_keeps_it() {
         id,
         domain: domain.into(),
         modules: modules_of(at),
+        vfs: Vec::new(),
     };
     let list = RestoreList::default().with(entry(3, "b", &[4, 5])).with(entry(2, "c", &[2, 3]));
     // A guest whose devices are seen, with a user's process that has its UUID beside it.

@@ -1,8 +1,9 @@
 //! NVML's calls about the health of GPUs. Each is optional: drivers and GPUs differ in their
 //! reports.
 
+use super::instances::InstanceCalls;
 use super::{MOST_LINKS, NO_SUCH_LINK, NVML, Nvml, OfLink};
-use crate::discover::fabric::answer::HealthAnswer;
+use crate::discover::fabric::answer::{GpuReading, HealthAnswer};
 use crate::loaded::{find, load};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::health::{HealthReading, LinkReading};
@@ -108,21 +109,29 @@ impl<'l> Calls<'l> {
     }
 }
 
-/// Asks NVML for the health of GPUs that are bound to its driver; for each the reading, or why
-/// there is none.
-pub fn health(gpus: &[Bdf]) -> Result<HealthAnswer, String> {
+/// Asks NVML for the health of GPUs that are bound to its driver, and for the GPU instances behind
+/// vGPU types of each; for each the reading, or why there is none.
+pub fn health(gpus: &[(Bdf, Vec<u32>)]) -> Result<HealthAnswer, String> {
     let library = load(&[NVML])?;
     let nvml = Nvml::open(&library)?;
     let calls = Calls::find(&library);
-    let reading = |gpu: Bdf| match nvml.handle(gpu) {
-        Ok(handle) => Ok(Gpu { handle, calls: &calls, failed: None }.read()),
-        Err(LOST) => Ok(HealthReading { lost: true, ..HealthReading::default() }),
+    let instance_calls = InstanceCalls::find(&library);
+    let of_health = |health| GpuReading { health, instances: Vec::new() };
+    let reading = |gpu: Bdf, types: &[u32]| match nvml.handle(gpu) {
+        Ok(handle) => {
+            let health = Gpu { handle, calls: &calls, failed: None }.read();
+            let has_instances = health.mig.is_some_and(|(is_on, _)| is_on);
+            let types = types.iter().filter(|_| has_instances);
+            let instances = types.map(|&of| (of, instance_calls.behind(handle, of))).collect();
+            Ok(GpuReading { health, instances })
+        }
+        Err(LOST) => Ok(of_health(HealthReading { lost: true, ..HealthReading::default() })),
         Err(RESET_REQUIRED) => {
-            Ok(HealthReading { reset_required: true, ..HealthReading::default() })
+            Ok(of_health(HealthReading { reset_required: true, ..HealthReading::default() }))
         }
         Err(code) => Err(nvml.name(code)),
     };
-    Ok(gpus.iter().map(|&gpu| (gpu, reading(gpu))).collect())
+    Ok(gpus.iter().map(|(gpu, types)| (*gpu, reading(*gpu, types))).collect())
 }
 
 struct Gpu<'c> {
