@@ -289,7 +289,9 @@ fn a_guest_whose_record_is_not_understood_is_named_as_such_by_every_verb() {
     let (from, to) = (text.find(from).unwrap(), text.find(to).unwrap() + to.len());
     let edited = format!("{}{}", &text[..from], &text[to..]);
     let damaged = text.replace("\"profile\":\"share\"", "\"profile\":");
-    for (definition, why) in [(later, "quantum"), (edited, "there is no request"), (damaged, "expected value")] {
+    for (definition, why) in
+        [(later, "quantum"), (edited, "there is no request"), (damaged, "expected value")]
+    {
         assert_ne!(definition, text);
         stage.fake.put_xml(&definition, false);
         let unread = |error: Error| {

@@ -134,12 +134,14 @@ fn a_pinned_guest_of_others_keeps_its_places_with_another_size() {
             pins.collect::<Vec<_>>()
         };
         assert_eq!(pins(&was), pins(&is));
-        let emulator = |claims: &Claims<'_>| claims.emulator_pin.as_ref().map(|pin| pin.value.clone());
+        let emulator =
+            |claims: &Claims<'_>| claims.emulator_pin.as_ref().map(|pin| pin.value.clone());
         assert_eq!(emulator(&was), emulator(&is));
         let cells = |claims: &Claims<'_>| {
-            let cells = claims.cells.iter().map(|cell| {
-                (cell.vcpus.as_ref().map(|set| set.value.clone()), cell.memory.value)
-            });
+            let cells = claims
+                .cells
+                .iter()
+                .map(|cell| (cell.vcpus.as_ref().map(|set| set.value.clone()), cell.memory.value));
             cells.collect::<Vec<_>>()
         };
         assert_eq!(cells(&was), cells(&is));
@@ -227,7 +229,7 @@ fn the_bus_of_a_gpu_follows_to_the_cell_that_another_size_gives_it() {
     let cells = cells_of_buses(&one);
     let few = with(&one, 4);
     assert_ne!(cells_of_buses(&few), cells, "a guest of a single cell has its bus there");
-    let claims = crate::domain::claims::Claims::read(&one);
+    let claims = Claims::read(&one);
     let again = with(&few, claims.vcpus.value);
     assert_eq!(cells_of_buses(&again), cells);
     let four = ours(&topology, 4);
@@ -241,7 +243,7 @@ fn sizes_follow_the_gpus_where_they_did_and_stay_where_they_were_named() {
     let two = with(&one, &topology, 2).unwrap().after;
     let fresh = ours(&topology, 2);
     let size = |xml: &DomainXml| {
-        let claims = crate::domain::claims::Claims::read(xml);
+        let claims = Claims::read(xml);
         (claims.vcpus.value, claims.memory.value)
     };
     assert_eq!(size(&two), size(&fresh));
