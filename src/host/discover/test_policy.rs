@@ -131,6 +131,7 @@ fn trusted(file: &Path, why: impl Fn(&Path) -> Option<String>) -> Result<(), FsE
 
 /// Returns why the policy allows no test of GPUs where it requires one, if so.
 pub fn gpu_tests(root: &FsRoot) -> Result<Option<GpuTests>, FsError> {
+    root.regular(FILE)?;
     let policy = test_policy(root)?;
     let lacks = match (policy.mode, policy.image, policy.sha256) {
         (TestMode::Off | TestMode::Note, ..) | (_, Some(_), Some(_)) => None,
