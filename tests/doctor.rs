@@ -127,6 +127,7 @@ const CASES: &[(&str, &str, Overlay)] = &[
         ("usr/lib/systemd/system/libvirt-guests.service", "[Unit]\n"),
         ("etc/systemd/system/multi-user.target.wants/libvirt-guests.service", "->/usr/lib/systemd/system/libvirt-guests.service"),
     ]),
+    ("gpu-untestable", "warning", &[("etc/gpuvm/test.toml", "mode = \"require\"\n")]),
 ];
 
 /// Rules without such files, and why.
@@ -141,6 +142,7 @@ const WITHOUT_CASE: &[(&str, &str)] = &[
     ("program-replaceable", "owners of files are this machine's: a test of its own"),
     ("slow-large-bars", "the plain host's kernel has it"),
     ("acs-redirect", "the registers of ports tell it, which are no text"),
+    ("p2p-rejected", "as above; tests/p2p.rs"),
     ("iommu-fault", "the kernel's log reports it"),
     ("iommu-width", "the kernel's log reports it"),
     ("gpu-rom", "the kernel's log reports it"),
@@ -930,10 +932,10 @@ fn findings_are_reported_without_zero_counts() {
         run(command.args(more).arg("--host").arg(&host).current_dir(dir.path()))
     };
     let (code, out, _) = doctor(&[]);
-    let line = "19 of 43 rules checked: no problem; 24 not checked:\n";
+    let line = "19 of 45 rules checked: no problem; 26 not checked:\n";
     assert!(code == 0 && out.starts_with(line), "{out}");
     let listed = out.lines().skip(1).take_while(|line| line.starts_with("  ")).count();
-    assert_eq!(listed, 24, "{out}");
+    assert_eq!(listed, 26, "{out}");
     let (code, out, _) = doctor(&["--fix"]);
     assert!(code == 0 && out.contains("\n# nothing to fix: no rule found a problem"), "{out}");
     fs::write(dir.path().join("log"), "\n").unwrap();
@@ -943,14 +945,14 @@ fn findings_are_reported_without_zero_counts() {
         .unwrap();
     let (code, out, _) = doctor(&["--journal", "log"]);
     assert!(code == 3 && out.contains("error: in the log, 1 line like line 1: NVRM"), "{out}");
-    assert!(out.contains("\n23 of 47 rules checked: 1 error; 24 not checked:\n"), "{out}");
+    assert!(out.contains("\n23 of 49 rules checked: 1 error; 26 not checked:\n"), "{out}");
     let (code, _, err) = doctor(&["--journal", "missing"]);
     assert!(code == 1 && err.contains("missing") && err.contains("hint: `sudo jour"), "{err}");
     let (_dir, _, root) = hosts();
     lay(&root, &[("sys/kernel/mm/ksm/run", "1\n")]);
     let (_, out, _) = run(gpuvm(&["host", "doctor", "--host"]).arg(&root));
     let last = out.lines().find(|line| line.contains(" rules checked: ")).unwrap();
-    assert!(last.contains(" of 43 rules checked: 2 warnings; "), "{last}");
+    assert!(last.contains(" of 45 rules checked: 2 warnings; "), "{last}");
 }
 
 /// What `journalctl -k` prints where it may read nothing.

@@ -109,3 +109,98 @@ fn a_port_that_cannot_be_set_is_refused_with_its_code() {
         assert_eq!(code, 0, "{err}");
     }
 }
+
+#[test]
+fn a_plan_says_which_way_transfers_take() {
+    let (dir, found) = host();
+    let (gpu, nic) = (found.gpu.to_string(), found.nic.to_string());
+    let said = |p2p: &str| -> String {
+        let mut command = gpuvm(&["plan", "--gpu", &gpu, "--nic", &nic, "--p2p", p2p, "--json"]);
+        command.args(["--host", dir.path().to_str().unwrap()]);
+        let (code, out, err) = run(&mut command);
+        assert_eq!(code, 0, "{err}");
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        let all =
+            answer["placement"]["reasons"].as_array().unwrap_or_else(|| panic!("{answer}")).iter();
+        let of = |why: &&Value| why["choice"] == "p2p";
+        let all: Vec<&str> = all.filter(of).map(|why| why["because"].as_str().unwrap()).collect();
+        all.join("\n")
+    };
+    let port = found.port;
+    let meet = format!("NIC {nic} and GPU {gpu} meet at switch ");
+    let auto = said("auto");
+    assert!(auto.starts_with(&meet), "{auto}");
+    assert!(auto.contains(&format!(": direct, as bit DT of {port} is set before")), "{auto}");
+    let off = said("off");
+    assert!(off.contains(&format!(
+        "over the root complex at about half the rate: bit DT of {port} is off"
+    )));
+    assert!(off.ends_with(&format!("; --p2p auto sets bit DT of {port}")), "{off}");
+    put(dir.path(), found.nic, &config(0x0b, [0, 0]));
+    assert!(said("auto").contains(&format!("half the rate: {nic} has no ATS")));
+    put(dir.path(), port, &config(0x0d, [0x1f, 0x1d]));
+    put(dir.path(), found.nic, &config(0x0f, [0x20, 0]));
+    assert!(said("auto").contains("no port is set for --p2p auto: "));
+}
+
+#[test]
+fn other_platforms_lose_the_option_and_say_so() {
+    let (dir, found) = host();
+    let gpu = found.gpu.to_string();
+    for format in ["kubevirt", "nova"] {
+        let lost = |p2p: &str| {
+            let mut command = gpuvm(&["export", "--name", "a", "--gpu", &gpu, "--format", format]);
+            command.args(["--p2p", p2p]);
+            let (code, out, err) = run(command.args(["--host", dir.path().to_str().unwrap()]));
+            assert_eq!(code, 0, "{err}");
+            out.contains("# lost: p2p: ")
+        };
+        assert_eq!((lost("auto"), lost("off")), (true, false), "{format}");
+    }
+    // The definition for libvirt has it in its record.
+    let mut command = gpuvm(&["export", "--name", "a", "--gpu", &gpu, "--p2p", "auto"]);
+    command.args(["--host", dir.path().to_str().unwrap()]);
+    let (code, out, err) = run(&mut command);
+    assert!(code == 0 && out.contains("\"p2p\":\"auto\""), "{out}{err}");
+}
+
+#[test]
+fn a_port_that_rejects_a_nic_with_ats_is_an_error_of_the_host() {
+    let (dir, found) = host();
+    let doctor = || -> Vec<Value> {
+        let root = dir.path().to_str().unwrap();
+        let (_, out, err) = run(&mut gpuvm(&["host", "doctor", "--json", "--host", root]));
+        let answer: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}"));
+        let all = answer["findings"].as_array().unwrap().iter();
+        all.filter(|one| one["rule"] == "p2p-rejected").cloned().collect()
+    };
+    put(dir.path(), found.port, &config(0x0d, [0x5f, 0x1f]));
+    // Its ATS is off as long as no guest has it.
+    assert!(doctor().is_empty());
+    put(dir.path(), found.nic, &config(0x0f, [0x20, 0x8000]));
+    let found_errors = doctor();
+    let [one] = &found_errors[..] else { panic!("{found_errors:?}") };
+    assert_eq!(
+        (&one["severity"], &one["device"]),
+        (&"error".into(), &found.nic.to_string().into())
+    );
+    let port = found.port.to_string();
+    assert!(one["message"].as_str().unwrap().starts_with(&format!("port {port} rejects requests")));
+    assert!(
+        one["hint"].as_str().unwrap().contains(&format!("setpci -s {port} ECAP_ACS+6.w=00:02"))
+    );
+}
+
+#[test]
+fn restore_is_of_this_machine_and_its_options_belong_to_it() {
+    for (args, part) in [
+        (&["restore", "--host", "x.json"][..], "does not take --host"),
+        (&["restore", "--guest", "a"], "cannot be used with"),
+        (&["--at-boot"], "required arguments were not provided"),
+        (&["restore", "--remove"], "required arguments were not provided"),
+        (&["reset"], "invalid value"),
+    ] {
+        let (code, _, err) = run(gpuvm(&["host", "p2p"]).args(args));
+        assert!(code == 2 && err.contains(part), "{args:?}: {code} {err}");
+    }
+}

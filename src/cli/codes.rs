@@ -81,6 +81,7 @@ use gpuvm_ops::make_room::RoomError;
 use gpuvm_ops::measure::MeasureError;
 use gpuvm_ops::nccl::inside::InstallError;
 use gpuvm_ops::networks::NetworkError;
+use gpuvm_ops::p2p::restore::RestoreError;
 use gpuvm_ops::pages::GuestPagesError;
 use gpuvm_ops::paths::PathError;
 use gpuvm_ops::pools::PoolError;
@@ -127,7 +128,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 117] = [
+static KNOWN: [Known; 118] = [
     Known { codes: &[], of: of_obstacles },
     Known {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -178,6 +179,7 @@ static KNOWN: [Known; 117] = [
     known::<VgpuError>(),
     known::<P2pError>(),
     known::<DirectRefusal>(),
+    known::<RestoreError>(),
     known::<SetError>(),
     known::<UndoError>(),
     known::<HostUndoError>(),

@@ -77,6 +77,9 @@ pub enum FsError {
     /// The file is not text or not of a sensible size.
     #[error("{path}: {reason}")]
     NotText { path: String, reason: String },
+    /// Others than root may have written a file that counts only if they cannot.
+    #[error("others than root may have written {path}: {why}")]
+    Untrusted { path: String, why: String },
     /// The text is not as expected.
     #[error("{path} line {line}: {reason}")]
     Malformed {

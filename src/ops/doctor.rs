@@ -2,16 +2,18 @@
 //! the checks of `create` and `device bind` by these rules before a change.
 
 use crate::apply::bind::boot;
-use crate::apply::{nic, startup};
+use crate::apply::{nic, p2p, startup, vgpu};
 use crate::bdf::Bdf;
 use crate::command::output;
 use crate::discover::facts;
+use crate::discover::test_policy::{TestMode, test_policy};
 use crate::domain::Element;
 use crate::domain::claims::Claims;
 use crate::error::{Coded, Error, Result};
 use crate::fabric::{HOOK, UNIT as FABRIC_UNIT};
 use crate::fsroot::FsRoot;
 use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf, definitions};
+use crate::images;
 use crate::placement::Occupancy;
 use crate::topology::{Facts, Topology};
 use crate::world::World;
@@ -122,7 +124,8 @@ pub fn software() -> Option<Software> {
 fn replaceable_programs(root: &FsRoot) -> Vec<ReplaceableProgram> {
     let hooks = [HOOK, FABRIC_UNIT].map(|path| path.trim_start_matches('/'));
     let mut all = Vec::new();
-    for file in [boot::UNIT, nic::boot::UNIT, startup::RECOVER].into_iter().chain(hooks) {
+    let units = [boot::UNIT, nic::boot::UNIT, vgpu::boot::UNIT, p2p::boot::UNIT, startup::RECOVER];
+    for file in units.into_iter().chain(hooks) {
         let text = root.read(file).ok().flatten().unwrap_or_default();
         for program in later::programs(&text) {
             let Some(why) = later::replaceable(&program) else { continue };
@@ -136,11 +139,17 @@ fn replaceable_programs(root: &FsRoot) -> Vec<ReplaceableProgram> {
 /// Diagnoses the host; `log`: the kernel's log.
 pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
     let topology = world.topology()?;
-    let read = match world.root()? {
+    let mut read = match world.root()? {
         Some(root) => facts(&root, &topology),
         None => topology.parts().facts.as_deref().cloned().unwrap_or_default(),
     };
     let libvirt = libvirt(world)?;
+    let is_asked = matches!(libvirt.connection, Connection::Answers(_));
+    if let Some(tests) = read.gpu_tests.as_mut().filter(|_| is_asked)
+        && tests.untestable.is_none()
+    {
+        tests.untestable = without_test_image(world)?;
+    }
     let guests = libvirt.guests.as_ref().ok();
     let Libvirt { versions, connection, traits, fixed, .. } = &libvirt;
     let (topology, facts, traits) = (&topology, &read, *traits);
@@ -178,6 +187,18 @@ pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
         not_checked: [&skipped.rules[..], &skipped.in_part, &skipped.sources].concat(),
         skipped,
     })
+}
+
+/// Returns why the image that tests of GPUs must have cannot be used; `None` if it can, or none is
+/// required.
+fn without_test_image(world: &World) -> Result<Option<String>> {
+    let Some(root) = world.root()?.filter(FsRoot::is_live) else { return Ok(None) };
+    let Ok(policy) = test_policy(&root) else { return Ok(None) };
+    let Some(image) = policy.image.filter(|_| policy.mode == TestMode::Require) else {
+        return Ok(None);
+    };
+    let found = images::resolve(&*world.hypervisor()?, images::POOL, Some(&image));
+    Ok(found.err().map(|error| error.whole()))
 }
 
 struct Libvirt {

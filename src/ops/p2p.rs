@@ -1,6 +1,7 @@
 //! Pairs of functions below a PCIe switch, of a host or of one guest.
 
 pub mod claim;
+pub mod restore;
 
 use crate::apply::p2p::owners;
 use crate::error::{Class, Result, classed};

@@ -1,6 +1,7 @@
 //! vGPUs of real domains: a libvirtd of the test's own on a tree with two H200s. The kernel's part
 //! is files: a type that is written is read back. QEMU gets no function, and has its group open.
 
+mod direct;
 mod tested;
 
 use super::{h200, slots};

@@ -27,6 +27,8 @@ const MODULES: &str = "Examples:
 const P2P: &str = "Examples:
   gpuvm host p2p
   gpuvm host p2p --guest train-a
+  gpuvm host p2p restore --dry-run
+  gpuvm host p2p restore --at-boot
   gpuvm host p2p --host topologies/dgx-2.json --json";
 /// Examples of `undo`.
 const UNDO: &str = "Examples:
@@ -91,12 +93,15 @@ pub enum HostVerb {
     #[command(after_long_help = MATRIX)]
     #[command(group = about_records())]
     Matrix(Late<MatrixArgs>),
-    /// Show the ways of peer-to-peer traffic below PCIe switches
+    /// Show or restore the ways of peer-to-peer traffic below PCIe switches
     ///
     /// For each pair that meets below a switch: whether writes and reads of the GPU's memory go
     /// through the switch or over the root complex, which halves their rate, and the register that
     /// decides it. Pairs of GPUs with NVLinks are left out. GB/S is the rate of the slowest link,
-    /// as NCCL counts. Changes nothing; `host doctor` names the remedy.
+    /// as NCCL counts. `host doctor` names the remedy. `restore` sets bit DT again at the ports of
+    /// running guests with --p2p auto that lost it by a reset, or that libvirt started by itself,
+    /// and clears it for guests that are off or gone. A port that others have changed is left and
+    /// named, and the exit status is 1. Without `restore` nothing is changed.
     #[command(after_long_help = P2P)]
     #[command(group = about_records())]
     P2p(Late<P2pArgs>),
@@ -204,15 +209,42 @@ pub struct MatrixArgs {
     pub tsv: bool,
 }
 
+/// What `host p2p` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum P2pAction {
+    /// Restore the ports of guests
+    Restore,
+}
+
 /// Arguments of `host p2p`.
 #[derive(Debug, Args)]
 pub struct P2pArgs {
+    /// restore: restore the ports of guests
+    #[arg(value_enum, hide_possible_values = true, value_name = "ACTION")]
+    pub action: Option<P2pAction>,
     /// Only pairs of functions that this guest has
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "action")]
     pub guest: Option<String>,
+    /// Apply at every boot as well
+    ///
+    /// By a systemd unit that runs once libvirt has started its guests. Prints the argument by
+    /// which the kernel itself sets the ports of running guests, if it knows one.
+    #[arg(long, requires = "action", help_heading = BEHAVIOUR)]
+    pub at_boot: bool,
+    /// Remove the file
+    ///
+    /// The unit of --at-boot; nothing is restored.
+    #[arg(long, requires = "at_boot")]
+    pub remove: bool,
+    /// Print the steps and change nothing
+    #[arg(long, requires = "action", help_heading = BEHAVIOUR)]
+    pub dry_run: bool,
     /// The occupancy.
     #[command(flatten)]
     pub taken: TakenArgs,
+    /// The lock.
+    #[command(flatten)]
+    pub lock: LockArgs,
 }
 
 /// Arguments of `host modules`.

@@ -64,7 +64,7 @@ pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs};
 pub use help::{GROUPS, command, exit_status, fitted};
 pub use host::{
     CaptureArgs, HostDoctorArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTrustArgs,
-    HostTuningArgs, HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, P2pArgs, TrustArg,
+    HostTuningArgs, HostUndoArgs, HostVerb, MatrixArgs, ModulesArgs, P2pAction, P2pArgs, TrustArg,
 };
 pub use image::{ImageAddArgs, ImageListArgs, ImageRemoveArgs, ImageVerb, KnownArgs};
 pub use late::{Late, whole};

@@ -1,6 +1,7 @@
-//! `host p2p`: the ways between functions below a PCIe switch. Only formats [`Pairs`].
+//! `host p2p`: the ways between functions below a PCIe switch, and restoring the ports of guests.
 
-use crate::cli::args::P2pArgs;
+use crate::cli::args::{P2pAction, P2pArgs};
+use crate::cli::change::{change_host, manner, program};
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::table::Table;
@@ -8,10 +9,15 @@ use crate::words::count;
 use gpuvm_core::p2p::{Block, Op, Way};
 use gpuvm_core::topology::pairs::{Pair, Pairs};
 use gpuvm_ops::p2p::pairs;
+use gpuvm_ops::p2p::restore::{at_boot, restore};
+use gpuvm_ops::session::{Manner, Session};
 use gpuvm_ops::taken::Taken;
 
 /// Runs the verb.
 pub fn run(args: &P2pArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    if args.action == Some(P2pAction::Restore) {
+        return restores(args, cx);
+    }
     let found = pairs(cx, args.guest.as_deref(), &Taken::from(&args.taken))?;
     if cx.output.json {
         cx.output.json("gpuvm-host-p2p", &found)?;
@@ -21,6 +27,41 @@ pub fn run(args: &P2pArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.table(&table(&found.pairs))?;
     }
     cx.output.text(&summary(&found))?;
+    Ok(EXIT_DONE)
+}
+
+/// Runs `host p2p restore`.
+fn restores(args: &P2pArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let verb = "host p2p restore";
+    cx.refuse_recorded(verb)?;
+    cx.refuse_elsewhere(verb)?;
+    let mut made = Vec::new();
+    if args.at_boot {
+        let program = program()?;
+        let program = (!args.remove).then_some(program.as_str());
+        let plan = || Ok(at_boot(program)?);
+        made = change_host(verb, &args.lock, args.dry_run, plan, cx)?;
+    }
+    if !args.remove {
+        let manner = Manner { dry_run: args.dry_run, ..manner(&args.lock) };
+        let done = Session::begin(cx, manner)?.run(restore)?;
+        let found = &done.change.about;
+        if let Some(argument) = found.argument.as_ref().filter(|_| args.at_boot) {
+            cx.output.progress(&format!(
+                "the kernel sets these ports at boot by its argument `{argument}`"
+            ));
+        }
+        if !done.made && !args.dry_run {
+            cx.output.progress("no port to restore");
+        }
+        found.refuse_left()?;
+        if done.made {
+            made.extend(done.change.steps());
+        }
+    }
+    if cx.output.json && !args.dry_run {
+        cx.output.json_rows("gpuvm-steps", &made)?;
+    }
     Ok(EXIT_DONE)
 }
 

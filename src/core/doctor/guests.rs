@@ -31,6 +31,12 @@ pub const QEMU_USER: Rule =
 pub const SHUTDOWN: Rule =
     Rule::warning("guests-at-shutdown", "guests that are killed when the host goes down");
 
+/// No guest gets a GPU again that one has had.
+pub const UNTESTABLE: Rule = Rule::warning(
+    "gpu-untestable",
+    "GPUs that must be tested between guests, and no usable image to test them with",
+);
+
 /// The vendor of processors with SEV-SNP, as /proc/cpuinfo has it.
 const AMD: &str = "AuthenticAMD";
 /// BARs from this size on are slow with old versions.
@@ -52,6 +58,26 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     configuration(case, report);
     vhost(case, report);
     shutdown(case, report);
+    untestable(case, report);
+}
+
+/// Finds a policy that requires tests of GPUs that cannot be made.
+fn untestable(case: &Case<'_>, report: &mut Report<'_>) {
+    let path = "etc/gpuvm/test.toml";
+    let Some(tests) = report.need(&UNTESTABLE, &case.facts.gpu_tests, path) else { return };
+    let Some(why) = &tests.untestable else { return };
+    let at = format!("/{path}");
+    let wrong = Wrong {
+        message: format!("GPUs must be tested between guests, and cannot be: {why}"),
+        values: ("a usable image and its SHA-256".into(), why.clone()),
+        at: at.clone(),
+        hint: format!(
+            "name an image of `gpuvm image list` in {at}, as gpuvm-guide(7) says under GPUS BETWEEN \
+             GUESTS; `gpuvm gpu include BDF --untested` answers for one GPU"
+        ),
+        fix: vec![format!("# name an image of `gpuvm image list` in {at}, with its sha256sum")],
+    };
+    report.add(&UNTESTABLE, wrong);
 }
 
 /// The feature missing without `VHOST_NET`.

@@ -28,7 +28,7 @@ use crate::check::SLOW_BARS;
 use crate::finding::{Rule, Severity};
 use crate::placement::Occupancy;
 use crate::topology::{DeviceKind, Facts, PciDevice, Topology};
-use crate::verify::{BALANCING, GOVERNOR, THP, UNHEALTHY};
+use crate::verify::{BALANCING, GOVERNOR, REJECTED, THP, UNHEALTHY};
 use crate::versions::{Component, Concern, DEFECTS, Defect, Evidence, Version, Versions};
 use report::{Outcome, Report};
 use serde::Serialize;
@@ -48,6 +48,7 @@ const RULES: &[&Rule] = &[
     &iommu::GROUP_SHARED,
     &ACS_OVERRIDE,
     &iommu::ACS_OFF,
+    &REJECTED,
     &device::CONSOLE,
     &boot::HOLDERS,
     &coherent::COHERENT,
@@ -62,6 +63,7 @@ const RULES: &[&Rule] = &[
     &memory::MEMLOCK,
     &iommu::RMRR,
     &iommu::IRQ_REMAP,
+    &guests::UNTESTABLE,
     &guests::PERMISSION,
     &SLOW_BARS,
     &memory::FRAGMENTED,

@@ -5,8 +5,8 @@ use super::report::{Report, Wrong};
 use crate::bdf::Bdf;
 use crate::finding::Rule;
 use crate::p2p::{Block, Code, Op, Route, Way};
-use crate::topology::vendor::VENDOR_MELLANOX;
 use crate::topology::{DeviceKind, PciDevice};
+use crate::verify::REJECTED;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// GPUDirect is then as slow as two ways through the root.
@@ -30,6 +30,7 @@ struct Pairs {
 /// Finds pairs of a GPU and a NIC below a switch whose traffic goes over the root.
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     let host = case.topology;
+    rejected(case, report);
     let is_physical = |nic: &&PciDevice| !nic.is_vf();
     let mut found: BTreeMap<(Bdf, Bdf), Pairs> = BTreeMap::new();
     let mut unknown = BTreeSet::new();
@@ -63,6 +64,43 @@ pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// Finds NICs that send translated requests, and whose ports on the way to a GPU reject these.
+fn rejected(case: &Case<'_>, report: &mut Report<'_>) {
+    let host = case.topology;
+    let mut found: BTreeMap<(Bdf, Bdf), BTreeSet<Bdf>> = BTreeMap::new();
+    let mut unknown = BTreeSet::new();
+    for nic in host.of_kind(DeviceKind::Nic).filter(|nic| nic.ats.is_none_or(|ats| ats.enabled)) {
+        for gpu in host.gpus() {
+            let Some(route) = host.route(nic.bdf, gpu.bdf, Op::Write) else { continue };
+            if nic.ats.is_none() {
+                unknown.insert(nic.bdf);
+                continue;
+            }
+            for block in route.blocked.iter().filter(|_| route.way == Way::Rejected) {
+                found.entry((block.at, nic.bdf)).or_default().insert(gpu.bdf);
+            }
+        }
+    }
+    if !unknown.is_empty() {
+        report.skip(&REJECTED, format!("/{CONFIG} of {} is not known", list(&unknown)));
+    }
+    for ((port, nic), gpus) in found {
+        let block = Block { code: Code::Tb, at: port };
+        let wrong = Wrong {
+            message: format!(
+                "port {port} rejects requests of NIC {nic}, whose ATS is on, to GPUs below its \
+                 switch: {}",
+                list(&gpus)
+            ),
+            values: ("bit TB off".into(), "bit TB on".into()),
+            at: format!("ACSCtl of `lspci -vvv -s {port}`"),
+            hint: host.block_advice(&block),
+            fix: vec![format!("setpci -s {port} ECAP_ACS+6.w=00:02")],
+        };
+        report.of(&REJECTED, nic, wrong);
+    }
+}
+
 /// Addresses as a list, the first few.
 fn list(all: &BTreeSet<Bdf>) -> String {
     let named: Vec<String> = all.iter().take(4).map(Bdf::to_string).collect();
@@ -89,7 +127,8 @@ fn wrong(case: &Case<'_>, at: Bdf, port: Bdf, pairs: &Pairs) -> Wrong {
     let control = case.topology.device(port).and_then(|port| port.acs);
     let control = control.map(|acs| format!(" (ACS control {:#06x})", acs.ctl)).unwrap_or_default();
     let found: Vec<String> = blocked.iter().map(Block::to_string).collect();
-    let hints: Vec<String> = blocked.iter().map(|block| hint(case, block)).collect();
+    let hints: Vec<String> =
+        blocked.iter().map(|block| case.topology.block_advice(block)).collect();
     let fix = blocked.iter().filter_map(command).map(|command| format!("# {command}")).collect();
     Wrong {
         message,
@@ -100,32 +139,6 @@ fn wrong(case: &Case<'_>, at: Bdf, port: Bdf, pairs: &Pairs) -> Wrong {
     }
 }
 
-fn hint(case: &Case<'_>, block: &Block) -> String {
-    let at = block.at;
-    let is_mellanox = || case.topology.device(at).is_some_and(|nic| nic.vendor == VENDOR_MELLANOX);
-    match block.code {
-        Code::NoAts if is_mellanox() => format!(
-            "`mlxconfig -d {at} set ATS_ENABLED=true` and a reboot of the host give the NIC ATS"
-        ),
-        Code::NoAts => format!("{at} has no ATS, without which no isolating setting is direct"),
-        Code::AtsOff | Code::Tb => {
-            "remove `pci=noats` from the kernel's arguments and reboot".into()
-        }
-        Code::NoDt => format!(
-            "`setpci -s {at} ECAP_ACS+6.w=40:40` lets translated requests pass until the next boot \
-             or reset, `pci=config_acs=1x111x1@{}` of kernel 6.11 and later at each boot; guests \
-             stay isolated",
-            path(case, at)
-        ),
-        Code::DtUnsupported => format!("{at} cannot pass translated requests on: use another slot"),
-        Code::Egress => format!("turn egress control of {at} off"),
-        Code::CrWithoutRo => {
-            format!("turn on relaxed ordering of {at}, by its driver or firmware: reads need it")
-        }
-        Code::Unknown => format!("`lspci -vvv -s {at}` as root shows its registers"),
-    }
-}
-
 /// The command for one reason, if there is one.
 fn command(block: &Block) -> Option<String> {
     match block.code {
@@ -133,13 +146,4 @@ fn command(block: &Block) -> Option<String> {
         Code::NoDt => Some(format!("setpci -s {} ECAP_ACS+6.w=40:40", block.at)),
         _ => None,
     }
-}
-
-/// A port as the kernel's arguments name it: the root port, then device and function of each
-/// bridge down to it, which renumbered buses leave as they are.
-fn path(case: &Case<'_>, port: Bdf) -> String {
-    let mut down = case.topology.path_to_root(port);
-    let top = down.pop();
-    let below = down.iter().rev().map(|bdf| format!("/{:02x}.{}", bdf.device(), bdf.function()));
-    top.map(|top| top.to_string()).unwrap_or_default() + &below.collect::<String>()
 }

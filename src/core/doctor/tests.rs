@@ -51,7 +51,7 @@ fn a_host_without_gpus_differs_from_one_whose_functions_are_not_known() {
 #[test]
 fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let names: BTreeSet<_> = rules().map(|rule| rule.id).collect();
-    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (47, 47));
+    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (49, 49));
     let kernel = crate::topology::facts::KernelSettings {
         ksm: Some(true),
         aspm: Some("powersave".into()),

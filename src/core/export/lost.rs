@@ -33,6 +33,8 @@ pub enum LostKind {
     LinkSpeeds,
     /// GPUs that may send to each other over PCIe.
     Cliques,
+    /// Bits of PCIe ports for direct transfers between GPUs and NICs.
+    P2p,
     /// Functions passed through by iommufd.
     Iommufd,
     /// Functions of the same IOMMU group.

@@ -7,7 +7,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
 use crate::placement::GuestTopology;
-use crate::request::{DeviceWish, PinPolicy};
+use crate::request::{DeviceWish, P2pWish, PinPolicy};
 use crate::topology::model::ids;
 use crate::topology::{DeviceKind, PciDevice};
 
@@ -135,6 +135,10 @@ impl<'a> Shape<'a> {
         }
         if !placement.guest_pcie.cliques.is_empty() {
             add(LostKind::Cliques, "GPUs that send to each other below a PCIe switch".into());
+        }
+        if request.p2p == P2pWish::Auto && !self.devices.is_empty() {
+            let what = format!("{name} sets no bits of PCIe ports for transfers of NICs and GPUs");
+            add(LostKind::P2p, what);
         }
         for bdf in &self.companions {
             let group = self.guest.topology.iommu_group(*bdf).map(|group| group.number);

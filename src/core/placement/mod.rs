@@ -17,6 +17,7 @@ mod compare;
 mod cover;
 mod cpus;
 mod devices;
+mod direct;
 pub mod explain;
 mod extras;
 mod free;

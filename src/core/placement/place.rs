@@ -12,7 +12,9 @@ use super::result::Placement;
 use super::shortage::Shortage;
 use super::taken::Taken;
 use super::types::PlanError;
-use super::{cliques, coherent, cpus, devices, extras, limits, pages, passing, pcie, score};
+use super::{
+    cliques, coherent, cpus, devices, direct, extras, limits, pages, passing, pcie, score,
+};
 use crate::occupancy::Occupancy;
 use crate::request::{Allow, PinPolicy, Profile, Request};
 use crate::topology::Topology;
@@ -75,6 +77,7 @@ fn place_on(
     if !devices.is_empty() {
         passing::explain(topology, request, initiators.is_some(), &mut reasons);
     }
+    direct::explain(topology, held, request, &devices, &mut reasons);
     if request.p2p_clique {
         guest_pcie.cliques = cliques::cliques(topology, &chosen.gpus, &mut reasons)?;
     }

@@ -6,9 +6,10 @@
 //! never changed (gpuvm-hardware(7), PEER-TO-PEER AND ACS).
 
 use super::peers::is_grace;
+use super::vendor::VENDOR_MELLANOX;
 use super::{DeviceKind, OpenPort, PciDevice, Proximity, Topology, Trust};
 use crate::bdf::Bdf;
-use crate::p2p::{Op, Way, bits};
+use crate::p2p::{Block, Code, Op, Way, bits};
 use std::collections::BTreeSet;
 
 /// A port to be set for a guest.
@@ -94,6 +95,48 @@ impl DirectRefusal {
 }
 
 impl Topology {
+    /// Returns a port as the kernel's arguments name it: the root port, then device and function of
+    /// each bridge down to it, which renumbered buses leave as they are.
+    pub fn kernel_path(&self, port: Bdf) -> String {
+        let mut down = self.path_to_root(port);
+        let top = down.pop().map(|top| top.to_string()).unwrap_or_default();
+        let below = down.iter().rev().map(|at| format!("/{:02x}.{}", at.device(), at.function()));
+        top + &below.collect::<String>()
+    }
+
+    /// Returns the remedy of a reason why a transfer does not go through the switch.
+    pub fn block_advice(&self, block: &Block) -> String {
+        let at = block.at;
+        let is_mellanox = || self.device(at).is_some_and(|nic| nic.vendor == VENDOR_MELLANOX);
+        match block.code {
+            Code::NoAts if is_mellanox() => format!(
+                "`mlxconfig -d {at} set ATS_ENABLED=true` and a reboot of the host give the NIC ATS"
+            ),
+            Code::NoAts => format!("{at} has no ATS, without which no isolating setting is direct"),
+            Code::AtsOff | Code::Tb if self.is_without_ats() => {
+                "remove `pci=noats` from the kernel's arguments and reboot".into()
+            }
+            Code::AtsOff => format!("`lspci -vvv -s {at}` shows ATSCtl, which the kernel sets"),
+            Code::Tb => format!("`setpci -s {at} ECAP_ACS+6.w=00:02` turns bit TB off"),
+            Code::NoDt => format!(
+                "`setpci -s {at} ECAP_ACS+6.w=40:40` lets translated requests pass until the next boot \
+                 or reset, `pci=config_acs=1x111x1@{}` of kernel 6.11 and later at each boot; guests \
+                 stay isolated",
+                self.kernel_path(at)
+            ),
+            Code::DtUnsupported => {
+                format!("{at} cannot pass translated requests on: use another slot")
+            }
+            Code::Egress => format!("turn egress control of {at} off"),
+            Code::CrWithoutRo => {
+                format!(
+                    "turn on relaxed ordering of {at}, by its driver or firmware: reads need it"
+                )
+            }
+            Code::Unknown => format!("`lspci -vvv -s {at}` as root shows its registers"),
+        }
+    }
+
     /// Returns the ports of a guest with these functions. `others`: functions of other guests.
     ///
     /// # Errors

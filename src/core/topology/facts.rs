@@ -224,6 +224,16 @@ pub struct GuestsUnit {
     pub timeout_s: Option<(u64, String)>,
 }
 
+/// Tests of GPUs between guests, as the policy of the host has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GpuTests {
+    /// Why they cannot be made where they are required; `None`: they can, or need not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untestable: Option<String>,
+}
+
 /// How arguments of the kernel are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -328,6 +338,9 @@ pub struct Facts {
     /// The program that makes the initramfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initramfs: Option<InitramfsTool>,
+    /// Tests of GPUs between guests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_tests: Option<GpuTests>,
     /// Programs that others could replace before root runs them; `None` if not looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaceable: Option<Vec<ReplaceableProgram>>,

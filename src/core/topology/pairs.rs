@@ -183,11 +183,7 @@ fn port(topology: &Topology, bdf: Bdf) -> PairPort {
     let acs = topology.device(bdf).and_then(|device| device.acs);
     let arguments = topology.machine().kernel_arguments.iter();
     // A path names it by its last part alone, so the whole path is looked for.
-    let mut down = topology.path_to_root(bdf);
-    let top = down.pop().map(|top| top.to_string()).unwrap_or_default();
-    let below = down.iter().rev().map(|bdf| format!("/{:02x}.{}", bdf.device(), bdf.function()));
-    let path = top + &below.collect::<String>();
-    let names = [format!("@{bdf}"), format!("@{path}")];
+    let names = [format!("@{bdf}"), format!("@{}", topology.kernel_path(bdf))];
     let is_named = |value: &str| {
         let named = |name: &String| value.strip_suffix(name.as_str()).is_some();
         value.split([';', ',']).any(|one| names.iter().any(|name| one.ends_with(name.as_str())))

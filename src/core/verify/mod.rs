@@ -14,6 +14,7 @@ pub mod load;
 mod memory;
 mod nccl;
 pub mod partition;
+mod peers;
 mod plan;
 pub mod process;
 mod report;
@@ -23,6 +24,7 @@ mod versions;
 mod vgpu;
 
 pub(crate) use host::{BALANCING, GOVERNOR, THP, UNHEALTHY};
+pub(crate) use peers::REJECTED;
 pub use report::{Between, Differs, Finding};
 
 use crate::check;
@@ -85,6 +87,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         nccl::RULES,
         versions::RULES,
         host::RULES,
+        peers::RULES,
         partition::RULES,
         vgpu::RULES,
         files::RULES,
@@ -108,6 +111,9 @@ pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
             threads::compare(&live, process, topology, &mut report);
             memory::compare(&live, process, topology, &mut report);
             devices::compare(&live, process, topology, &mut report);
+        }
+        if let Some(topology) = topology {
+            peers::compare(subject.definition, xml, topology, &mut report);
         }
         if let Some(view) = subject.guest {
             guest::compare(&live, view, topology, &mut report);

@@ -2,10 +2,11 @@
 //! other bit is ever changed, and the bit is cleared only where gpuvm has set it and the register
 //! still has the value that was written.
 
+pub mod boot;
 mod record;
 mod work;
 
-pub use record::owners;
+pub use record::{PortRecord, PortState, owners, records};
 
 use super::Observer;
 use crate::fsroot::{FsError, FsRoot};

@@ -1,12 +1,15 @@
 //! The policy on tests of GPUs between guests, `/etc/gpuvm/test.toml`. The file is read strictly:
-//! a policy that is misread would offer GPUs that it keeps back.
+//! a policy that is misread would offer GPUs that it keeps back. One that others than root can write
+//! is refused: it names the program that root runs on every GPU.
 
 use crate::fsroot::{FsError, FsRoot};
+use crate::later::replaceable;
 use crate::tree::{Fault, Node, Value, toml};
 use gpuvm_core::domain::guest::VirtType;
 use gpuvm_core::image::{ImageName, Sha256};
 use gpuvm_core::memsize::MemSize;
-use std::path::PathBuf;
+use gpuvm_core::topology::facts::GpuTests;
+use std::path::{Path, PathBuf};
 
 /// The file, below the root.
 pub const FILE: &str = "etc/gpuvm/test.toml";
@@ -104,6 +107,10 @@ impl Default for TestPolicy {
 
 /// The policy of a host; that of an absent file is off.
 pub fn test_policy(root: &FsRoot) -> Result<TestPolicy, FsError> {
+    if root.is_live() {
+        // The files of a record belong to whoever made it.
+        trusted(&Path::new("/").join(FILE), replaceable)?;
+    }
     let Some(text) = root.read(FILE)? else { return Ok(TestPolicy::default()) };
     parse(&text).map_err(|Fault { at, why }| {
         // The text has no blank lines in front.
@@ -114,6 +121,27 @@ pub fn test_policy(root: &FsRoot) -> Result<TestPolicy, FsError> {
     })
 }
 
+/// Refuses a file that others than root can write, or whose directory they can; `why` finds that.
+fn trusted(file: &Path, why: impl Fn(&Path) -> Option<String>) -> Result<(), FsError> {
+    match why(file) {
+        Some(why) => Err(FsError::Untrusted { path: file.display().to_string(), why }),
+        None => Ok(()),
+    }
+}
+
+/// Returns why the policy allows no test of GPUs where it requires one, if so.
+pub fn gpu_tests(root: &FsRoot) -> Result<Option<GpuTests>, FsError> {
+    root.regular(FILE)?;
+    let policy = test_policy(root)?;
+    let lacks = match (policy.mode, policy.image, policy.sha256) {
+        (TestMode::Off | TestMode::Note, ..) | (_, Some(_), Some(_)) => None,
+        (_, None, _) => Some("image"),
+        (_, Some(_), None) => Some("sha256"),
+    };
+    let untestable = lacks.map(|key| format!("/{FILE} has no `{key}`"));
+    Ok(Some(GpuTests { untestable }))
+}
+
 /// The mode of a host's policy.
 pub fn test_mode(root: &FsRoot) -> Result<TestMode, FsError> {
     Ok(test_policy(root)?.mode)
@@ -121,6 +149,13 @@ pub fn test_mode(root: &FsRoot) -> Result<TestMode, FsError> {
 
 /// Returns the hint for an error of the file; `None`: it is of another.
 pub fn hint(error: &FsError) -> Option<String> {
+    if let FsError::Untrusted { path, .. } = error {
+        let dir = path.rsplit_once('/').map_or("/", |(dir, _)| dir);
+        let both = format!("{dir} {path}");
+        return path.ends_with(FILE).then(|| {
+            format!("read it, then `chown root:root {both}` and `chmod go-w {both}` make it root's")
+        });
+    }
     let (FsError::Malformed { path, .. } | FsError::NotText { path, .. }) = error else {
         return None;
     };
@@ -261,6 +296,41 @@ mod tests {
             assert!(hint(&error).unwrap().contains("gpuvm-guide(7)"));
         }
     }
+
+    #[test]
+    fn a_policy_that_others_can_write_is_refused_with_the_commands() {
+        let file = Path::new("/").join(FILE);
+        assert!(trusted(&file, |_| None).is_ok());
+        let why = "/etc/gpuvm has mode 0777: others can write it";
+        let error = trusted(&file, |_| Some(why.into())).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("others than root may have written /etc/gpuvm/test.toml: {why}")
+        );
+        let hint = hint(&error).unwrap();
+        assert!(hint.contains("`chown root:root /etc/gpuvm /etc/gpuvm/test.toml`"), "{hint}");
+    }
+
+    #[test]
+    fn a_required_test_without_an_image_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        std::fs::create_dir_all(dir.path().join("etc/gpuvm")).unwrap();
+        let sum = "ab".repeat(32);
+        let image = "mode = \"require\"\nimage = \"gputest\"\n";
+        for (text, part) in [
+            ("mode = \"note\"", ""),
+            ("mode = \"require\"", "has no `image`"),
+            (image, "has no `sha256`"),
+            (&*format!("{image}sha256 = \"{sum}\""), ""),
+        ] {
+            std::fs::write(dir.path().join(FILE), text).unwrap();
+            let tests = gpu_tests(&root).unwrap().unwrap();
+            let why = tests.untestable.unwrap_or_default();
+            assert!(why.contains(part) && why.is_empty() == part.is_empty(), "{text}: {why}");
+        }
+    }
+
     #[test]
     fn every_key_is_read() {
         let sum = "ab".repeat(32);

@@ -17,7 +17,7 @@ use gpuvm_core::bdf::Bdf;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Guests by port, as gpuvm has recorded them.
-type Owners = BTreeMap<Bdf, BTreeSet<String>>;
+pub(super) type Owners = BTreeMap<Bdf, BTreeSet<String>>;
 
 /// The verb that starts a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub fn to_start(
     let had = recorded_owners(world)?;
     let mut all = Vec::new();
     if verb == Starting::Start && !had.is_empty() {
-        for other in off(&*world.hypervisor()?, &had)?.iter().filter(|other| **other != uuid) {
+        for other in ended(&*world.hypervisor()?, &had)?.iter().filter(|other| **other != uuid) {
             all.extend(cleared(other, &had, |_| true));
         }
     }
@@ -76,7 +76,7 @@ fn steps(uuid: &str, found: &DirectPorts, had: &Owners) -> Vec<Step> {
 }
 
 /// The steps that restore ports of a guest.
-fn cleared(uuid: &str, had: &Owners, which: impl Fn(Bdf) -> bool) -> Vec<Step> {
+pub(super) fn cleared(uuid: &str, had: &Owners, which: impl Fn(Bdf) -> bool) -> Vec<Step> {
     let own = had.iter().filter(|(port, guests)| guests.contains(uuid) && which(**port));
     own.map(|(port, _)| Step::from(P2pStep::ClearDirect { port: *port, guest: uuid.to_owned() }))
         .collect()
@@ -103,12 +103,13 @@ pub fn once_taken(after: &DomainXml, world: &World) -> Result<Vec<Step>> {
     Ok(cleared(&uuid, &had, |port| !is_needed(port)))
 }
 
-/// The recorded guests that this hypervisor knows and that are off.
-fn off(hypervisor: &dyn Hypervisor, had: &Owners) -> Result<BTreeSet<String>> {
-    let guests: BTreeSet<&String> = had.values().flatten().collect();
+/// The recorded guests that are off or gone.
+fn ended(hypervisor: &dyn Hypervisor, had: &Owners) -> Result<BTreeSet<String>> {
     let rows = hypervisor.domains()?.into_iter();
-    let off = rows.filter(|row| !row.state.is_active() && guests.contains(&row.uuid));
-    Ok(off.map(|row| row.uuid).collect())
+    let active: BTreeSet<String> =
+        rows.filter(|row| row.state.is_active()).map(|row| row.uuid).collect();
+    let guests = had.values().flatten();
+    Ok(guests.filter(|guest| !active.contains(*guest)).cloned().collect())
 }
 
 /// The records of ports of this machine.
@@ -120,7 +121,7 @@ fn recorded_owners(world: &World) -> Result<Owners> {
 }
 
 /// The ports of a guest, or why one must not be set.
-fn ports(
+pub(super) fn ports(
     xml: &DomainXml,
     topology: &Topology,
     held: &Occupancy,

@@ -2,6 +2,7 @@
 
 mod beside;
 mod cores;
+mod direct;
 mod gpus;
 mod isolation;
 mod memory;
@@ -11,6 +12,7 @@ mod vgpu;
 
 pub use beside::{BesideGpu, BesideReason};
 pub use cores::{CoreReason, FewerThreads, NodeRule, Only, SetAsideBy};
+pub use direct::{DirectReason, Peers};
 pub(super) use gpus::label;
 pub use gpus::{
     AfterSplit, Compared, Criterion, GpuList, GpuName, GpuReason, LostBy, Scatter, Unit,
@@ -59,7 +61,7 @@ pub enum Topic {
     Iommu,
     /// Whether functions are passed through by iommufd or by VFIO groups.
     Iommufd,
-    /// Peer-to-peer between GPUs over PCIe.
+    /// Peer-to-peer between GPUs and NICs over PCIe.
     P2p,
     /// Host nodes.
     Nodes,
@@ -101,6 +103,8 @@ pub enum Because {
     Beside(BesideReason),
     /// Of the way in which functions are passed through.
     Passing(PassReason),
+    /// Of the way of transfers between its functions.
+    Direct(DirectReason),
     /// Of the guest's isolation.
     Isolation(IsolationReason),
     /// Of cores and the threads on them.
@@ -150,6 +154,7 @@ impl fmt::Display for Because {
             Because::Vgpu(why) => why.fmt(f),
             Because::Beside(why) => why.fmt(f),
             Because::Passing(why) => why.fmt(f),
+            Because::Direct(why) => why.fmt(f),
             Because::Isolation(why) => why.fmt(f),
             Because::Cores(why) => why.fmt(f),
             Because::Memory(why) => why.fmt(f),
@@ -186,6 +191,12 @@ impl From<BesideReason> for Because {
 impl From<PassReason> for Because {
     fn from(why: PassReason) -> Because {
         Because::Passing(why)
+    }
+}
+
+impl From<DirectReason> for Because {
+    fn from(why: DirectReason) -> Because {
+        Because::Direct(why)
     }
 }
 

@@ -10,6 +10,19 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+/// The state of a port that gpuvm has set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortState {
+    /// It has the value that was written.
+    Set,
+    /// It has the value before: a reset of the port has cleared the bit.
+    Lost,
+    /// It has a value that gpuvm has not written.
+    Changed,
+    /// Another device is at the address.
+    Replaced,
+}
+
 /// A file for each port; writable by root only.
 pub const DIR: &str = "run/gpuvm/p2p";
 
@@ -29,6 +42,16 @@ pub struct PortRecord {
 }
 
 impl PortRecord {
+    /// Judges the port by its device's ids and its ACS control now.
+    pub fn state(&self, ids: (u16, u16), now: u16) -> PortState {
+        match now {
+            _ if ids != self.ids => PortState::Replaced,
+            now if now == self.set => PortState::Set,
+            now if now == self.was => PortState::Lost,
+            _ => PortState::Changed,
+        }
+    }
+
     /// Reads the record of a port; `None` if there is none, or others than root may have written
     /// it.
     pub fn read(root: &FsRoot, port: Bdf) -> Option<PortRecord> {
@@ -68,10 +91,14 @@ impl PortRecord {
     }
 }
 
-/// Returns the ports that gpuvm has set, with the UUIDs of their guests.
-pub fn owners(root: &FsRoot) -> BTreeMap<Bdf, BTreeSet<String>> {
+/// Returns the records of all ports that gpuvm has set.
+pub fn records(root: &FsRoot) -> Vec<PortRecord> {
     let names = root.names(DIR).unwrap_or_default();
     let ports = names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok());
-    let records = ports.filter_map(|port| PortRecord::read(root, port));
-    records.map(|record| (record.port, record.guests)).collect()
+    ports.filter_map(|port| PortRecord::read(root, port)).collect()
+}
+
+/// Returns the ports that gpuvm has set, with the UUIDs of their guests.
+pub fn owners(root: &FsRoot) -> BTreeMap<Bdf, BTreeSet<String>> {
+    records(root).into_iter().map(|record| (record.port, record.guests)).collect()
 }

@@ -9,7 +9,7 @@ mod services;
 mod software;
 
 use super::isolation::{GROUPS, firmware_groups};
-use super::tuning;
+use super::{test_policy, tuning};
 use crate::fsroot::{FsError, FsRoot, not};
 use crate::function_users;
 use gpuvm_core::bdf::Bdf;
@@ -49,6 +49,7 @@ pub fn read(root: &FsRoot, topology: &Topology) -> Facts {
     facts.guests_unit = reader.keep("etc/default/libvirt-guests", services::guests_unit);
     facts.free_blocks = reader.keep(BUDDY, |root| free_blocks(root, topology));
     facts.kernel = KernelSettings { kvm: facts.kernel.kvm, ..kernel(&mut reader) };
+    facts.gpu_tests = reader.keep(test_policy::FILE, test_policy::gpu_tests);
     facts.unread = reader.unread;
     facts
 }

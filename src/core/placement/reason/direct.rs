@@ -1,0 +1,83 @@
+//! Reasons for the way of transfers between a guest's GPUs and NICs, as data and as text.
+
+use crate::bdf::Bdf;
+use crate::p2p::Block;
+use crate::topology::DirectRefusal;
+use std::fmt;
+
+/// A NIC and the GPUs that it meets below one switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peers {
+    /// The NIC.
+    pub nic: Bdf,
+    /// The GPUs, at least one.
+    pub gpus: Vec<Bdf>,
+    /// The bridge that all are below.
+    pub meets: Bdf,
+}
+
+impl fmt::Display for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Peers { nic, gpus, meets } = self;
+        let noun = if gpus.len() == 1 { "GPU" } else { "GPUs" };
+        let gpus: Vec<String> = gpus.iter().map(Bdf::to_string).collect();
+        write!(f, "NIC {nic} and {noun} {} meet at switch {meets}: ", gpus.join(", "))
+    }
+}
+
+/// The way of transfers, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DirectReason {
+    /// Through the switch, by a bit of a port.
+    Direct {
+        /// The functions.
+        peers: Peers,
+        /// The port.
+        port: Bdf,
+        /// Whether it is set already.
+        is_set: bool,
+        /// Why data that the NIC reads returns over the root all the same; empty: it does not.
+        reads: Vec<Block>,
+    },
+    /// Over the root complex.
+    Root {
+        /// The functions.
+        peers: Peers,
+        /// Why.
+        why: Vec<Block>,
+        /// The port that `--p2p auto` would set, if that would change it.
+        offer: Option<Bdf>,
+    },
+    /// A port must not be set.
+    Refused {
+        /// Why.
+        why: DirectRefusal,
+    },
+}
+
+fn list(blocks: &[Block]) -> String {
+    blocks.iter().map(Block::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for DirectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DirectReason::Direct { peers, port, is_set, reads } => {
+                let set = if *is_set { "is set" } else { "is set before the guest starts" };
+                write!(f, "{peers}direct, as bit DT of {port} {set}")?;
+                if !reads.is_empty() {
+                    write!(f, "; reads return over the root complex: {}", list(reads))?;
+                }
+                Ok(())
+            }
+            DirectReason::Root { peers, why, offer } => {
+                write!(f, "{peers}over the root complex at about half the rate: {}", list(why))?;
+                match offer {
+                    Some(port) => write!(f, "; --p2p auto sets bit DT of {port}"),
+                    None => Ok(()),
+                }
+            }
+            DirectReason::Refused { why } => write!(f, "no port is set for --p2p auto: {why}"),
+        }
+    }
+}
