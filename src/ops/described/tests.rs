@@ -410,3 +410,31 @@ fn nics_that_an_interrupted_run_has_set_come_with_a_restart() {
     assert_eq!(stage.fake.runs("a"), Some(true));
     assert!(look(&stage.world, &wanted).unwrap().is_none(), "it runs with them");
 }
+
+/// It lets a guest have a worse place, so the file that has it no longer takes it back.
+#[test]
+fn rules_that_may_be_broken_are_as_the_file_says() {
+    let stage = dgx2();
+    put(&stage, ("a", UUID), 0, false);
+    let rules = |stage: &Stage| {
+        let xml = DomainXml::parse(&stage.fake.definition("a")).unwrap();
+        xml.record().unwrap().unwrap().request.allow.to_string()
+    };
+    for (remote, split, said) in [
+        (true, true, "none -> remote,split"),
+        (false, true, "remote,split -> split"),
+        (false, false, "split -> none"),
+    ] {
+        let mut guest = asked("a", GpuWish::Count(0));
+        (guest.create.guest.request.allow.remote, guest.create.guest.request.allow.split) =
+            (remote, split);
+        let wanted = file(vec![guest]);
+        let drift = look(&stage.world, &wanted).unwrap();
+        let differences: Vec<String> =
+            drift.guests[0].differences.iter().map(ToString::to_string).collect();
+        assert_eq!(differences, [format!("allow {said}")]);
+        run(&stage, &wanted).unwrap();
+        assert_eq!(Some(rules(&stage).as_str()), said.rsplit(' ').next());
+        assert!(look(&stage.world, &wanted).unwrap().is_none());
+    }
+}
