@@ -366,7 +366,7 @@ fn resized(
 }
 
 /// A plan with the emulator and the I/O threads of a guest that gpuvm did not make on the cores that
-/// they have, where these are on the vCPUs' nodes and nobody else's.
+/// they have, where these are on the vCPUs' nodes and no other domain's.
 fn with_own_helpers(mut plan: Placement, guest: &Guest<'_>, given: &Given<'_>) -> Placement {
     let topology = given.topology;
     if guest.asked.is_some() {

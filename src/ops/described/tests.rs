@@ -411,7 +411,7 @@ fn nics_that_an_interrupted_run_has_set_come_with_a_restart() {
     assert!(look(&stage.world, &wanted).unwrap().is_none(), "it runs with them");
 }
 
-/// It lets a guest have a worse place, so the file that has it no longer takes it back.
+/// It lets a guest have a worse place, so a file without it takes it away.
 #[test]
 fn rules_that_may_be_broken_are_as_the_file_says() {
     let stage = dgx2();
