@@ -1,7 +1,7 @@
 //! Facts from files, and the facts left unknown where these are damaged.
 
 use super::*;
-use gpuvm_core::topology::facts::AddressRange;
+use gpuvm_core::topology::facts::{AddressRange, GpuTests};
 use gpuvm_core::topology::file::from_json;
 use std::path::Path;
 
@@ -29,6 +29,8 @@ fn nothing_is_known_of_a_host_without_files() {
     let mut none = facts(&[]);
     assert_eq!(none.functions.len(), 2);
     none.functions.clear();
+    // A host without a policy requires no tests.
+    assert_eq!(none.gpu_tests.take(), Some(GpuTests::default()));
     assert_eq!(none, Facts::default());
 }
 
