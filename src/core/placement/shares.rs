@@ -146,7 +146,8 @@ impl Card<'_> {
         if let Some(mode) = self.topology.no_vgpu_mode(bdf) {
             return Some(mode.to_string());
         }
-        if let Some(held) = self.held.domains.iter().find(|held| held.devices.contains(&bdf)) {
+        let is_whole = |held: &&Held| held.devices.contains(&bdf) && !self.has_mdev(held);
+        if let Some(held) = self.held.domains.iter().find(is_whole) {
             return Some(format!("{bdf} {}, as a whole", held.holds(bdf)));
         }
         if let Some(excluded) = self.held.excluded.iter().find(|excluded| excluded.bdf == bdf) {
@@ -154,6 +155,16 @@ impl Card<'_> {
         }
         let health = self.card.health.as_ref().filter(|health| health.is_over());
         health.map(|health| format!("{bdf} is unhealthy: {}", health.why()))
+    }
+
+    /// Whether a domain has a mediated device of the card, by which it counts as a holder of its
+    /// parent.
+    fn has_mdev(&self, held: &Held) -> bool {
+        let Some(Vgpu::Mdev { devices, .. }) = &self.card.vgpu else { return false };
+        let is_its =
+            |uuid: &str| held.host_devices.contains(&HostDevice::Mediated(uuid.to_lowercase()));
+        devices.iter().any(|mdev| is_its(&mdev.uuid))
+            || held.vgpus.iter().any(|vgpu| vgpu.function == self.card.bdf)
     }
 
     /// Domains that fulfil a condition, each once.
