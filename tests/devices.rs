@@ -478,6 +478,40 @@ fn a_group_that_a_guest_has_whole_is_held_by_that_guest() {
     assert!(!err.contains("the whole group"), "{err}");
 }
 
+/// Of several members that prevent it: not an idle one before it.
+#[test]
+fn the_member_of_a_group_that_a_guest_has_is_the_reason_in_every_list() {
+    let host = Small::new(1, 8);
+    card(&host, "01", "0300 10de:2204", 1, &[]);
+    for function in ["0", "1"] {
+        let at = format!("pci0000:00/0000:00:02.0/0000:02:00.{function}");
+        host.function(&at, "0200 8086:1521", 1, &[]);
+    }
+    let file = host.path().join("part.xml");
+    fs::write(
+        &file,
+        "<domain type='kvm'><name>part</name><memory unit='GiB'>1</memory><vcpu>1</vcpu><os><type \
+         arch='x86_64' machine='q35'>hvm</type></os><devices><hostdev mode='subsystem' \
+         type='pci'><source><address domain='0' bus='2' slot='0' function='1'/></source></hostdev>\
+         </devices></domain>",
+    )
+    .unwrap();
+    let held = ["--domain-xml", file.to_str().unwrap()];
+    for verb in [
+        &["device", "list"][..],
+        &["gpu", "list"],
+        &["plan", "--gpu", "0"],
+        &["plan", "--gpus", "1"],
+        &["capacity"],
+    ] {
+        let (_, out, err) = host.run(&[verb, &held[..]].concat());
+        let said = out + &err;
+        assert!(said.contains("with 0000:02:00.1"), "{verb:?}: {said}");
+        assert!(said.contains("domain `part`"), "{verb:?}: {said}");
+        assert!(!said.contains("the whole group"), "{verb:?}: {said}");
+    }
+}
+
 /// The options by which a hint gives a guest a whole IOMMU group.
 fn whole_group(text: &str) -> Vec<&str> {
     let before = text.split(" give one guest the whole group").next().unwrap();
@@ -595,11 +629,14 @@ fn the_second_display_of_an_old_radeon_is_part_of_its_card() {
         let (_, out, _) = host.run(&["host", "show"]);
         assert!(out.contains("1 × 1002:744c, 1 × 1002:9588\n"), "{out}");
     }
-    // Equal ids in one slot are two GPUs that a hypervisor put there.
-    let host = Small::new(1, 8);
-    card(&host, "01", "0302 10de:2330", 1, &[]);
-    host.function("pci0000:00/0000:00:01.0/0000:01:00.1", "0302 10de:2330", 2, &[]);
-    assert_eq!(host.json(&["gpu", "list"]).as_array().unwrap().len(), 2);
+    // Equal ids in one slot are two GPUs that a hypervisor put there, and so are two models of
+    // GPUs without a display.
+    for second in ["0302 10de:2330", "0302 10de:20b5"] {
+        let host = Small::new(1, 8);
+        card(&host, "01", "0302 10de:2330", 1, &[]);
+        host.function("pci0000:00/0000:00:01.0/0000:01:00.1", second, 2, &[]);
+        assert_eq!(host.json(&["gpu", "list"]).as_array().unwrap().len(), 2);
+    }
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn a_missing_switch_takes_its_partitions_with_it() {
 
 /// A script that runs the program as if on a DGX-2 with a private `/etc`; `$1` is the program.
 const LIVE: &str = r#"
-mount -t tmpfs tmpfs /etc && mkdir -p /run/gpuvm && mount -t tmpfs -o mode=755 tmpfs /run/gpuvm || exit 90
+mount -t tmpfs -o mode=755 tmpfs /etc && mkdir -p /run/gpuvm && mount -t tmpfs -o mode=755 tmpfs /run/gpuvm || exit 90
 mount -t tmpfs tmpfs /proc/driver && mkdir -p /proc/driver/nvidia/gpus/0000:36:00.0 || exit 90
 printf 'GPU UUID: \t %s\n' "$2" >/proc/driver/nvidia/gpus/0000:36:00.0/information
 try() { echo "--- $*"; "$program" "$@" 2>&1; echo "= $?"; }

@@ -568,6 +568,14 @@ fn the_last_mediated_device_is_followed_by_a_refusal() {
     };
     (0..23).for_each(device);
     assert_eq!(vgpus(&host.json(&["plan", "--vgpu", "mtty-1"])).len(), 1);
+    // A guest that has one of the card itself does not hold the card as a whole.
+    let (code, xml, err) = host.run(&["export", "--vgpu", "mtty-1", "--name", "a"]);
+    assert_eq!(code, 0, "{err}");
+    let other = host.path().join("a.xml");
+    fs::write(&other, xml).unwrap();
+    left("2");
+    let beside = ["plan", "--vgpu", "mtty-1", "--domain-xml", other.to_str().unwrap()];
+    assert_eq!(vgpus(&host.json(&beside)).len(), 1);
     left("0");
     device(23);
     let refused = host.run(&["plan", "--vgpu", "mtty-1"]);

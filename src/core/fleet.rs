@@ -88,7 +88,7 @@ pub fn shared_macs(hosts: &[(&str, &[MacOfDomain])]) -> Vec<Vec<String>> {
 pub fn host_capacity(topology: &Topology, held: &Occupancy, gpus: &[u32]) -> HostCapacity {
     let Capacity { sizes, largest, never_placed, warnings, .. } =
         capacity(topology, held, &Request::for_gpus(1), gpus);
-    let all: Vec<_> = topology.of_kind(DeviceKind::Gpu).map(|gpu| gpu.bdf).collect();
+    let all: Vec<_> = topology.gpus().map(|gpu| gpu.bdf).collect();
     let states = device_states(topology, held, &all);
     let free: BTreeSet<_> = all
         .iter()

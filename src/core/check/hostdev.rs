@@ -320,8 +320,8 @@ fn physical<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>)
     if !enough {
         let spot = guest.cpu.as_ref().map_or(guest.spot, |cpu| cpu.spot);
         let message = format!(
-            "{} passed devices have BARs of up to {} GiB, which need {needed} address bits",
-            sizes.len(),
+            "BARs of {} are up to {} GiB large, which needs {needed} address bits",
+            count(sizes.len(), "passed device"),
             sizes.iter().max().unwrap_or(&0) >> 30
         );
         let hint = "write <cpu mode='host-passthrough'><maxphysaddr mode='passthrough'/></cpu>";

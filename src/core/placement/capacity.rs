@@ -3,7 +3,7 @@
 
 use super::affinity::Homes;
 use super::freeing::{self, Advice};
-use super::groups::{Block, is_held_whole};
+use super::groups::{Block, block, is_held_whole};
 use super::reason::{Because, IsolationReason, Topic};
 use super::shared_nvlink;
 use super::short::plan;
@@ -311,7 +311,21 @@ impl<'a> ByAddress<'a> {
     /// host. Not those that a guest has by their addresses.
     fn never_placed(&self) -> Vec<String> {
         let slots = &self.slots;
-        let mut lines = slots.lines_with_hints(first(slots.gpus.bdfs.len()) & !self.had);
+        // Another member of the group is a guest's: nobody gets the group now.
+        let now = slots.gpus.bdfs.iter().map(|gpu| block(slots.topology, &self.now, *gpu));
+        let now: Vec<Option<Block<'_>>> = now.collect();
+        let is_partly = |at: &usize| {
+            let is_so = |block: &Block<'_>| block.is_shared() && block.domain.is_some();
+            slots.gpus.blocked[*at].as_ref().is_some_and(Block::is_tied)
+                && now[*at].as_ref().is_some_and(is_so)
+        };
+        let partly = || (0..slots.gpus.bdfs.len()).filter(is_partly);
+        let others = partly().fold(first(slots.gpus.bdfs.len()), |set, at| set & !(1 << at));
+        let mut lines = slots.lines_with_hints(others & !self.had);
+        lines.extend(partly().filter_map(|at| {
+            let (gpu, block) = (slots.gpus.bdfs[at], now[at].as_ref()?);
+            Some(format!("GPU {at} ({gpu}) {}", block.why(1)))
+        }));
         let displays =
             slots.topology.displays().filter(|(gpu, _)| self.now.device(gpu.bdf).is_none());
         lines.extend(displays.map(|(gpu, why)| format!("GPU {} {}", gpu.bdf, why.why())));

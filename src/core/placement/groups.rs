@@ -114,6 +114,16 @@ impl<'a> Block<'a> {
         matches!(class >> 16, 0x01 | 0x02)
     }
 
+    /// Which of several neighbours decides: first who has one, last what the same guest could have.
+    fn rank(&self) -> u8 {
+        match self.cause {
+            Cause::Shares(_, _, Neighbour::Held) => 0,
+            Cause::Shares(_, _, Neighbour::Host(_)) => 1,
+            Cause::Shares(_, _, Neighbour::Stays(_)) if self.is_tied() => 3,
+            _ => 2,
+        }
+    }
+
     /// Whether a function that has to come along prevents it.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.cause, Cause::Shares(..))
@@ -257,7 +267,8 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     };
     members(topology, bdf)
         .map(|(group, other)| (Tie::Group(group), other))
-        .find_map(blocks)
+        .filter_map(blocks)
+        .min_by_key(Block::rank)
         .or_else(|| {
             let mates = card(topology, device).map(|other| (Tie::Card, other));
             mates.chain(beside_card(topology, device)).find_map(|tied| match blocks(tied) {

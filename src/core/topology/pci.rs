@@ -283,12 +283,12 @@ impl PciDevice {
     }
 }
 
-/// Marks second displays of cards: functions that would be GPUs, beside a GPU of another id of the
-/// same vendor with a lower number in their slot. Equal ids are GPUs that a hypervisor has put into
-/// one slot.
+/// Marks second displays of cards by AMD (once ATI) and Intel: display functions beside one of another
+/// id with a lower number in their slot. Equal ids are GPUs that a hypervisor has put into one slot,
+/// and so are GPUs without a display, of any id.
 pub(super) fn mark_second_displays(devices: &mut [PciDevice]) {
     devices.iter_mut().for_each(|device| device.second_display = false);
-    let is_card = |device: &&PciDevice| device.kind() == DeviceKind::Gpu && !device.is_vf();
+    let is_card = |device: &&PciDevice| is_display(device) && !device.is_vf();
     let cards: Vec<(Bdf, u16, u16)> =
         devices.iter().filter(is_card).map(|gpu| (gpu.bdf, gpu.vendor, gpu.device)).collect();
     let slot = |bdf: Bdf| (bdf.segment(), bdf.bus(), bdf.device());
@@ -298,8 +298,17 @@ pub(super) fn mark_second_displays(devices: &mut [PciDevice]) {
                 && gpu.function() < device.bdf.function()
                 && (*vendor, *id != device.device) == (device.vendor, true)
         };
-        device.second_display = device.kind() == DeviceKind::Gpu && cards.iter().any(is_first);
+        device.second_display = is_display(device) && cards.iter().any(is_first);
     }
+}
+
+/// Whether it is a GPU of the classes and vendors whose cards have a function for each display.
+fn is_display(device: &PciDevice) -> bool {
+    const VENDORS: [u16; 2] = [0x1002, 0x8086];
+    const CLASSES: [u32; 2] = [0x0300, 0x0380];
+    device.kind() == DeviceKind::Gpu
+        && VENDORS.contains(&device.vendor)
+        && CLASSES.contains(&(device.class >> 8))
 }
 
 /// Whether there are none.

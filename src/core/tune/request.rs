@@ -55,7 +55,7 @@ fn p2p(work: &mut Work<'_>) -> Result<(), TuneError> {
 /// Records which rules may be broken for it.
 fn allow(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = work.given.items.allow;
-    let hint = "`--allow` of `gpuvm set` holds for one change of it".to_owned();
+    let hint = "--allow beside another size holds for that change".to_owned();
     record(work, ItemName::Allow, &item, hint, |request, _| {
         request.allow = item.value().copied().unwrap_or_default();
     })

@@ -149,11 +149,15 @@ pub fn test_mode(root: &FsRoot) -> Result<TestMode, FsError> {
 
 /// Returns the hint for an error of the file; `None`: it is of another.
 pub fn hint(error: &FsError) -> Option<String> {
-    if let FsError::Untrusted { path, .. } = error {
+    if let FsError::Untrusted { path, why } = error {
         let dir = path.rsplit_once('/').map_or("/", |(dir, _)| dir);
-        let both = format!("{dir} {path}");
+        let mut all = vec![dir, path];
+        // A directory further up may be at fault.
+        let first = why.split(' ').next().filter(|first| first.starts_with('/'));
+        all.splice(0..0, first.filter(|first| ![dir, path].contains(first)));
+        let all = all.join(" ");
         return path.ends_with(FILE).then(|| {
-            format!("read it, then `chown root:root {both}` and `chmod go-w {both}` make it root's")
+            format!("read it, then `chown root:root {all}` and `chmod go-w {all}` make it root's")
         });
     }
     let (FsError::Malformed { path, .. } | FsError::NotText { path, .. }) = error else {
@@ -309,6 +313,9 @@ mod tests {
         );
         let hint = hint(&error).unwrap();
         assert!(hint.contains("`chown root:root /etc/gpuvm /etc/gpuvm/test.toml`"), "{hint}");
+        let error = trusted(&file, |_| Some("/etc has mode 1777: others can write it".into()));
+        let hint = super::hint(&error.unwrap_err()).unwrap();
+        assert!(hint.contains("`chmod go-w /etc /etc/gpuvm /etc/gpuvm/test.toml`"), "{hint}");
     }
 
     #[test]
