@@ -410,7 +410,7 @@ fn units_are_sound_and_confined() {
             done(security.args(["security", "--offline=true", "--threshold=59"]).arg(&unit));
         }
     }
-    assert_eq!(services, 3);
+    assert_eq!(services, 4);
 }
 
 /// Runs a script of the Debian packages on the machine below a directory, as dpkg would.
@@ -488,7 +488,7 @@ fn purge_keeps_needed_files_and_says_why() {
         // Where there is another program, its units are not masked.
         let masked: BTreeSet<String> = below(dir.path()).difference(&before).cloned().collect();
         let units = masked.iter().filter(|path| path.starts_with("etc/systemd/system/")).count();
-        let expected = if program.exists() || !have_helper { 0 } else { 3 };
+        let expected = if program.exists() || !have_helper { 0 } else { 4 };
         assert_eq!(units, expected, "{path}: {masked:?}");
         let (code, said) = maintained("postrm", "purge", dir.path());
         assert!(code == 0 && said.contains(reason), "{path}: {said}");

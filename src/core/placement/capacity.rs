@@ -311,7 +311,7 @@ impl<'a> ByAddress<'a> {
     /// host. Not those that a guest has by their addresses.
     fn never_placed(&self) -> Vec<String> {
         let slots = &self.slots;
-        // Another member of the group is a guest's: nobody gets the group now.
+        // Another member of the group is a guest's: no other gets the group now.
         let now = slots.gpus.bdfs.iter().map(|gpu| block(slots.topology, &self.now, *gpu));
         let now: Vec<Option<Block<'_>>> = now.collect();
         let is_partly = |at: &usize| {

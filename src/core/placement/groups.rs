@@ -114,7 +114,7 @@ impl<'a> Block<'a> {
         matches!(class >> 16, 0x01 | 0x02)
     }
 
-    /// Which of several neighbours decides: first who has one, last what the same guest could have.
+    /// Which of several neighbours decides: first that a guest has one, last that it could go to the same guest.
     fn rank(&self) -> u8 {
         match self.cause {
             Cause::Shares(_, _, Neighbour::Held) => 0,

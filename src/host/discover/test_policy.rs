@@ -107,11 +107,11 @@ impl Default for TestPolicy {
 
 /// The policy of a host; that of an absent file is off.
 pub fn test_policy(root: &FsRoot) -> Result<TestPolicy, FsError> {
+    let Some(text) = root.read(FILE)? else { return Ok(TestPolicy::default()) };
     if root.is_live() {
         // The files of a record belong to whoever made it.
         trusted(&Path::new("/").join(FILE), replaceable)?;
     }
-    let Some(text) = root.read(FILE)? else { return Ok(TestPolicy::default()) };
     parse(&text).map_err(|Fault { at, why }| {
         // The text has no blank lines in front.
         let bytes = root.bytes(FILE).unwrap_or_default();
