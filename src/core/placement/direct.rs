@@ -94,27 +94,7 @@ mod tests {
     use crate::placement::plan;
     use crate::request::{DeviceWish, Extras, GpuWish};
     use crate::topology::PciDevice;
-    use crate::topology::file::from_json;
-
-    /// A DGX-2 with registers, of which `change` changes some.
-    fn host(change: impl Fn(&mut PciDevice)) -> (Topology, Bdf, Bdf) {
-        let text = include_str!("../../../topologies/dgx-2.json");
-        let mut parts = from_json(text).unwrap().parts().clone();
-        for device in &mut parts.devices {
-            let is_bridge = device.kind() == DeviceKind::Bridge;
-            device.acs = is_bridge.then_some(Acs { cap: 0x5f, ctl: 0x1d });
-            let present = device.kind() == DeviceKind::Nic;
-            device.ats = Some(Ats { present, enabled: false });
-            device.devctl = Some(1 << 4);
-            change(device);
-        }
-        let topology = Topology::new(parts).unwrap();
-        let nics: Vec<Bdf> = topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf).collect();
-        let pairs = topology.gpus().flat_map(|gpu| nics.iter().map(move |nic| (gpu.bdf, *nic)));
-        let (gpu, nic) =
-            { pairs }.find(|(gpu, nic)| topology.meeting(*gpu, *nic).is_some()).unwrap();
-        (topology, gpu, nic)
-    }
+    use crate::topology::direct::tests::host;
 
     /// The reasons of a guest with a GPU and a NIC below one switch, and which are compromises.
     fn said(p2p: P2pWish, change: impl Fn(&mut PciDevice)) -> Vec<(String, bool)> {

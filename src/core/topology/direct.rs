@@ -246,13 +246,13 @@ impl Topology {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::p2p::{Acs, Ats};
     use crate::topology::file::from_json;
 
     /// A DGX-2 whose NICs have ATS, and a GPU and a NIC of it below one switch.
-    fn host(change: impl Fn(&mut PciDevice)) -> (Topology, Bdf, Bdf) {
+    pub(crate) fn host(change: impl Fn(&mut PciDevice)) -> (Topology, Bdf, Bdf) {
         let text = include_str!("../../../topologies/dgx-2.json");
         let mut parts = from_json(text).unwrap().parts().clone();
         for device in &mut parts.devices {

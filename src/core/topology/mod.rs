@@ -10,7 +10,7 @@ pub mod binding;
 mod checked;
 pub mod coherent;
 pub mod cpu;
-mod direct;
+pub(crate) mod direct;
 pub mod drive;
 pub mod fabric;
 pub mod facts;

@@ -104,26 +104,17 @@ mod tests {
     use crate::p2p::{Acs, Ats};
     use crate::request::Request;
     use crate::topology::PciDevice;
-    use crate::topology::file::from_json;
+    use crate::topology::direct::tests::host;
 
     /// The findings on a guest with a GPU and a NIC of a DGX-2 below one switch, the NIC's port
     /// named PORT.
     fn found(p2p: P2pWish, change: impl Fn(&mut PciDevice)) -> Vec<(&'static str, String)> {
-        let text = include_str!("../../../topologies/dgx-2.json");
-        let mut parts = from_json(text).unwrap().parts().clone();
-        for device in &mut parts.devices {
-            let is_bridge = device.kind() == DeviceKind::Bridge;
-            device.acs = is_bridge.then_some(Acs { cap: 0x5f, ctl: 0x5d });
-            let present = device.kind() == DeviceKind::Nic;
-            device.ats = Some(Ats { present, enabled: present });
-            device.devctl = Some(1 << 4);
+        let (topology, gpu, nic) = host(|device| {
+            // Its ports are set, as for a guest that runs.
+            device.acs = device.acs.map(|acs| Acs { ctl: 0x5d, ..acs });
+            device.ats = device.ats.map(|ats| Ats { enabled: ats.present, ..ats });
             change(device);
-        }
-        let topology = Topology::new(parts).unwrap();
-        let nics: Vec<Bdf> = topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf).collect();
-        let pairs = topology.gpus().flat_map(|gpu| nics.iter().map(move |nic| (gpu.bdf, *nic)));
-        let (gpu, nic) =
-            { pairs }.find(|(gpu, nic)| topology.meeting(*gpu, *nic).is_some()).unwrap();
+        });
         let hostdev = |bdf: Bdf| {
             format!(
                 "<hostdev type='pci'><source><address domain='0' bus='{:#x}' slot='{:#x}' \

@@ -114,8 +114,21 @@ pub fn read_written(line: &str) -> Option<(&str, &str)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Fails if systemd finds a fault in a unit whose name begins so.
+    pub(in crate::apply) fn verified(unit: &Path, name: &str) {
+        let mut analyze = crate::program::command("systemd-analyze");
+        match analyze.args(["verify", "--man=no"]).arg(unit).output() {
+            Err(error) => crate::skip::skip(format!("systemd-analyze: {error}")),
+            Ok(done) => {
+                let said = String::from_utf8_lossy(&done.stderr).into_owned();
+                let ours: Vec<&str> = said.lines().filter(|l| l.contains(name)).collect();
+                assert!(done.status.success() && ours.is_empty(), "{said}");
+            }
+        }
+    }
 
     #[test]
     fn boot_settings_are_read_back_exactly() {

@@ -70,6 +70,7 @@ pub fn files(functions: &BTreeMap<Bdf, AtBoot>, program: &str) -> [BootFile; 2] 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::boot::tests::verified;
 
     /// Writes the files of these PFs below a directory.
     fn put(dir: &std::path::Path, words: &[&str]) -> BTreeMap<Bdf, AtBoot> {
@@ -104,18 +105,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), &["0000:86:00.0=15b3:1017=16"]);
         let unit = dir.path().join(UNIT);
-        match crate::program::command("systemd-analyze")
-            .args(["verify", "--man=no"])
-            .arg(&unit)
-            .output()
-        {
-            Err(error) => crate::skip::skip(format!("systemd-analyze: {error}")),
-            Ok(done) => {
-                let said = String::from_utf8_lossy(&done.stderr).into_owned();
-                let ours: Vec<&str> = said.lines().filter(|l| l.contains("gpuvm-vfs")).collect();
-                assert!(done.status.success() && ours.is_empty(), "{said}");
-            }
-        }
+        verified(&unit, "gpuvm-vfs");
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub fn files(program: Option<&str>) -> [BootFile; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::boot::tests::verified;
     use std::path::Path;
 
     fn put(dir: &Path, program: Option<&str>) {
@@ -44,18 +45,7 @@ mod tests {
             text.contains("\nExecStart=/bin/true host p2p restore --lock-wait 600\n"),
             "{text}"
         );
-        match crate::program::command("systemd-analyze")
-            .args(["verify", "--man=no"])
-            .arg(&unit)
-            .output()
-        {
-            Err(error) => crate::skip::skip(format!("systemd-analyze: {error}")),
-            Ok(done) => {
-                let said = String::from_utf8_lossy(&done.stderr).into_owned();
-                let ours: Vec<&str> = said.lines().filter(|l| l.contains("gpuvm-p2p")).collect();
-                assert!(done.status.success() && ours.is_empty(), "{said}");
-            }
-        }
+        verified(&unit, "gpuvm-p2p");
         put(dir.path(), None);
         assert!(!unit.exists() && !dir.path().join(WANTED).parent().unwrap().exists());
     }

@@ -40,6 +40,7 @@ pub fn files(cards: &BTreeSet<Bdf>, program: &str) -> [BootFile; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::boot::tests::verified;
 
     /// Writes the files of these cards below a directory.
     fn put(dir: &std::path::Path, names: &[&str]) -> BTreeSet<Bdf> {
@@ -68,17 +69,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), &["3b:00.0"]);
         let unit = dir.path().join(UNIT);
-        match crate::program::command("systemd-analyze")
-            .args(["verify", "--man=no"])
-            .arg(&unit)
-            .output()
-        {
-            Err(error) => crate::skip::skip(format!("systemd-analyze: {error}")),
-            Ok(done) => {
-                let said = String::from_utf8_lossy(&done.stderr).into_owned();
-                let ours: Vec<&str> = said.lines().filter(|l| l.contains("gpuvm-vgpu")).collect();
-                assert!(done.status.success() && ours.is_empty(), "{said}");
-            }
-        }
+        verified(&unit, "gpuvm-vgpu");
     }
 }
