@@ -11,7 +11,7 @@ use crate::fsroot::FsRoot;
 use crate::history::guest::creation_options;
 use crate::hypervisor::network::NetworkLease;
 use crate::hypervisor::{Definition, DomainState, DomainSummary, Hypervisor, XmlOf, definitions};
-use crate::lookup::find;
+use crate::lookup::{find, refuse_unread};
 use crate::network::{AddressSource, GuestAddress};
 use crate::request::Request;
 use crate::taken::{domains_of_files, is_active};
@@ -199,6 +199,9 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
         let inactive = DomainXml::parse(&hypervisor.xml(name, XmlOf::Inactive)?)?;
         view.remembered = remembered(&inactive).filter(|_| inactive.is_ours());
         next = Some(inactive);
+    }
+    if let Err(error) = refuse_unread(next.as_ref().unwrap_or(&xml)) {
+        world.warning(&error.whole());
     }
     let recorded = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
     let options = recorded.map(|recorded| {

@@ -301,6 +301,9 @@ fn a_guest_whose_record_is_not_understood_is_named_as_such_by_every_verb() {
         };
         unread(describe(&stage.world, "a").unwrap_err());
         unread(run(&stage, &file(vec![asked("a", GpuWish::Count(0))])).unwrap_err());
+        assert_eq!(stage.caller.heard(why), 0);
+        crate::domains::show(&stage.world, "a").unwrap();
+        assert_eq!(stage.caller.heard(why), 1);
         assert!(describe_all(&stage.world).unwrap().is_empty());
     }
 }
