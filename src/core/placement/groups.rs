@@ -114,7 +114,8 @@ impl<'a> Block<'a> {
         matches!(class >> 16, 0x01 | 0x02)
     }
 
-    /// Which of several neighbours decides: first that a guest has one, last that it could go to the same guest.
+    /// Which of several neighbours decides: first one that a guest has, last one that could go to
+    /// the same guest.
     fn rank(&self) -> u8 {
         match self.cause {
             Cause::Shares(_, _, Neighbour::Held) => 0,

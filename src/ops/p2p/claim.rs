@@ -3,10 +3,10 @@
 
 use crate::apply::Step;
 use crate::apply::p2p::{P2pStep, owners};
+use crate::discover::process;
 use crate::domain::DomainXml;
 use crate::error::{Class, Error, Result, classed, coded};
 use crate::fsroot::FsRoot;
-use crate::hypervisor::Hypervisor;
 use crate::hypervisor::machine::{Machine, command_there};
 use crate::placement::Occupancy;
 use crate::request::P2pWish;
@@ -49,7 +49,9 @@ pub fn to_start(
     let had = recorded_owners(world)?;
     let mut all = Vec::new();
     if verb == Starting::Start && !had.is_empty() {
-        for other in ended(&*world.hypervisor()?, &had)?.iter().filter(|other| **other != uuid) {
+        let active = world.hypervisor()?.domains()?.into_iter().filter(|row| row.state.is_active());
+        let active = active.map(|row| row.uuid).collect();
+        for other in ended(&active, &processes()?, &had).iter().filter(|other| **other != uuid) {
             all.extend(cleared(other, &had, |_| true));
         }
     }
@@ -103,13 +105,24 @@ pub fn once_taken(after: &DomainXml, world: &World) -> Result<Vec<Step>> {
     Ok(cleared(&uuid, &had, |port| !is_needed(port)))
 }
 
-/// The recorded guests that are off or gone.
-fn ended(hypervisor: &dyn Hypervisor, had: &Owners) -> Result<BTreeSet<String>> {
-    let rows = hypervisor.domains()?.into_iter();
-    let active: BTreeSet<String> =
-        rows.filter(|row| row.state.is_active()).map(|row| row.uuid).collect();
-    let guests = had.values().flatten();
-    Ok(guests.filter(|guest| !active.contains(*guest)).cloned().collect())
+/// The recorded guests that are off or gone: libvirt runs none of this UUID, nor does this machine
+/// by `processes`. A guest of another libvirt (a session, an embedded one) is not known to this one.
+pub(super) fn ended(
+    active: &BTreeSet<String>,
+    processes: &BTreeSet<String>,
+    had: &Owners,
+) -> BTreeSet<String> {
+    let runs = |uuid: &str| {
+        active.contains(uuid) || processes.contains(uuid.to_ascii_lowercase().as_str())
+    };
+    had.values().flatten().filter(|guest| !runs(guest)).cloned().collect()
+}
+
+/// The UUIDs of guests that processes of this machine name, proven or not, in lower case: where one
+/// lies, a bit only stays.
+pub(super) fn processes() -> Result<BTreeSet<String>> {
+    let claims = process::claims(&FsRoot::live()?)?;
+    Ok(claims.into_iter().map(|claim| claim.uuid).collect())
 }
 
 /// The records of ports of this machine.

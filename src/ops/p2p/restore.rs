@@ -2,7 +2,7 @@
 //! or because libvirt started the guest by itself, and restores those of guests that are off or
 //! gone. A port that others have changed since is left, and named.
 
-use super::claim::{Owners, cleared, ports};
+use super::claim::{Owners, cleared, ended, ports, processes};
 use crate::apply::Step;
 use crate::apply::boot::steps as boot_steps;
 use crate::apply::p2p::{P2pStep, PortRecord, PortState, boot, records};
@@ -69,12 +69,16 @@ impl Restored {
 pub fn restore(world: &World) -> Result<Change<Restored>> {
     let (mut steps, mut found) = (Vec::new(), Restored::default());
     if !world.is_recorded() && world.has_guests_here()? {
-        (steps, found) = planned(world, &records(&FsRoot::live()?))?;
+        (steps, found) = planned(world, &records(&FsRoot::live()?), &processes()?)?;
     }
     Ok(Change::new("host p2p restore", "ports", steps, found))
 }
 
-fn planned(world: &World, records: &[PortRecord]) -> Result<(Vec<Step>, Restored)> {
+fn planned(
+    world: &World,
+    records: &[PortRecord],
+    processes: &BTreeSet<String>,
+) -> Result<(Vec<Step>, Restored)> {
     let hypervisor = &*world.hypervisor()?;
     let rows = hypervisor.domains()?.into_iter().filter(|row| row.state.is_active());
     let active: BTreeMap<String, String> = rows.map(|row| (row.uuid, row.name)).collect();
@@ -104,9 +108,8 @@ fn planned(world: &World, records: &[PortRecord]) -> Result<(Vec<Step>, Restored
         }
     }
     // They come last, so that a port that a running guest takes over is not cleared in between.
-    let ended: BTreeSet<&String> =
-        had.values().flatten().filter(|guest| !active.contains_key(*guest)).collect();
-    clear.extend(ended.into_iter().flat_map(|guest| cleared(guest, &had, |_| true)));
+    let ended = ended(&active.into_keys().collect(), processes, &had);
+    clear.extend(ended.iter().flat_map(|guest| cleared(guest, &had, |_| true)));
     let Work { mut steps, left, .. } = work;
     steps.extend(clear);
     Ok((steps, Restored { left, argument: argument(&topology, &all) }))

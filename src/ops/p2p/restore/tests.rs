@@ -9,6 +9,7 @@ use gpuvm_core::topology::file::from_json;
 
 const A: &str = "11111111-2222-4333-8444-000000000001";
 const GONE: &str = "11111111-2222-4333-8444-000000000002";
+const ELSEWHERE: &str = "11111111-2222-4333-8444-00000000000a";
 
 /// The functions of guest `a`, and the port of its NIC.
 struct Own {
@@ -74,7 +75,9 @@ fn restored(
     records.retain(|record| !record.guests.is_empty());
     let Stage { dir, fake, world, .. } = Stage::who_says(Answer::Nobody);
     fake.put_xml(&xml(&own), runs);
-    let (steps, found) = planned(&world.with_topology(topology), &records).unwrap();
+    // One that libvirt does not know, but a process of the machine is.
+    let elsewhere = BTreeSet::from([ELSEWHERE.to_owned()]);
+    let (steps, found) = planned(&world.with_topology(topology), &records, &elsewhere).unwrap();
     drop(dir);
     let said = |step: &Step| {
         let text = step.to_string().replace(&own.port.to_string(), "PORT");
@@ -93,6 +96,9 @@ fn a_lost_bit_of_a_running_guest_is_set_again_and_that_of_others_cleared() {
     // It is off, or gone.
     assert_eq!(restored(0x5d, false, &[A], same).0, ["clear DT at PORT"]);
     assert_eq!(restored(0x1d, false, &[GONE], same).0, ["clear DT at PORT"]);
+    // Another libvirt of this machine runs it.
+    assert_eq!(restored(0x5d, false, &[ELSEWHERE], same).0, [""; 0]);
+    assert_eq!(restored(0x5d, false, &[&ELSEWHERE.to_uppercase()], same).0, [""; 0]);
     assert_eq!(restored(0x5d, true, &[A, GONE], same).0, ["clear DT at PORT"]);
     // A guest without the option and without a record gets none.
     assert_eq!(restored(0x1d, true, &[], same).0, [""; 0]);
