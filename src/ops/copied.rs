@@ -188,7 +188,8 @@ pub(crate) fn another<T>(
     let option = if of.verb == "clone" { "name" } else { "--name" };
     refuse_settings(&xml, (&doing, option), hypervisor)?;
     judge(&xml, &tuned, hypervisor, world)?;
-    let mut last = records(world, hypervisor, (of.verb, of.what), (&xml, &steps))?;
+    let accepts = wanted.accept_shared_fabric;
+    let mut last = records(world, hypervisor, (of.verb, of.what), (&xml, &steps, accepts))?;
     last.push(DomainStep::Define { name: name.to_owned(), xml: xml.text().to_owned() }.into());
     let uuid = xml.uuid();
     let definition = xml.text().to_owned();
@@ -463,11 +464,11 @@ fn records(
     world: &World,
     hypervisor: &dyn Hypervisor,
     (verb, what): (&'static str, String),
-    (xml, makes): (&DomainXml, &[Step]),
+    (xml, makes, accepts): (&DomainXml, &[Step], bool),
 ) -> Result<Vec<Step>> {
     let Some(uuid) = xml.uuid() else { return Ok(Vec::new()) };
     let (name, uri) = (xml.name(), hypervisor.uri());
-    let made = guest::add_made(world.state(), &uuid, &name, uri, &xml.made())?;
+    let made = guest::add_copy(world.state(), (&uuid, &name, uri), &xml.made(), accepts)?;
     let history = world.history(&uuid)?;
     let mut entry = history.next(verb, uri, &name, now_s(), String::new());
     entry.what = vec![what];

@@ -8,7 +8,7 @@ use crate::domain::view::{NicView, View, gpu_indexes, remembered};
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::error::{Result, usage};
 use crate::fsroot::FsRoot;
-use crate::history::guest::creation_options;
+use crate::history::guest::accepts_shared_fabric;
 use crate::hypervisor::network::NetworkLease;
 use crate::hypervisor::{Definition, DomainState, DomainSummary, Hypervisor, XmlOf, definitions};
 use crate::lookup::{find, refuse_unread};
@@ -205,8 +205,8 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
     }
     let recorded = view.remembered.as_ref().and_then(|remembered| remembered.request.as_ref());
     let options = recorded.map(|recorded| {
-        let told = creation_options(world.state(), &summary.uuid);
-        options_of(next.as_ref().unwrap_or(&xml), topology.as_ref(), recorded, told.as_ref())
+        let accepts = accepts_shared_fabric(world.state(), &summary.uuid);
+        options_of(next.as_ref().unwrap_or(&xml), topology.as_ref(), recorded, accepts)
     });
     let addresses = if summary.state.has_guest() {
         hypervisor.addresses(name, &macs(&view))?
@@ -237,21 +237,20 @@ pub fn show(world: &World, name: &str) -> Result<ShownDomain> {
 }
 
 /// Returns the options of `create` for a guest as it is, without those of its disks, networks and
-/// first boot; `told`: its creation options.
+/// first boot; `accepts`: others may reach its NVLinks.
 fn options_of(
     xml: &DomainXml,
     topology: Option<&Topology>,
     recorded: &Request,
-    told: Option<&BTreeMap<String, Vec<String>>>,
+    accepts: bool,
 ) -> Vec<(Opt, Vec<String>)> {
     let now = topology.map(|topology| guest::now(xml, topology, recorded).requested());
     let mut options = guest::options(now.as_ref().unwrap_or(recorded));
     if xml.root().attr("type").as_deref() == Some(VirtType::Qemu.as_str()) {
         options.push((Opt::VirtType, vec![VirtType::Qemu.as_str().to_owned()]));
     }
-    let accepts = Opt::AcceptSharedFabric;
-    if told.is_some_and(|told| told.contains_key(accepts.field())) {
-        options.push((accepts, Vec::new()));
+    if accepts {
+        options.push((Opt::AcceptSharedFabric, Vec::new()));
     }
     options
 }

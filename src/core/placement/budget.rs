@@ -218,6 +218,8 @@ pub(super) enum Short {
     Everywhere {
         /// The node of the GPUs, with the missing cores.
         demand: Demand,
+        /// How many hyperthreads each would have.
+        threads: u32,
     },
     /// Fewer cores than nodes that the GPUs are on.
     Nodes {

@@ -54,7 +54,7 @@ impl Shortage<'_> {
                 impossible(what, NOTHING_LEFT.into())
             }
             Short::Cores { demand, threads } => self.cores(demand, threads.max(1)),
-            Short::Everywhere { demand } => self.everywhere(demand),
+            Short::Everywhere { demand, threads } => self.everywhere(demand, threads.max(1)),
             Short::Nodes { cores, nodes } => {
                 let what = format!(
                     "too few vCPUs ({}): each of the GPUs' {} needs at least one core",
@@ -146,12 +146,16 @@ impl Shortage<'_> {
     }
 
     /// Makes the error of all nodes having too few cores, though any may be used.
-    fn everywhere(&self, demand: Demand) -> PlanError {
+    fn everywhere(&self, demand: Demand, threads: u32) -> PlanError {
+        let nodes = &self.budget.nodes;
+        let is_whole = nodes.iter().all(|stock| stock.there(threads) == stock.there(1));
+        let each = if is_whole { String::new() } else { format!(" with {threads} hyperthreads") };
         let what = format!(
-            "{} more {} needed for vCPUs; node {} and all others have none free",
+            "{} more {}{each} {} needed for vCPUs; node {} and all others have none free",
             demand.vcpus,
-            if demand.vcpus == 1 { "core is" } else { "cores are" },
-            self.budget.nodes[demand.node].id
+            if demand.vcpus == 1 { "core" } else { "cores" },
+            are(demand.vcpus),
+            nodes[demand.node].id
         );
         let holders: Vec<String> = self
             .homes

@@ -5,6 +5,7 @@
 use super::{History, HistoryError, store};
 use crate::apply::{Step, kept_in};
 use gpuvm_core::domain::guest::{Guarded, Made, Reserved};
+use gpuvm_core::guest::Opt;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -71,6 +72,9 @@ pub struct GuestRecord {
     /// Its creation options, by name; `None` if a first version did not write them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<BTreeMap<String, Vec<String>>>,
+    /// Whether a copy, which has no creation options of its own, may reach NVLinks of others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accepts_shared_fabric: bool,
 }
 
 /// A guest with records, which may still have resources.
@@ -102,6 +106,7 @@ impl GuestRecord {
             applied: None,
             job: None,
             told: None,
+            accepts_shared_fabric: false,
         }
     }
 
@@ -113,7 +118,8 @@ impl GuestRecord {
             && self.made.is_empty()
             && self.applied.is_none()
             && self.job.is_none()
-            && self.told.is_none();
+            && self.told.is_none()
+            && !self.accepts_shared_fabric;
         (!is_empty).then(|| store::write(file(state, &self.uuid), self, was))
     }
 }
@@ -127,7 +133,18 @@ pub fn add_made(
     uri: &str,
     made: &[Made],
 ) -> Result<Option<Step>, HistoryError> {
-    if made.is_empty() {
+    add_copy(state, (uuid, name, uri), made, false)
+}
+
+/// The step that records a copy of another domain: as [`add_made`], and whether it was accepted
+/// that others reach its NVLinks.
+pub fn add_copy(
+    state: Option<&Path>,
+    (uuid, name, uri): (&str, &str, &str),
+    made: &[Made],
+    accepts_shared_fabric: bool,
+) -> Result<Option<Step>, HistoryError> {
+    if made.is_empty() && !accepts_shared_fabric {
         return Ok(None);
     }
     let path = file(state, uuid);
@@ -136,6 +153,7 @@ pub fn add_made(
     let mut record = known.unwrap_or_else(|| GuestRecord::new(uuid, name, uri));
     record.made.retain(|known| made.iter().all(|new| new.path != known.path));
     record.made.extend_from_slice(made);
+    record.accepts_shared_fabric |= accepts_shared_fabric;
     Ok(record.remember(state, was))
 }
 
@@ -244,6 +262,16 @@ pub fn job(state: Option<&Path>, uuid: &str) -> Option<SlurmJob> {
 pub fn creation_options(state: Option<&Path>, uuid: &str) -> Option<BTreeMap<String, Vec<String>>> {
     let record = of(state, uuid)?;
     record.told.or_else(|| record.applied.map(|file| file.options))
+}
+
+/// Whether it was accepted that others reach the NVLinks of a domain, when that was made or copied.
+pub fn accepts_shared_fabric(state: Option<&Path>, uuid: &str) -> bool {
+    let was_option = |told: BTreeMap<String, Vec<String>>| {
+        let option = told.get(Opt::AcceptSharedFabric.field());
+        option.is_some_and(|values| values == &["true"])
+    };
+    of(state, uuid).is_some_and(|record| record.accepts_shared_fabric)
+        || creation_options(state, uuid).is_some_and(was_option)
 }
 
 /// The record of a domain; `None` if there is none, or it cannot be read: nothing is guessed.

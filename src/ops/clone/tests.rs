@@ -5,10 +5,13 @@ use super::*;
 use crate::apply::{Step, VolumeStep};
 use crate::change::Change;
 use crate::delete::{Delete, delete};
+use crate::described::describe;
 use crate::domain::disk_change::path_of;
 use crate::domain::guest::{Disk, DiskFormat, DiskKind, Made, Role, VirtType, VolumeRef};
 use crate::domain::{DomainEdit, Element};
+use crate::domains::show;
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
+use crate::history::guest::{accepts_shared_fabric, creation_options};
 use crate::hypervisor::Domains as _;
 use crate::hypervisor::storage::NewVolume;
 use crate::image;
@@ -24,6 +27,7 @@ use gpuvm_core::check::check;
 use gpuvm_core::cpuset::CpuSet;
 use gpuvm_core::domain::claims::Claims;
 use gpuvm_core::finding::Severity;
+use gpuvm_core::guest::Opt;
 use gpuvm_core::placement::Occupancy;
 use gpuvm_core::topology::file::from_json;
 use gpuvm_core::versions::Versions;
@@ -194,6 +198,21 @@ fn a_controller_that_becomes_another_keeps_nothing_of_the_first() {
         }
     }
     assert!(became > 0, "no controller became another: the test proves nothing");
+}
+
+#[test]
+fn a_clone_remembers_that_others_may_reach_its_nvlinks() {
+    for accepts in [true, false] {
+        let stage = stage(1, false);
+        run(&stage, &CloneRequest { accept_shared_fabric: accepts, ..wanted() }).unwrap();
+        assert_eq!(accepts_shared_fabric(stage.world.state(), OTHER), accepts);
+        assert_eq!(creation_options(stage.world.state(), OTHER), None);
+        let options = show(&stage.world, "b").unwrap().options.unwrap();
+        assert_eq!(options.contains(&(Opt::AcceptSharedFabric, Vec::new())), accepts);
+        let described = describe(&stage.world, "b").unwrap().fields;
+        let has = described.iter().any(|(field, _)| *field == Opt::AcceptSharedFabric.field());
+        assert_eq!(has, accepts);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::domain::nics::usual_queues;
 use crate::domain::view::View;
 use crate::domain::{DomainXml, Element};
 use crate::error::{Class, Result, classed};
-use crate::history::guest::creation_options;
+use crate::history::guest::{accepts_shared_fabric, creation_options};
 use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::lookup::{find, refuse_unread};
 use crate::shell::word;
@@ -104,6 +104,8 @@ fn of(
         if is_share && !has_own_data(xml) {
             fields.push(text(Opt::DataSize, "none"));
         }
+    } else if accepts_shared_fabric(world.state(), &summary.uuid) {
+        fields.push((Opt::AcceptSharedFabric.field(), true.into()));
     }
     if hypervisor.autostart(&summary.name)? {
         fields.push(field((Opt::Autostart, Vec::new())));

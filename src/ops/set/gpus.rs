@@ -3,7 +3,7 @@
 use super::{SetError, SetRequest};
 use crate::bdf::Bdf;
 use crate::error::{Coded as _, Result};
-use crate::history::guest::creation_options;
+use crate::history::guest::accepts_shared_fabric;
 use crate::placement::{Occupancy, Placement, shared_nvlink};
 use crate::request::GpuWish;
 use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, Trust};
@@ -12,7 +12,7 @@ use crate::tune::subjects::Subjects;
 use crate::world::World;
 use gpuvm_core::domain::DomainXml;
 use gpuvm_core::domain::claims::Claims;
-use gpuvm_core::guest::{Opt, gpus_of};
+use gpuvm_core::guest::gpus_of;
 use gpuvm_core::tune::candidates;
 use gpuvm_core::tune::together::without;
 
@@ -112,8 +112,5 @@ fn shares_itself(subject: &Subject, subjects: &Subjects) -> Result<bool> {
 
 /// Whether its record says that it was accepted when it was made.
 fn was_accepted(world: &World, uuid: &str) -> bool {
-    let told = creation_options(world.state(), &uuid.trim().to_ascii_lowercase());
-    told.is_some_and(|told| {
-        told.get(Opt::AcceptSharedFabric.field()).is_some_and(|values| values == &["true"])
-    })
+    accepts_shared_fabric(world.state(), &uuid.trim().to_ascii_lowercase())
 }

@@ -183,6 +183,10 @@ impl Budget {
         }
         let mut refused = None;
         for remote in [false, true].into_iter().filter(|far| remote || !far) {
+            // Where other nodes may lend, one node with too few cores is no reason.
+            if remote {
+                refused = refused.filter(|short| !matches!(short, Short::Cores { .. }));
+            }
             for threads in self.levels.iter().map(|&t| t.min(vcpus)) {
                 let cores = vcpus.div_ceil(threads);
                 (out.vcpus, out.threads) = (vcpus, threads);
@@ -410,7 +414,7 @@ impl Budget {
             }
             if cores > 0 {
                 let demand = Demand { node: from, vcpus: cores, own: false, gpus: 0 };
-                return Err(Short::Everywhere { demand });
+                return Err(Short::Everywhere { demand, threads });
             }
         }
         out.demands.retain(|demand| demand.vcpus > 0);
