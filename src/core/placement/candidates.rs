@@ -203,6 +203,9 @@ impl Devices<'_> {
                 device.bdf
             );
         }
+        if let Some(shares) = self.shares_of_drives(number).filter(|_| kind == Kind::Nvme) {
+            return shares;
+        }
         match (pf, free) {
             (Some((pf, total)), _) => {
                 let missing = number.saturating_sub(free).min(total as usize);
@@ -213,6 +216,19 @@ impl Devices<'_> {
             // How many fit is found by planning.
             (None, _) => NOTHING_LEFT.into(),
         }
+    }
+
+    /// The hint that a guest may have this many free virtual functions of drives, which no number
+    /// counts; `None` if there are not as many.
+    fn shares_of_drives(&self, number: usize) -> Option<String> {
+        let devices = self.topology.devices().iter();
+        let shares = devices.filter(|device| device.kind() == DeviceKind::Nvme && device.is_vf());
+        let free = shares.map(|device| device.bdf).filter(|bdf| self.refusal(*bdf).is_none());
+        let free: Vec<String> =
+            free.take(number).map(|bdf| format!("{} {bdf}", Kind::Nvme.flag())).collect();
+        let verb = if number == 1 { "takes a virtual function" } else { "take virtual functions" };
+        let of = if number == 1 { "of a drive" } else { "of drives" };
+        (free.len() == number && number > 0).then(|| format!("{} {verb} {of}", free.join(" ")))
     }
 
     /// How a guest gets a function that is refused only for its group.

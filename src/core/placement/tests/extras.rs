@@ -327,6 +327,28 @@ fn held_devices_are_left_and_the_next_is_marked_as_farther() {
     assert_eq!(choose(&h100, &occupancy, &near).unwrap().0, extras);
 }
 
+/// No number counts them: which drive a guest shares is its owner's choice.
+#[test]
+fn free_virtual_functions_of_drives_are_named_where_no_whole_drive_is_free() {
+    let mut parts = host("dual-socket").parts().clone();
+    let drive = bdf("b0:00.0");
+    let at = parts.devices.iter().position(|device| device.bdf == drive).unwrap();
+    parts.devices[at].sriov = Some(Sriov::Pf { total: 4, enabled: 2 });
+    for function in ["b0:00.1", "b0:00.2"] {
+        let sriov = Some(Sriov::Vf { pf: drive });
+        let iommu_group = Some(900 + u32::from(bdf(function).function()));
+        let own = PciDevice { iommu_group, ..parts.devices[at].clone() };
+        let share = PciDevice { bdf: bdf(function), sriov, ..own };
+        parts.devices.push(share);
+    }
+    let shared = Topology::new(parts).unwrap();
+    let of = |nvmes: u32| refusal(&shared, &Occupancy::default(), &request(&[0], 0, 0, nvmes)).2;
+    assert_eq!(of(1), "--nvme 0000:b0:00.1 takes a virtual function of a drive");
+    assert_eq!(of(2), "--nvme 0000:b0:00.1 --nvme 0000:b0:00.2 take virtual functions of drives");
+    let share = exactly(&[], &[], &["b0:00.1"]);
+    assert_eq!(chosen(&shared, &share).nvmes, [bdf("b0:00.1")]);
+}
+
 #[test]
 fn devices_used_by_the_host_are_refused_with_the_use() {
     let (host, empty) = (host("dual-socket"), Occupancy::default());
