@@ -95,8 +95,8 @@ mod tests {
         let mut at =
             |seconds, gib: u64| bar.line(gib << 30, 64 << 30, begin + Duration::from_secs(seconds));
         assert_eq!([at(0, 0), at(29, 7)], [None, None]);
-        let told = at(30, 16).unwrap();
-        assert_eq!(told, "16.00 GiB of 64.00 GiB (25 %), about 2 minutes left");
+        let text = at(30, 16).unwrap();
+        assert_eq!(text, "16.00 GiB of 64.00 GiB (25 %), about 2 minutes left");
         assert_eq!(at(59, 20), None);
         assert!(at(60, 32).unwrap().starts_with("32.00 GiB of 64.00 GiB (50 %)"));
     }

@@ -90,7 +90,7 @@ fn draw(args: &CapacityArgs, cx: &Context<'_>, fits: &Fits) -> anyhow::Result<bo
         notes: &topology.fabric().degraded,
         commands: &view::shown(commands),
         json: &cx.output.json_string("gpuvm-capacity", capacity)?,
-        told: offered_text,
+        offered: offered_text,
     };
     view::write(&args.view, cx, &shown)
 }

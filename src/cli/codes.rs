@@ -111,7 +111,7 @@ pub fn refusal_of(error: &anyhow::Error) -> Option<&Refusal> {
 }
 
 /// An error type whose values have codes.
-struct Known {
+struct CodedError {
     /// All of its codes; one that ends with `-` stands for the codes of the cause.
     codes: &'static [&'static str],
     /// The code of an error of this type; `None` if it has another type.
@@ -119,18 +119,18 @@ struct Known {
 }
 
 /// The entry of an error type.
-const fn known<E>() -> Known
+const fn known<E>() -> CodedError
 where
     E: Error + VariantNames + 'static,
     for<'e> &'static str: From<&'e E>,
 {
-    Known { codes: E::VARIANTS, of: |error| error.downcast_ref::<E>().map(Into::into) }
+    CodedError { codes: E::VARIANTS, of: |error| error.downcast_ref::<E>().map(Into::into) }
 }
 
 /// The error types that occur as causes.
-static KNOWN: [Known; 118] = [
-    Known { codes: &[], of: of_obstacles },
-    Known {
+static KNOWN: [CodedError; 118] = [
+    CodedError { codes: &[], of: of_obstacles },
+    CodedError {
         codes: gpuvm_ops::error::Error::VARIANTS,
         of: |error| match error.downcast_ref() {
             Some(OpsError::Changed { .. }) => Some(Class::Changed.into()),
@@ -149,7 +149,7 @@ static KNOWN: [Known; 118] = [
     known::<DiscoverError>(),
     known::<DiskError>(),
     known::<DomainXmlError>(),
-    Known {
+    CodedError {
         codes: &["exclusions-file"],
         of: |error| error.is::<ExclusionsError>().then_some("exclusions-file"),
     },
@@ -162,7 +162,7 @@ static KNOWN: [Known; 118] = [
     known::<HostNetError>(),
     known::<HypervisorError>(),
     known::<IdSetError>(),
-    Known {
+    CodedError {
         codes: &["image-name"],
         of: |error| error.is::<ImageNameError>().then_some("image-name"),
     },
@@ -257,8 +257,8 @@ static KNOWN: [Known; 118] = [
     known::<VgpuCardError>(),
     known::<VgpuClaimError>(),
     known::<HostVerbError>(),
-    Known { codes: network::Problem::VARIANTS, of: of_network },
-    Known { codes: hostnet::Problem::VARIANTS, of: of_host_bridge },
+    CodedError { codes: network::Problem::VARIANTS, of: of_network },
+    CodedError { codes: hostnet::Problem::VARIANTS, of: of_host_bridge },
 ];
 
 /// Returns the code of a refused network: that of its first reason.

@@ -69,8 +69,8 @@ fn change(
         cx.output.progress(&format!("{}: already set; nothing to do", done.change.subject));
     }
     let steps = done.change.steps();
-    if let Some(told) = outdated(&steps, true)?.filter(|_| !wanted.initramfs) {
-        cx.output.progress(&told);
+    if let Some(advice) = outdated(&steps, true)?.filter(|_| !wanted.initramfs) {
+        cx.output.progress(&advice);
     }
     if cx.output.json {
         cx.output.json_rows("gpuvm-steps", &steps)?;

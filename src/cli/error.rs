@@ -28,8 +28,9 @@ pub const EXIT_BUG: u8 = 70;
 
 /// Returns an error with all its causes in one line, each once.
 pub fn whole(error: &anyhow::Error) -> String {
-    let told = error.chain().map(ToString::to_string);
-    told.reduce(|text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
+    let texts = error.chain().map(ToString::to_string);
+    texts
+        .reduce(|text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
         .unwrap_or_default()
 }
 
@@ -62,11 +63,11 @@ impl ErrorParts {
     fn of_several(obstacles: &Obstacles) -> ErrorParts {
         let (mut causes, mut hints) = (Vec::new(), Vec::new());
         for error in &obstacles.errors {
-            let told = ErrorParts::of_one(error, error.refusal());
-            causes.push(told.message);
-            causes.extend(told.causes.into_iter().map(|cause| format!("  {cause}")));
-            hints.extend(told.hint);
-            hints.extend(told.command.map(|command| format!("`{command}`")));
+            let parts = ErrorParts::of_one(error, error.refusal());
+            causes.push(parts.message);
+            causes.extend(parts.causes.into_iter().map(|cause| format!("  {cause}")));
+            hints.extend(parts.hint);
+            hints.extend(parts.command.map(|command| format!("`{command}`")));
         }
         let message = obstacles.to_string();
         let mut hints = hints.into_iter();
@@ -105,18 +106,18 @@ impl ErrorParts {
 
 /// Returns the text of an error; ends with a newline.
 pub fn report(error: &anyhow::Error) -> String {
-    let told = ErrorParts::of(error);
-    let mut text = format!("error: {}\n", told.message);
-    for cause in &told.causes {
+    let parts = ErrorParts::of(error);
+    let mut text = format!("error: {}\n", parts.message);
+    for cause in &parts.causes {
         writeln!(text, "  {cause}").expect("text");
     }
-    if let Some(hint) = told.hint {
+    if let Some(hint) = parts.hint {
         writeln!(text, "hint: {hint}").expect("text");
     }
-    if let Some(command) = told.command {
+    if let Some(command) = parts.command {
         writeln!(text, "hint: `{command}`").expect("text");
     }
-    for hint in told.more {
+    for hint in parts.more {
         writeln!(text, "hint: {hint}").expect("text");
     }
     text

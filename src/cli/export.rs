@@ -49,8 +49,8 @@ pub fn run(args: &ExportArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
             print(args, cx, NOVA_FORMAT, &made, &text)
         }
         ExportFormat::Nccl => {
-            let told = nccl_of(cx, &export(cx, &guest, &disks)?.1)?;
-            print(args, cx, "gpuvm-nccl", &told, &told.file)
+            let noted = nccl_of(cx, &export(cx, &guest, &disks)?.1)?;
+            print(args, cx, "gpuvm-nccl", &noted, &noted.file)
         }
         ExportFormat::Libvirt => {
             let (name, xml) = export(cx, &guest, &disks)?;

@@ -44,35 +44,35 @@ impl Failure {
         let tips = tips.lines().map(str::trim).filter(says);
         let tips = tips.map(|line| line.strip_prefix("tip: ").unwrap_or(line).to_owned());
         let hints: Vec<String> = tips.chain(usage.map(|line| format!("usage: {line}"))).collect();
-        let told = ErrorParts {
+        let parts = ErrorParts {
             message: message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned(),
             causes: Vec::new(),
             hint: Some(hints.join("; ")).filter(|hint| !hint.is_empty()),
             command: None,
             more: Vec::new(),
         };
-        Failure::of_parts(Class::Usage.into(), told)
+        Failure::of_parts(Class::Usage.into(), parts)
     }
 
     /// The document of an internal error.
     pub fn internal(message: &str) -> Failure {
         let message = format!("internal error: {message}");
         let (causes, more) = (Vec::new(), Vec::new());
-        let told = ErrorParts { message, causes, hint: None, command: None, more };
-        Failure::of_parts(Class::Internal.into(), told)
+        let parts = ErrorParts { message, causes, hint: None, command: None, more };
+        Failure::of_parts(Class::Internal.into(), parts)
     }
 
     /// The document of the parts of an error.
-    fn of_parts(code: &'static str, told: ErrorParts) -> Failure {
+    fn of_parts(code: &'static str, parts: ErrorParts) -> Failure {
         let offered = |text: &str| output::offered_text(text);
-        let mut lines = told.message.lines().map(str::trim);
+        let mut lines = parts.message.lines().map(str::trim);
         let message = lines.next().unwrap_or_default().to_owned();
         let named = lines.map(str::to_owned);
-        let causes = told.causes.iter().flat_map(|cause| cause.lines()).map(str::trim);
+        let causes = parts.causes.iter().flat_map(|cause| cause.lines()).map(str::trim);
         let causes = named.chain(causes.map(str::to_owned)).filter(|cause| !cause.is_empty());
-        let hints: Vec<String> = told.hint.into_iter().chain(told.more).collect();
+        let hints: Vec<String> = parts.hint.into_iter().chain(parts.more).collect();
         let hint = (!hints.is_empty()).then(|| offered(&hints.join("; ")));
-        let command = told.command.map(|command| offered(&format!("`{command}`")));
+        let command = parts.command.map(|command| offered(&format!("`{command}`")));
         let texts = [command.as_deref(), hint.as_deref()];
         let mut commands: Vec<String> = Vec::new();
         for found in texts.into_iter().flatten().flat_map(commands_in) {

@@ -263,14 +263,14 @@ impl Reader<'_> {
             args.is_ok_and(|args| args.request().is_ok())
         };
         let about = (0..all.len()).find(|number| is_good_without(*number));
-        let told = |(field, words): &&(&(String, Spot, Node), Vec<String>)| {
+        let is_named = |(field, words): &&(&(String, Spot, Node), Vec<String>)| {
             let shows = |word: &String| {
                 let value = word.split_once('=').map(|(_, value)| value);
                 value.is_some_and(|value| whole(error).contains(value))
             };
             field.0 == SECRET && words.iter().any(shows)
         };
-        let about = about.map(|number| &all[number]).or_else(|| all.iter().find(told));
+        let about = about.map(|number| &all[number]).or_else(|| all.iter().find(is_named));
         let Some(((key, _, value), _)) = about else {
             return self.bad(node.at, whole(error));
         };

@@ -35,19 +35,19 @@ pub fn run(args: &NcclArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         }
         return Ok(if args.check && !done.is_settled() { EXIT_FOUND } else { EXIT_DONE });
     }
-    let told = nccl(cx, &source)?;
+    let noted = nccl(cx, &source)?;
     if cx.output.json {
-        cx.output.json("gpuvm-nccl", &told)?;
+        cx.output.json("gpuvm-nccl", &noted)?;
         return Ok(EXIT_DONE);
     }
-    for note in &told.notes {
+    for note in &noted.notes {
         if note.compromise {
             cx.output.warning(&note.says)
         } else {
             cx.output.progress(&format!("note: {}", note.says))
         }
     }
-    cx.output.document(&told.file)?;
+    cx.output.document(&noted.file)?;
     Ok(EXIT_DONE)
 }
 

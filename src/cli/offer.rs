@@ -273,9 +273,9 @@ impl Call {
                 Some((command, rest)) => {
                     let here = rest.starts_with(NOT_RECORDED);
                     let commands = ours(command);
-                    let told: Vec<String> =
+                    let others: Vec<String> =
                         commands.iter().map(|command| self.about(command, here)).collect();
-                    shown.push_str(&told.join(NEXT_OURS));
+                    shown.push_str(&others.join(NEXT_OURS));
                     shown.push('`');
                     let is_placed = PLACED.iter().any(|place| rest.starts_with(place));
                     let changes = commands.iter().any(|command| changes_host(command));
@@ -594,7 +594,7 @@ mod tests {
     fn an_option_of_this_call_is_offered_as_a_whole_command() {
         let gone = call(&["disk", "remove", "a b", "vdb", "--live", "-c", "u"]);
         let line = "gpuvm disk remove 'a b' vdb";
-        for (hint, told) in [
+        for (hint, expected) in [
             (
                 "--yes does it without asking",
                 format!("`{line} --live --connect u --yes` does it without asking"),
@@ -612,7 +612,7 @@ mod tests {
                 words.sort();
                 words
             };
-            assert_eq!(words(&gone.spelled(hint)), words(&told), "{}", gone.spelled(hint));
+            assert_eq!(words(&gone.spelled(hint)), words(&expected), "{}", gone.spelled(hint));
         }
     }
 
@@ -715,10 +715,10 @@ mod tests {
         assert_eq!(text, "`gpuvm list --connect test:///default` and `gpuvm recover --discard`");
         // Every one of a line, but not a guest of our name.
         let text = "`gpuvm start gpuvm && gpuvm host pages --node 1 --count 8 && gpuvm ip gpuvm `";
-        let told = test.carried(text).into_owned();
+        let command = test.carried(text).into_owned();
         let there = "--connect test:///default";
         assert_eq!(
-            told,
+            command,
             format!(
                 "`gpuvm start {there} gpuvm && gpuvm host pages {there} --node 1 --count 8 && \
                  gpuvm ip {there} gpuvm `"
@@ -730,8 +730,8 @@ mod tests {
     fn under_the_vendors_name_offers_have_its_profile() {
         let asked = call(&["plan", "--gpus", "1", "--memory", "10T"]).as_vendor();
         let memory = Edit::to("--memory", "1480G");
-        let told = asked.with(&[memory]);
-        assert_eq!(told, "gpuvm plan --gpus 1 --memory 1480G --profile nvidia-vm");
+        let command = asked.with(&[memory]);
+        assert_eq!(command, "gpuvm plan --gpus 1 --memory 1480G --profile nvidia-vm");
         for (text, shown) in [
             ("`gpuvm plan --gpus 1`", "`gpuvm plan --profile nvidia-vm --gpus 1`"),
             ("`gpuvm plan --profile share`", "`gpuvm plan --profile share`"),

@@ -243,10 +243,10 @@ fn shown_in_json(text: &str) -> Cow<'_, str> {
         let (string, after) = (&rest[begin..end], &rest[end..]);
         shown.push_str(&rest[..begin]);
         let made = unquoted(string).and_then(|plain| {
-            let told = redacted(&plain);
-            let told = if offer::has_commands(&told) { offered(told) } else { told };
-            let told = offer::unnamed(told);
-            if told == plain { None } else { serde_json::to_string(&told).ok() }
+            let message = redacted(&plain);
+            let message = if offer::has_commands(&message) { offered(message) } else { message };
+            let message = offer::unnamed(message);
+            if message == plain { None } else { serde_json::to_string(&message).ok() }
         });
         shown.push_str(made.as_deref().unwrap_or(string));
         rest = after;
@@ -325,6 +325,6 @@ pub fn width() -> Option<usize> {
 fn columns(stream: impl AsFd) -> Option<usize> {
     let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let asked = asked.filter(|columns| *columns > 0);
-    let told = || terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
-    asked.or_else(told)
+    let of_terminal = || terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
+    asked.or_else(of_terminal)
 }

@@ -128,7 +128,7 @@ fn draw(
         notes: &answer.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
         commands: &commands,
         json: &cx.output.json_string("gpuvm-plan", answer)?,
-        told: offered_text,
+        offered: offered_text,
     };
     view::write(&args.view, cx, &shown)
 }

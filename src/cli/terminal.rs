@@ -83,8 +83,8 @@ fn put(asked: Asked<'_>) -> io::Result<Answer> {
         Question::Losses { name } if is_terminal => {
             let losses = asked.losses.iter().map(|loss| format!("\n  {loss}"));
             let losses: String = losses.collect();
-            let told = "gets drives with data on them, and may overwrite it";
-            report(&format!("domain `{name}` {told}{losses}"));
+            let what = "gets drives with data on them, and may overwrite it";
+            report(&format!("domain `{name}` {what}{losses}"));
         }
         Question::Losses { .. }
         | Question::End { .. }

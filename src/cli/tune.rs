@@ -114,7 +114,7 @@ fn draw(args: &TuneArgs, cx: &Context<'_>, tuning: &Tuning) -> anyhow::Result<bo
         notes: &view::shown(refused),
         commands: &[],
         json: &cx.output.json_rows_string("gpuvm-diffs", &diffs(tuning))?,
-        told: offered_text,
+        offered: offered_text,
     };
     view::write(&args.view, cx, &shown)
 }

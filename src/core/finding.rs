@@ -136,12 +136,12 @@ mod tests {
     fn excess_findings_of_a_rule_are_counted_at_its_last() {
         let of = |rules: &[&Rule]| {
             let all = rules.iter().zip('a'..).map(|(rule, name)| finding(rule, &name.to_string()));
-            let told = capped(all).into_iter().map(|finding| finding.says.message);
-            told.collect::<Vec<_>>()
+            let messages = capped(all).into_iter().map(|finding| finding.says.message);
+            messages.collect::<Vec<_>>()
         };
         assert_eq!(of(&[&FIRST, &SECOND, &FIRST]), ["a", "b", "c"]);
-        let told = of(&[&FIRST, &SECOND, &FIRST, &SECOND, &FIRST, &FIRST]);
-        assert_eq!(told, ["a", "b", "c (and 2 more like it)", "d"]);
+        let messages = of(&[&FIRST, &SECOND, &FIRST, &SECOND, &FIRST, &FIRST]);
+        assert_eq!(messages, ["a", "b", "c (and 2 more like it)", "d"]);
     }
 
     #[test]

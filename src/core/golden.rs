@@ -14,11 +14,11 @@ pub(crate) fn values(of: &impl Debug) -> String {
         }
         let is_part = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
         let words = part.split(|c| !is_part(c)).map(|word| word.trim_matches([':', '.', '-']));
-        let told = |word: &&str| {
+        let is_fact = |word: &&str| {
             word.starts_with(|c: char| c.is_ascii_digit())
                 || matches!(*word, "true" | "false" | "None")
         };
-        found.extend(words.filter(told).map(str::to_owned));
+        found.extend(words.filter(is_fact).map(str::to_owned));
     }
     found.join(" ")
 }

@@ -311,8 +311,8 @@ fn at_boot(
     if bind_boot::identities(&root)? != needed.functions {
         let files = bind_boot::all(&root, &topology, &needed.functions, program)?;
         steps.extend(boot_steps(files)?);
-        if let Some(told) = outdated(&steps, false)? {
-            world.warning(&told);
+        if let Some(advice) = outdated(&steps, false)? {
+            world.warning(&advice);
         }
     }
     if vf_boot::functions(&root)? != needed.cards {
@@ -445,11 +445,11 @@ pub(crate) fn stays_at_boot(
     };
     let own: BTreeSet<Bdf> = xml.held(false)?.devices.into_iter().collect();
     let gone: BTreeSet<Bdf> = own.difference(&needed).copied().collect();
-    let mut told = Vec::new();
+    let mut warnings = Vec::new();
     let bound = bind_boot::functions(&root)?;
     let bound: Vec<String> = gone.intersection(&bound).map(Bdf::to_string).collect();
     if !bound.is_empty() {
-        told.push(format!(
+        warnings.push(format!(
             "{} stay bound to vfio-pci at every boot: `gpuvm device release {} --at-boot` ends that",
             bound.join(", "),
             bound.join(" ")
@@ -459,7 +459,7 @@ pub(crate) fn stays_at_boot(
     let still = cards(&mut needed.iter().copied());
     for pf in cards(&mut gone.iter().copied()).difference(&still).filter(|pf| made.contains_key(pf))
     {
-        told.push(format!(
+        warnings.push(format!(
             "virtual functions of {pf} are still made at every boot: `gpuvm nic vfs {pf} --count 0 \
              --at-boot` ends that"
         ));
@@ -468,7 +468,7 @@ pub(crate) fn stays_at_boot(
     for pool @ (node, page) in pages_of(xml, &topology).into_keys() {
         let left = pages.get(&pool).copied().unwrap_or_default();
         let Some(&number) = reserved.get(&pool).filter(|number| **number > left) else { continue };
-        told.push(format!(
+        warnings.push(format!(
             "{} on node {node} are still reserved at every boot, and {left} needed: `gpuvm host \
              pages --node {node} --size {} --count {left} --at-boot` sets that, and those that are \
              there now",
@@ -476,7 +476,7 @@ pub(crate) fn stays_at_boot(
             page.typed()
         ));
     }
-    Ok(told)
+    Ok(warnings)
 }
 
 /// The guest's needs at boot, together with `others` that start with the host.

@@ -367,9 +367,9 @@ fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec
             continue;
         }
         if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
-            let told =
+            let warning =
                 format!("{bdf} is in use by domain `{name}`, which runs: it is left as it is");
-            world.warning(&told);
+            world.warning(&warning);
             continue;
         }
         let Some(was) = now(Some(&root), &topology, bdf)? else { continue };

@@ -282,7 +282,8 @@ fn options_at_first(
         values => values.join(","),
     };
     for option in AT_FIRST {
-        let values = |told: &CreationOptions| told.get(option.field()).cloned().unwrap_or_default();
+        let values =
+            |options: &CreationOptions| options.get(option.field()).cloned().unwrap_or_default();
         let (was, now) = (values(was), values(now));
         // Where no image is named, any will do; the share of a data disk may have been none.
         let is_open = match option {

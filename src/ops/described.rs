@@ -29,7 +29,7 @@ use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::identity::random_uuid;
 use crate::lookup::find;
 use crate::pages;
-use crate::placement::joint::{Joint, NoJoint, Wanted, in_order};
+use crate::placement::joint::{Joint, JointGuest, NoJoint, in_order};
 use crate::placement::{Occupancy, Placement, PlanError, nearest};
 use crate::reporter::{Answer, Question};
 use crate::request::{DomainName, GpuWish, HugePages, IommufdWish, Request};
@@ -522,10 +522,10 @@ fn request_of(world: &World, create: &CreateRequest, topology: &Topology) -> Res
 /// change, with the occupancy without them.
 fn no_place(
     refused: &NoJoint,
-    guests: &[Wanted<'_>],
+    guests: &[JointGuest<'_>],
     (olds, held, topology): (&[String], &Occupancy, &Topology),
 ) -> Error {
-    let Wanted { name, request, .. } = guests[refused.guest];
+    let JointGuest { name, request, .. } = guests[refused.guest];
     let placed = refused.placed.iter().map(|&at| guests[at]);
     let names = placed.clone().map(|guest| guest.name);
     let names: Vec<&str> = olds.iter().map(String::as_str).chain(names).collect();
@@ -538,7 +538,7 @@ fn no_place(
     let doubt = if refused.is_certain { "" } else { " (not every set of GPUs was tried)" };
     let what = format!("guest `{name}` has no place {beside}{doubt}");
     // Guests that would fit beside those that have a place; not beside guests whose sizes change.
-    let placed: Vec<Wanted<'_>> = placed.collect();
+    let placed: Vec<JointGuest<'_>> = placed.collect();
     let nearest = match in_order(topology, held, &placed) {
         Ok(Joint { placements, .. }) if olds.is_empty() => {
             let mut held = held.clone();

@@ -222,37 +222,37 @@ mod tests {
             "Filename\tType\tSize\tUsed\tPriority\n{}/swap\\040file file 1 0 -2\n",
             dir.path().display()
         );
-        let told = |name: &str| is_swap(&list, &at(name).metadata().unwrap());
-        assert!(told("swap file") && told("hard") && !told("other"));
+        let swaps = |name: &str| is_swap(&list, &at(name).metadata().unwrap());
+        assert!(swaps("swap file") && swaps("hard") && !swaps("other"));
     }
 
     #[test]
     fn files_of_the_host_are_distinguished_from_images() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let told = |path: &Path, is_read, new| of_host(path, is_read, new).unwrap();
+        let use_of = |path: &Path, is_read, new| of_host(path, is_read, new).unwrap();
         std::fs::write(at("a.raw"), vec![0; 512]).unwrap();
-        assert_eq!(told(&at("a.raw"), false, true), None);
-        assert_eq!(told(&at("absent"), false, true), None);
+        assert_eq!(use_of(&at("a.raw"), false, true), None);
+        assert_eq!(use_of(&at("absent"), false, true), None);
         std::os::unix::fs::symlink("/etc/passwd", at("link")).unwrap();
         for path in [Path::new("/etc/passwd"), &at("link")] {
-            assert!(told(path, true, true).unwrap().contains("below /etc"));
+            assert!(use_of(path, true, true).unwrap().contains("below /etc"));
         }
         for path in ["/dev/null", "/", "/dev/zero"] {
-            assert!(told(Path::new(path), true, true).unwrap().contains("neither"), "{path}");
+            assert!(use_of(Path::new(path), true, true).unwrap().contains("neither"), "{path}");
         }
         // This process is ignored.
         let _own = std::fs::OpenOptions::new().write(true).open(at("a.raw")).unwrap();
-        assert_eq!(told(&at("a.raw"), false, true), None);
+        assert_eq!(use_of(&at("a.raw"), false, true), None);
         let script = format!("exec 3>>{}; echo; read x", at("a.raw").display());
         let mut shell = gpuvm_host::program::command("sh");
         let pipe = std::process::Stdio::piped;
         let mut shell = shell.args(["-c", &script]).stdin(pipe()).stdout(pipe()).spawn().unwrap();
         let mut line = [0];
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let said = told(&at("a.raw"), false, true).unwrap();
+        let said = use_of(&at("a.raw"), false, true).unwrap();
         assert!(said.contains(&format!("process {} (sh) has it open", shell.id())), "{said}");
-        assert_eq!(told(&at("a.raw"), false, false), None);
+        assert_eq!(use_of(&at("a.raw"), false, false), None);
         drop(shell.stdin.take());
         shell.wait().unwrap();
     }

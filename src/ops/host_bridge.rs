@@ -11,7 +11,7 @@ pub mod guard;
 pub use create::{HostBridgePlan, MadeBridge, NewHostBridge, make, prepare, steps};
 pub use error::HostBridgeError;
 
-use crate::apply::hostnet::{Answer, answer, waiting};
+use crate::apply::hostnet::{NetworkVerdict, answer, waiting};
 use crate::error::{Coded as _, Result, usage};
 use crate::history::Entry;
 use crate::hostnet::netplan;
@@ -51,7 +51,7 @@ pub fn confirm(name: Option<&str>) -> Result<String> {
         });
     };
     let bridge = found.bridge.clone();
-    if !answer(&bridge, Answer::Keep, ANSWERED)? {
+    if !answer(&bridge, NetworkVerdict::Keep, ANSWERED)? {
         return Err(HostBridgeError::NotKept { bridge, seconds: ANSWERED.as_secs().to_string() }
             .hint("`gpuvm network host-bridge show` shows what became of it"));
     }

@@ -71,11 +71,15 @@ mod tests {
         assert_eq!(outdated(std::slice::from_ref(&unit), true).unwrap(), None);
         for file in COPIED {
             for has_option in [false, true] {
-                let told = outdated(&[unit.clone(), step(file)], has_option).unwrap().unwrap();
+                let advice = outdated(&[unit.clone(), step(file)], has_option).unwrap().unwrap();
                 let knows = initramfs_tool(&FsRoot::live().unwrap()).is_some();
-                assert!(told.contains("has its own copies of these files: "), "{told}");
-                assert_eq!(told.contains("(--initramfs runs it)"), has_option && knows, "{told}");
-                assert_eq!(told.contains("with the program that makes it"), !knows, "{told}");
+                assert!(advice.contains("has its own copies of these files: "), "{advice}");
+                assert_eq!(
+                    advice.contains("(--initramfs runs it)"),
+                    has_option && knows,
+                    "{advice}"
+                );
+                assert_eq!(advice.contains("with the program that makes it"), !knows, "{advice}");
             }
         }
     }

@@ -53,7 +53,7 @@ pub struct Proof<'a> {
 }
 
 /// libvirt's knowledge of a recorded volume.
-enum Known {
+enum VolumeKnowledge {
     /// It is where it was.
     Same,
     /// It does not exist, or that is unknown: why.
@@ -90,10 +90,10 @@ impl<'a> Proof<'a> {
     }
 
     /// libvirt's knowledge of a volume that is recorded to be at a path.
-    fn known(&self, volume: &VolumeRef, path: &Path) -> Known {
+    fn known(&self, volume: &VolumeRef, path: &Path) -> VolumeKnowledge {
         match self.uses.volume(volume) {
-            Some(known) if self.uses.is_same(&known.path, path) => Known::Same,
-            Some(known) => Known::Other(format!(
+            Some(known) if self.uses.is_same(&known.path, path) => VolumeKnowledge::Same,
+            Some(known) => VolumeKnowledge::Other(format!(
                 "volume `{}` of pool `{}` is {} and not that",
                 volume.name,
                 volume.pool,
@@ -102,9 +102,9 @@ impl<'a> Proof<'a> {
             None if !self.is_active(&volume.pool) => {
                 let pool = &volume.pool;
                 let start = format!("`virsh pool-start {}` starts it", word(pool));
-                Known::Other(format!("pool `{pool}` is not active, {start}"))
+                VolumeKnowledge::Other(format!("pool `{pool}` is not active, {start}"))
             }
-            None => Known::Gone,
+            None => VolumeKnowledge::Gone,
         }
     }
 
@@ -178,7 +178,7 @@ impl<'a> Proof<'a> {
             return stays(format!("{why}; {} removes it", removal(made)));
         }
         let known = volume.map(|volume| self.known(volume, path));
-        if matches!(known, Some(Known::Gone)) {
+        if matches!(known, Some(VolumeKnowledge::Gone)) {
             return Fate::Gone;
         }
         let is_it = match apply::disk_made_at(&self.state, path) {
@@ -188,10 +188,12 @@ impl<'a> Proof<'a> {
             _ => false,
         };
         match known {
-            Some(Known::Same) if is_it && self.elsewhere.is_none() && self.made_on.is_none() => {
+            Some(VolumeKnowledge::Same)
+                if is_it && self.elsewhere.is_none() && self.made_on.is_none() =>
+            {
                 Fate::Goes(self.deletion(made))
             }
-            Some(Known::Other(why)) => stays(why),
+            Some(VolumeKnowledge::Other(why)) => stays(why),
             _ => {
                 stays(format!("it is not proven that gpuvm made it; {} removes it", removal(made)))
             }
@@ -236,9 +238,9 @@ impl<'a> Proof<'a> {
             return Fate::Stays(format!("disk {} stays: {}", made.path, said(&others)));
         }
         match volume.map(|volume| self.known(volume, path)) {
-            Some(Known::Gone) => return Fate::Gone,
-            Some(Known::Other(why)) => return stays(why),
-            Some(Known::Same) => {}
+            Some(VolumeKnowledge::Gone) => return Fate::Gone,
+            Some(VolumeKnowledge::Other(why)) => return stays(why),
+            Some(VolumeKnowledge::Same) => {}
             None => {
                 let meta = self.uses.silent(path).is_none().then(|| path.symlink_metadata().ok());
                 if meta.flatten().is_some_and(|meta| !meta.is_file()) {
@@ -464,8 +466,8 @@ mod tests {
         assert_eq!(keep_data("/a", 0), None);
         std::fs::hard_link(&first, &second).unwrap();
         assert_eq!((other_names(&first), other_names(&second)), (1, 1));
-        let told = keep_data("/a b", 1).unwrap();
-        assert!(told.contains("1 other name of the file keeps the data"), "{told}");
-        assert!(told.contains("`find / -xdev -samefile '/a b'`"), "{told}");
+        let advice = keep_data("/a b", 1).unwrap();
+        assert!(advice.contains("1 other name of the file keeps the data"), "{advice}");
+        assert!(advice.contains("`find / -xdev -samefile '/a b'`"), "{advice}");
     }
 }

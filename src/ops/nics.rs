@@ -176,9 +176,9 @@ impl Host<'_> {
         names.into_iter().collect()
     }
 
-    /// The users of a function, filtered by `told`.
-    fn used_by(&self, bdf: Bdf, told: fn(&Use) -> bool) -> Vec<Use> {
-        self.uses.iter().filter(|used| used.bdf == bdf && told(used)).cloned().collect()
+    /// The users of a function, filtered by `counts`.
+    fn used_by(&self, bdf: Bdf, counts: fn(&Use) -> bool) -> Vec<Use> {
+        self.uses.iter().filter(|used| used.bdf == bdf && counts(used)).cloned().collect()
     }
 }
 

@@ -19,8 +19,8 @@ use crate::topology::{DeviceKind, FabricModel, PciDevice, Topology, is_vfio};
 use crate::world::World;
 use gpuvm_core::fabric::{
     Call, CardShare, Decision, Domain, FabricVersions, Listed, Meaning, Modules, Need, NeedRefusal,
-    Readiness, RestoreEntry, RestoreList, Running, Unready, VersionsApart, Wanted, by_record,
-    decide, need, needs_of_vgpus, refusals, vgpus_of_domain,
+    NeededPartition, Readiness, RestoreEntry, RestoreList, Running, Unready, VersionsApart,
+    by_record, decide, need, needs_of_vgpus, refusals, vgpus_of_domain,
 };
 use gpuvm_host::fabric::config::Config;
 use gpuvm_host::fabric::program::versions;
@@ -543,9 +543,9 @@ fn activation(wanted: &Need, listed: &[Listed], guest: Guest<'_>) -> Result<Part
 }
 
 /// The wanted partition of a step.
-fn asked(step: &PartitionStep) -> Wanted {
+fn asked(step: &PartitionStep) -> NeededPartition {
     let (domain, is_shared) = (step.domain.clone(), !step.beside.is_empty());
-    Wanted { partition: step.partition, modules: step.modules(), domain, is_shared }
+    NeededPartition { partition: step.partition, modules: step.modules(), domain, is_shared }
 }
 
 /// Whether a partition of these modules is listed as active.

@@ -139,8 +139,8 @@ fn leftovers(wanted: &Recover, session: &mut Session<'_>) -> Result<()> {
     for left in all {
         let text = left.text();
         if !wanted.gone || dry_run {
-            let told = format!("{text}; `gpuvm recover --gone` gives it back");
-            world.reporter().warning(&told);
+            let warning = format!("{text}; `gpuvm recover --gone` gives it back");
+            world.reporter().warning(&warning);
             continue;
         }
         // Read again: the pages of one are counted after those of the previous one were released.
@@ -334,8 +334,8 @@ fn discard(orphan: Orphan, killed: &Killed, session: &Session<'_>) -> Result<()>
     let manner = session.manner();
     let verb = if killed.recovery.way == Way::Undo { "not undone" } else { "not done" };
     for step in &killed.recovery.steps {
-        let told = format!("{}: {verb}: {step}", killed.name());
-        session.world().reporter().warning(&told);
+        let warning = format!("{}: {verb}: {step}", killed.name());
+        session.world().reporter().warning(&warning);
     }
     if manner.dry_run {
         return Ok(());

@@ -92,7 +92,7 @@ pub struct Session<'w> {
     manner: Manner,
     /// Signals, the lock, and the reporter.
     watch: Watch,
-    told: BTreeSet<String>,
+    said: BTreeSet<String>,
     /// A domain by its name, and the UUID without which nothing is changed.
     only: Option<(String, String)>,
 }
@@ -103,7 +103,7 @@ impl<'w> Session<'w> {
     pub fn begin(world: &'w World, manner: Manner) -> Result<Session<'w>> {
         let watch = Watch::begin(world.reporter().clone())?;
         let watch = watch.with_state(world.settings.state.clone());
-        Ok(Session { world, manner, watch, told: BTreeSet::new(), only: None })
+        Ok(Session { world, manner, watch, said: BTreeSet::new(), only: None })
     }
 
     /// Refuses every change unless the domain of this name has this UUID at that moment; `None` if
@@ -327,7 +327,7 @@ impl<'w> Session<'w> {
     /// Reports the warnings of a change, each once.
     fn warn<T>(&mut self, change: &Change<T>) {
         for warning in &change.warnings {
-            if self.told.insert(warning.clone()) {
+            if self.said.insert(warning.clone()) {
                 self.world.reporter().warning(warning);
             }
         }
@@ -343,8 +343,8 @@ impl<'w> Session<'w> {
             }
         }
         if let Some(Question::EndCrashed { verb, name }) = &change.question {
-            let told = format!("{}: `{verb}` asks first, or takes --force", crashed(name));
-            self.world.reporter().warning(&told);
+            let warning = format!("{}: `{verb}` asks first, or takes --force", crashed(name));
+            self.world.reporter().warning(&warning);
         }
         Ok(self.world.reporter().preview(&change.steps())?)
     }

@@ -173,10 +173,10 @@ fn steps(world: &World, wanted: &Functions) -> Result<(Bdf, Vec<Step>)> {
             }
             steps.extend(boot_steps(boot::files(&at_boot, program))?);
         } else if let Some(before) = before.filter(|before| *before != count) {
-            let told = format!(
+            let warning = format!(
                 "{pf} gets {before} virtual functions at the next boot; --at-boot changes that, too"
             );
-            world.warning(&told);
+            world.warning(&warning);
         }
     }
     Ok((pf, steps))
@@ -196,9 +196,9 @@ fn refuse_used(pf: Bdf, root: Option<&FsRoot>, topology: &Topology, world: &Worl
     for domain in held.domains.iter().filter(|domain| !domain.active) {
         for bdf in domain.devices.iter().filter(|bdf| functions.contains(bdf)) {
             let name = &domain.domain;
-            let told =
+            let warning =
                 format!("domain `{name}`, which is off, has {bdf} and does not start without it");
-            world.warning(&told);
+            world.warning(&warning);
         }
     }
     if uses.is_empty() {

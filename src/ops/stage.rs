@@ -43,7 +43,7 @@ pub(crate) type Happens = Box<dyn Fn(&str) + Send>;
 
 /// A caller that records messages and answers questions, with an optional action at each.
 pub(crate) struct Caller {
-    pub(crate) told: Mutex<Vec<String>>,
+    pub(crate) said: Mutex<Vec<String>>,
     pub(crate) answer: Answer,
     /// The action; a question is passed to it as `ask`.
     pub(crate) happens: Mutex<Option<Happens>>,
@@ -52,7 +52,7 @@ pub(crate) struct Caller {
 impl Caller {
     /// A caller who gives this answer.
     pub(crate) fn who_says(answer: Answer) -> Arc<Caller> {
-        Arc::new(Caller { told: Mutex::default(), answer, happens: Mutex::default() })
+        Arc::new(Caller { said: Mutex::default(), answer, happens: Mutex::default() })
     }
 
     /// Sets the action for every message from now on.
@@ -65,13 +65,13 @@ impl Caller {
         if let Some(happens) = &*happens {
             happens(&text);
         }
-        self.told.lock().unwrap().push(text);
+        self.said.lock().unwrap().push(text);
     }
 
     /// The number of messages that contain a text.
     pub(crate) fn heard(&self, part: &str) -> usize {
         let is_it = |text: &&String| text.contains(part) && (part != "ask" || *text == "ask");
-        self.told.lock().unwrap().iter().filter(is_it).count()
+        self.said.lock().unwrap().iter().filter(is_it).count()
     }
 }
 

@@ -736,11 +736,11 @@ fn read_back(world: &World, undone: &Undoing) -> Result<()> {
     if read == *was {
         return Ok(());
     }
-    let told = match (DomainXml::parse(was), DomainXml::parse(&read)) {
+    let what = match (DomainXml::parse(was), DomainXml::parse(&read)) {
         (Ok(was), Ok(read)) => differences(&was, &read).first().map(ToString::to_string),
         _ => None,
     };
-    let told = told.unwrap_or_else(|| "the text differs".into());
-    world.warning(&format!("the restored definition differs: {told}"));
+    let what = what.unwrap_or_else(|| "the text differs".into());
+    world.warning(&format!("the restored definition differs: {what}"));
     Ok(())
 }

@@ -220,11 +220,11 @@ pub fn give_back_these(uuid: &str, guarded: Vec<Guarded>, world: &World) -> Resu
     let others = owner::runs_with(&*world.hypervisor()?, uuid, &all);
     for Guarded { bdf, was, .. } in guarded {
         if let Some((_, name)) = others.iter().find(|(other, _)| *other == bdf) {
-            let told = format!(
+            let warning = format!(
                 "{bdf} is in use by domain `{name}`, which runs, so its settings are left as they \
                  are"
             );
-            world.warning(&told);
+            world.warning(&warning);
             continue;
         }
         steps.extend(step(bdf, was, now(bdf, &topology, world)?.within(was), true, &topology));

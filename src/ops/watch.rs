@@ -123,12 +123,12 @@ impl Watch {
         wait: Duration,
         stops: impl Fn(&Interrupt) -> bool,
     ) -> Result<HostLock, LockError> {
-        let mut told = false;
+        let mut is_said = false;
         let waiting = |holder: Option<i32>| {
-            if !told {
+            if !is_said {
                 let who = holder.map_or(String::new(), |pid| format!(" (process {pid})"));
                 self.reporter.progress(&format!("waiting for another change of this host{who}"));
-                told = true;
+                is_said = true;
             }
             if stops(&self.interrupt) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
@@ -182,9 +182,9 @@ impl Observer for Watch {
             .unwrap_or_default();
         self.reporter.warning(&format!("{step}: {why}, so it is left as it is{by_hand}"));
         if let Step::Device(DeviceStep::Bind { bdf, .. }) = step {
-            let told =
+            let text =
                 format!("once it is free, `gpuvm device release {bdf}` gives it to the host");
-            self.reporter.progress(&told);
+            self.reporter.progress(&text);
         }
     }
 

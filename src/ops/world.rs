@@ -70,7 +70,7 @@ pub struct World {
     assumed_here: Cell<bool>,
     /// The omissions of the answer, reported once.
     unseen: OnceCell<String>,
-    told: RefCell<BTreeSet<String>>,
+    said: RefCell<BTreeSet<String>>,
     /// GPUs that are being tested, which are offered although they are not clean.
     tested: RefCell<BTreeSet<Bdf>>,
 }
@@ -86,7 +86,7 @@ impl World {
             hypervisor: OnceCell::new(),
             assumed_here: Cell::new(false),
             unseen: OnceCell::new(),
-            told: RefCell::default(),
+            said: RefCell::default(),
             tested: RefCell::default(),
         }
     }
@@ -138,14 +138,14 @@ impl World {
 
     /// Warns once per text, because plans are made twice.
     pub fn warning(&self, text: &str) {
-        if self.told.borrow_mut().insert(text.to_owned()) {
+        if self.said.borrow_mut().insert(text.to_owned()) {
             self.reporter.warning(text);
         }
     }
 
     /// Reports something that is no fault, once per text.
     pub fn note(&self, text: &str) {
-        if self.told.borrow_mut().insert(text.to_owned()) {
+        if self.said.borrow_mut().insert(text.to_owned()) {
             self.reporter.progress(text);
         }
     }
@@ -378,13 +378,13 @@ impl World {
         match self.hypervisor() {
             Err(error) if absent(&error) && machine::is_plain(&self.settings.connect) => {
                 self.unseen.get_or_init(|| {
-                    let told = format!(
+                    let warning = format!(
                         "no libvirt answers at {}: guests were not examined, and their resources count as \
                          free",
                         self.settings.connect
                     );
-                    self.warning(&told);
-                    told
+                    self.warning(&warning);
+                    warning
                 });
                 Ok(None)
             }
@@ -514,9 +514,9 @@ impl World {
     pub fn occupancy_or_warn(&self) -> Result<Occupancy> {
         match self.occupancy(false) {
             Err(error) if self.is_here().unwrap_or(false) && is_of_hypervisor(&error) => {
-                let told = "libvirt does not answer, so devices of guests are known only by the \
+                let note = "libvirt does not answer, so devices of guests are known only by the \
                             processes that have them open";
-                self.warning(told);
+                self.warning(note);
                 self.without_domains()
             }
             held => held,

@@ -3,10 +3,13 @@
 
 use crate::measure::{Subject, Verdict, quantile, rotate};
 use gpuvm::placement::{Held, Occupancy, Placement, plan};
-use gpuvm::request::{DeviceWish, Request};
-use gpuvm::topology::Topology;
+use gpuvm::request::{DeviceWish, Request, VgpuWish};
+use gpuvm::topology::sharing::NVIDIA;
+use gpuvm::topology::vgpu::{VfioType, Vgpu};
+use gpuvm::topology::{PciDevice, Sriov, Topology};
 use gpuvm_bench::hosts::{self, Host};
 use gpuvm_bench::stream::Random;
+use gpuvm_core::bdf::Bdf;
 use std::time::Instant;
 
 /// The p99 to stay below with 96 pcpus and 16 GPUs, in µs (gpuvm-placement(7), METRICS).
@@ -29,6 +32,8 @@ pub fn bench(quick: bool) -> Vec<Verdict> {
     let dgx2 = hosts::named("dgx-2");
     let times = stream(&dgx2.topology, if quick { 500 } else { 5000 });
     let mut verdicts = p99("plan(), DGX-2", &times, (P99_US, GATE_US));
+    let times = vgpus(&with_vgpus(&dgx2.topology), if quick { 500 } else { 5000 });
+    verdicts.extend(p99("plan(), vGPUs of 16 cards", &times, (P99_US, GATE_US)));
     for gpus in [72, 128] {
         let host = hosts::large(if gpus == 72 { 8 } else { 16 }, 4096, gpus);
         let times = crowded(&host.topology, GUESTS, plans);
@@ -80,6 +85,66 @@ fn stream(topology: &Topology, plans: usize) -> Vec<f64> {
         let name = format!("guest-{}", times.len());
         held_now.domains.extend(placed.map(|placement| held(name, placement)));
     }
+    times
+}
+
+/// The types of the bench's cards: name, number, and how many a card has room for.
+const TYPES: [(&str, u32, usize); 3] =
+    [("V100X-2C", 1, 16), ("V100X-8C", 2, 4), ("V100X-32C", 3, 1)];
+/// Virtual functions of each card.
+const SLOTS: u8 = 16;
+
+/// A host with virtual functions for vGPUs at each of its GPUs, on the vendor's VFIO driver.
+fn with_vgpus(topology: &Topology) -> Topology {
+    let mut parts = topology.parts().clone();
+    let types = TYPES.map(|(name, id, _)| VfioType { id, name: name.into(), mig: None }).to_vec();
+    let creatable = TYPES.map(|(_, id, _)| id).to_vec();
+    let cards: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).collect();
+    let mut group = 10_000;
+    let mut slots = Vec::new();
+    for card in parts.devices.iter_mut().filter(|device| cards.contains(&device.bdf)) {
+        card.driver = Some(NVIDIA.into());
+        card.sriov = Some(Sriov::Pf { total: SLOTS.into(), enabled: SLOTS.into() });
+        card.vgpu = Some(Vgpu::Card { types: types.clone() });
+        for slot in 0..SLOTS {
+            group += 1;
+            let (device, function) = (0x10 + slot / 8, slot % 8);
+            let bdf = Bdf::new(card.bdf.segment(), card.bdf.bus(), device, function);
+            slots.push(PciDevice {
+                bdf: bdf.expect("an address of a virtual function"),
+                sriov: Some(Sriov::Vf { pf: card.bdf }),
+                vgpu: Some(Vgpu::Vfio { current: 0, creatable: creatable.clone() }),
+                iommu_group: Some(group),
+                ..card.clone()
+            });
+        }
+    }
+    parts.devices.extend(slots);
+    parts.devices.sort_by_key(|device| device.bdf);
+    Topology::new(parts).expect("the host has its virtual functions")
+}
+
+/// As [`stream`], of guests with a vGPU.
+fn vgpus(topology: &Topology, plans: usize) -> Vec<f64> {
+    let (mut held_now, mut times, mut random) = (Occupancy::default(), Vec::new(), Random(3));
+    let mut admitted = 0;
+    while times.len() < plans {
+        if random.below(3) == 0 && !held_now.domains.is_empty() {
+            held_now.domains.remove(random.below(held_now.domains.len()));
+            continue;
+        }
+        let (name, ..) = TYPES[[0, 0, 0, 1, 1, 2][random.below(6)]];
+        let vgpu = VgpuWish { type_name: name.into(), count: 1, gpu: None };
+        let request = Request { vgpu: Some(vgpu), vcpus: Some(2), ..Request::for_gpus(0) };
+        let (us, placed) = timed(topology, &held_now, &request);
+        times.push(us);
+        let Some(placement) = placed else { continue };
+        admitted += 1;
+        let vgpus = placement.vgpus.clone();
+        let name = format!("guest-{}", times.len());
+        held_now.domains.push(Held { vgpus, ..held(name, placement) });
+    }
+    assert!(admitted * 2 > plans, "{admitted} of {plans} guests have a vGPU");
     times
 }
 

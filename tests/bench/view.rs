@@ -52,7 +52,7 @@ fn one(
         notes: &[],
         commands: &[],
         json: &json,
-        told: str::to_owned,
+        offered: str::to_owned,
     };
     let (mut times, mut bytes) = (Vec::new(), 0);
     for _ in 0..rounds {

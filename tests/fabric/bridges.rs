@@ -48,7 +48,7 @@ fn bridges_are_read_from_nvml_and_stay_known_on_vfio_pci() {
     // Without NVML nothing is known, and that is reported.
     let (fabric, notes) = machine.fabric(false);
     assert_eq!(links(&fabric), []);
-    assert!(notes.contains("NVML has not told the NVLinks: libnvidia-ml.so.1"), "{notes}");
+    assert!(notes.contains("NVML has not reported the NVLinks: libnvidia-ml.so.1"), "{notes}");
 
     machine.fake("none", &gpus, bridges);
     let (code, _, err) = machine.gpuvm(&["host", "modules", "--write", "--dry-run"], true);

@@ -133,7 +133,7 @@ fn a_file_for_nccl_of_other_addresses_ends_verify_with_3() {
     let (gpu, nic) = (number + 1, number + 2);
     for (function, bus) in [("0000:1b:00.0", gpu), ("0000:18:00.0", nic)] {
         let wanted = format!(
-            "address of {function} that NCCL is told: expected 0000:{:02x}:00.0, found \
+            "address of {function} that NCCL reads: expected 0000:{:02x}:00.0, found \
              0000:{bus:02x}:00.0",
             bus - 10
         );

@@ -284,13 +284,13 @@ mod tests {
     #[test]
     fn a_missing_directory_of_logs_is_made() {
         let says = |message: &str| no_log_dir(message);
-        let told = says(
+        let advice = says(
             "Unable to open file '/var/log/libvirt/qemu/a-serial.log': No such file or directory",
         );
         let hint = "`install -d -m 0755 /var/log/libvirt/qemu` makes it";
-        assert_eq!(told.as_deref(), Some(hint));
-        let told = says("cannot open /var/log/libvirt/qemu/a.log: No such file or directory");
-        assert_eq!(told.as_deref(), Some(hint));
+        assert_eq!(advice.as_deref(), Some(hint));
+        let advice = says("cannot open /var/log/libvirt/qemu/a.log: No such file or directory");
+        assert_eq!(advice.as_deref(), Some(hint));
         for other in ["/a/b.raw: No such file or directory", "/a/b.log: Permission denied", ""] {
             assert_eq!(says(other), None, "{other}");
         }

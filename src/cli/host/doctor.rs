@@ -69,10 +69,10 @@ fn text(answer: &Diagnosed) -> String {
         writeln!(text, "  {at}: expected {expected}, found {found} ({rule})").expect("text");
         writeln!(text, "  hint: {hint}").expect("text");
     }
-    let told: usize = answer.journal.iter().map(|entry| entry.lines).sum();
-    if told > 0 {
-        let report = if told == 1 { "reports" } else { "report" };
-        writeln!(text, "log: {} {report} a problem", words::count(told, "line")).expect("text");
+    let in_log: usize = answer.journal.iter().map(|entry| entry.lines).sum();
+    if in_log > 0 {
+        let report = if in_log == 1 { "reports" } else { "report" };
+        writeln!(text, "log: {} {report} a problem", words::count(in_log, "line")).expect("text");
     }
     for entry in &answer.journal {
         let Entry { rule, severity, lines, first_line, example, hint, .. } = entry;

@@ -76,7 +76,7 @@ fn draw(args: &HostShowArgs, cx: &Context<'_>, topology: &Topology) -> anyhow::R
         notes: &view::shown(notes.cloned()),
         commands: &view::shown(["gpuvm capacity".to_owned()]),
         json: &cx.output.json_string("gpuvm-host-show", &host)?,
-        told: offered_text,
+        offered: offered_text,
     };
     view::write(&args.view, cx, &shown)
 }

@@ -243,8 +243,8 @@ fn names_on_a_host_are_not_commands() {
     let commands: Vec<_> = lines.iter().filter(|line| !line.starts_with('#')).collect();
     let quoted = "'/etc/modules-load.d/a;reboot\u{fffd}.conf'";
     assert_eq!(commands, [&format!(r"sed -i 's/\bvfio_virqfd\b//' {quoted}")]);
-    let told = format!("# remove from the kernel's arguments: {evil}");
-    assert!(lines.contains(&told), "{lines:?}");
+    let line = format!("# remove from the kernel's arguments: {evil}");
+    assert!(lines.contains(&line), "{lines:?}");
 }
 
 #[test]

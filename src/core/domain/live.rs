@@ -115,8 +115,8 @@ pub fn live_changes(live: &DomainXml, wanted: &DomainXml, all: &CpuSet) -> LiveC
     });
     let moves: Vec<Move> = moves.collect();
     let (bandwidths, with) = bandwidths(live, wanted);
-    let told = |difference: &Difference| !is_pin(&difference.path);
-    let waits = differences(wanted, &with).into_iter().filter(told).collect();
+    let is_reported = |difference: &Difference| !is_pin(&difference.path);
+    let waits = differences(wanted, &with).into_iter().filter(is_reported).collect();
     LiveChanges { moves, bandwidths, waits }
 }
 

@@ -139,9 +139,9 @@ mod tests {
         let links_of_three = vec![link(a, 80, 16), link(b, 320, 16), link(c, 160, 3)];
         let pcie = GuestPcie { links: links_of_three, ..GuestPcie::default() };
         let ports = [(bdf(a), "ua-gpu0-port".to_owned()), (bdf(b), "ua-gpu1-port".to_owned())];
-        let told = |fastest| {
-            let told = links(&pcie, fastest, &ports.clone().into());
-            told.into_iter().map(|one| format!("{} {}={}", one.alias, one.property, one.value))
+        let properties = |fastest| {
+            let all = links(&pcie, fastest, &ports.clone().into());
+            all.into_iter().map(|one| format!("{} {}={}", one.alias, one.property, one.value))
         };
         let expected = [
             "ua-gpu0-port x-speed=8",
@@ -149,8 +149,8 @@ mod tests {
             "ua-gpu1-port x-speed=32",
             "ua-gpu1-port x-width=16",
         ];
-        assert!(told(640).eq(expected), "{:?}", told(640).collect::<Vec<_>>());
-        assert!(told(160).any(|one| one == "ua-gpu1-port x-speed=16"));
-        assert_eq!(told(10).count(), 0);
+        assert!(properties(640).eq(expected), "{:?}", properties(640).collect::<Vec<_>>());
+        assert!(properties(160).any(|one| one == "ua-gpu1-port x-speed=16"));
+        assert_eq!(properties(10).count(), 0);
     }
 }

@@ -30,12 +30,12 @@ impl DomainXml {
     /// left to the admin.
     pub(super) fn sets_window(&self, mib: u64) -> bool {
         let lines = of_qemu(self.root()).filter(|line| line.name().ends_with(":commandline"));
-        let mut told = lines.flat_map(of_qemu).filter_map(|argument| {
+        let mut sizes = lines.flat_map(of_qemu).filter_map(|argument| {
             let text = argument.attr("value")?;
             let rest = text.strip_prefix(FILE)?;
             Some(rest.strip_prefix("string=").map_or(Some(u64::MAX), |size| size.parse().ok()))
         });
-        told.next().is_some_and(|told| told.is_some_and(|told| told >= mib))
+        sizes.next().is_some_and(|size| size.is_some_and(|size| size >= mib))
     }
 }
 
@@ -80,9 +80,9 @@ mod tests {
             xml
         };
         let mut xml = write("<domain>\n  <name>a</name>\n</domain>\n", 4096);
-        let told = "    <qemu:arg value='-fw_cfg'/>\n    <qemu:arg \
+        let arguments = "    <qemu:arg value='-fw_cfg'/>\n    <qemu:arg \
                     value='name=opt/ovmf/X-PciMmio64Mb,string=4096'/>\n";
-        assert!(xml.text().contains(told), "{}", xml.text());
+        assert!(xml.text().contains(arguments), "{}", xml.text());
         assert!(xml.sets_window(4096) && !xml.sets_window(4097));
         xml = write(xml.text(), 8192);
         assert_eq!(xml.text().matches("fw_cfg").count(), 1, "{}", xml.text());

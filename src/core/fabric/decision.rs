@@ -7,7 +7,7 @@ use crate::shell::word;
 
 /// A partition that a domain needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct NeededPartition {
     /// Its number when this was planned.
     pub partition: u32,
     /// Module ids of its GPUs when this was planned.
@@ -151,13 +151,13 @@ impl PartitionRefusal {
 /// Decides on a partition that a domain needs, from Fabric Manager's list, the running domains and
 /// the recorded activations.
 pub fn decide(
-    wanted: &Wanted,
+    wanted: &NeededPartition,
     listed: &[Listed],
     running: &[Running],
     remembered: &RestoreList,
 ) -> Decision {
     use PartitionRefusal::{Changed, Held, NotListed, Overlap, Stale, UserUnknown};
-    let Wanted { partition, modules, domain, is_shared } = wanted;
+    let NeededPartition { partition, modules, domain, is_shared } = wanted;
     let partition = *partition;
     let refused = Decision::Refused;
     let Some(found) = listed.iter().find(|one| one.id == partition) else {

@@ -19,7 +19,7 @@ mod vgpu;
 mod vgpu_restore;
 
 pub use codes::{Call, Code, IN_USE, Meaning, VERSION_MISMATCH};
-pub use decision::{Decision, PartitionRefusal, Release, Wanted, decide, release};
+pub use decision::{Decision, NeededPartition, PartitionRefusal, Release, decide, release};
 pub use listed::{Listed, ListedGpu};
 pub use need::{Need, NeedRefusal, NeededGpu, by_record, need};
 pub use pauses::Pauses;

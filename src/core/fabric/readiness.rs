@@ -2,8 +2,8 @@
 //! `create` and `start` obey, so that a plan avoids them or says why.
 
 use super::{
-    Decision, Listed, Modules, PartitionRefusal, RestoreEntry, RestoreList, Running, Wanted,
-    decide, need,
+    Decision, Listed, Modules, NeededPartition, PartitionRefusal, RestoreEntry, RestoreList,
+    Running, decide, need,
 };
 use crate::topology::Topology;
 use std::fmt;
@@ -123,7 +123,7 @@ pub fn refusals(
             return None;
         }
         let (partition, domain) = (need.partition, String::new());
-        let wanted = Wanted { partition, modules, domain, is_shared: false };
+        let wanted = NeededPartition { partition, modules, domain, is_shared: false };
         match decide(&wanted, listed, running, remembered) {
             Decision::Refused(refusal) => Some(refusal),
             Decision::Activate | Decision::AlreadySo => None,

@@ -59,8 +59,13 @@ fn file(entries: &[RestoreEntry]) -> RestoreList {
 }
 
 /// Partition 3 for domain `a`.
-fn wanted() -> Wanted {
-    Wanted { partition: 3, modules: modules(&[1, 3]), domain: "a".into(), is_shared: false }
+fn wanted() -> NeededPartition {
+    NeededPartition {
+        partition: 3,
+        modules: modules(&[1, 3]),
+        domain: "a".into(),
+        is_shared: false,
+    }
 }
 
 fn decided(list: &[Listed], running: &[Running], entries: &[RestoreEntry]) -> Decision {
@@ -353,7 +358,7 @@ fn in_restart_mode_the_running_domains_partitions_are_set() {
     };
     let (a, b) = (runs("a", &[1, 3]), runs("b", &[2, 4]));
     assert_eq!(restored(&[a.clone(), b.clone()], &[]), set(&[3, 4], &[]), "one was stopped");
-    assert_eq!(restored(&[], &[]), set(&[], &[]), "none runs, which is told, too");
+    assert_eq!(restored(&[], &[]), set(&[], &[]), "none runs, which is passed on, too");
     // The running domain has other GPUs than the file says; the running domain counts.
     let moved = runs("a", &[6, 8]);
     assert_eq!(restored(std::slice::from_ref(&moved), &[]), set(&[], &["a"]));

@@ -90,17 +90,17 @@ fn beside() -> HostBridge {
 
 #[test]
 fn losses_of_the_nics_are_named() {
-    let told = |addressing: Addressing| {
+    let change_to = |addressing: Addressing| {
         plan(&request(&["nic0"], |r| r.addressing = addressing), &host()).unwrap()
     };
-    let planned = told(fixed("10.77.0.2/24", "10.77.0.1"));
+    let planned = change_to(fixed("10.77.0.2/24", "10.77.0.1"));
     let route = "take the default route by 10.77.0.1 from nic0";
     assert_eq!(planned.lost, ["move 10.77.0.2/24 from nic0 to br0", route]);
     assert!(planned.notes.is_empty(), "{:?}", planned.notes);
     assert!(planned.bridge.default_route);
-    let planned = told(fixed("10.77.0.9/24", "10.77.0.1"));
+    let planned = change_to(fixed("10.77.0.9/24", "10.77.0.1"));
     assert_eq!(planned.lost[0], "take 10.77.0.2/24 from nic0; br0 gets 10.77.0.9/24");
-    let planned = told(Addressing::Dhcp);
+    let planned = change_to(Addressing::Dhcp);
     assert_eq!(planned.lost[0], "take 10.77.0.2/24 from nic0; br0 asks DHCP for an address");
     assert!(planned.notes[0].contains("another address than 10.77.0.2"), "{:?}", planned.notes);
     let planned = plan(&request(&["nic0"], |r| r.vlan = Some(5)), &host()).unwrap();

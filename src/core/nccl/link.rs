@@ -80,11 +80,11 @@ mod tests {
 
     #[test]
     fn unknown_values_are_left_out() {
-        let told = |speed, width| PcieLink::new(&link(speed, width));
-        assert_eq!(told(0, 0), PcieLink::default());
-        assert_eq!(told(1280, 16), PcieLink { link_speed: None, link_width: Some(16) });
-        assert!(!told(160, 0).is_known() && told(25, 1).is_known());
-        assert_eq!(told(320, 8).link_speed, Some("32.0 GT/s PCIe"));
+        let read = |speed, width| PcieLink::new(&link(speed, width));
+        assert_eq!(read(0, 0), PcieLink::default());
+        assert_eq!(read(1280, 16), PcieLink { link_speed: None, link_width: Some(16) });
+        assert!(!read(160, 0).is_known() && read(25, 1).is_known());
+        assert_eq!(read(320, 8).link_speed, Some("32.0 GT/s PCIe"));
     }
 
     #[test]

@@ -91,20 +91,20 @@ fn guest(cells: &[(u32, &[&str])]) -> DomainXml {
 }
 
 /// NCCL's reading, and the number of elements.
-fn read(told: &NotedSystem) -> (Vec<Placed>, usize) {
-    let node = reader::read(told.system.to_string().as_bytes()).unwrap();
+fn read(noted: &NotedSystem) -> (Vec<Placed>, usize) {
+    let node = reader::read(noted.system.to_string().as_bytes()).unwrap();
     (node.placed(), node.count())
 }
 
-fn notes(told: &NotedSystem, about: About) -> Vec<&str> {
-    told.notes.iter().filter(|note| note.about == about).map(|note| note.says.as_str()).collect()
+fn notes(noted: &NotedSystem, about: About) -> Vec<&str> {
+    noted.notes.iter().filter(|note| note.about == about).map(|note| note.says.as_str()).collect()
 }
 
 #[test]
 fn functions_share_the_switches_of_the_host() {
     // DGX A100: the GPUs 07, 0f and the NICs 0c, 12 of node 3, in guest order on buses 101 to 104.
     let xml = guest(&[(3, &["07:00.0", "0c:00.0", "0f:00.0", "12:00.0"])]);
-    let told = topology(&xml, &host("dgx-a100")).unwrap();
+    let noted = topology(&xml, &host("dgx-a100")).unwrap();
     let expected = "<system version=\"1\">
   <cpu numaid=\"0\">
     <pci busid=\"ffff:ff:01.0\" class=\"0x060400\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\" vendor=\"0x1000\" \
@@ -120,16 +120,16 @@ fn functions_share_the_switches_of_the_host() {
   </cpu>
 </system>
 ";
-    let text = told.system.to_string();
+    let text = noted.system.to_string();
     let (_, body) = text.split_once('\n').unwrap();
     assert_eq!(body, expected);
     assert!(text.is_ascii() && text.starts_with("<!-- ") && !text.contains('\t'));
-    let (placed, elements) = read(&told);
+    let (placed, elements) = read(&noted);
     assert_eq!((placed.len(), elements), (6, 8));
     for one in &placed {
         assert_eq!((one.numaid.as_str(), one.rate), ("0", Some(24_000)), "{one:?}");
     }
-    let named: Vec<Bdf> = told.system.functions().into_iter().map(|(_, guest)| guest).collect();
+    let named: Vec<Bdf> = noted.system.functions().into_iter().map(|(_, guest)| guest).collect();
     assert_eq!(addresses_of(&text), named);
     assert_eq!(named.len(), 4);
     // Each GPU shares an element above it with its NIC.
@@ -137,10 +137,10 @@ fn functions_share_the_switches_of_the_host() {
     assert_eq!(above("0000:66")[..], above("0000:67")[..]);
     assert_eq!(above("0000:65")[..], above("0000:68")[..]);
     assert_eq!(
-        notes(&told, About::Switches),
+        notes(&noted, About::Switches),
         ["left out: 4 switches of the host with only one device of this guest below"]
     );
-    assert!(told.is_needed && topology(&xml, &host("dgx-a100")).unwrap() == told);
+    assert!(noted.is_needed && topology(&xml, &host("dgx-a100")).unwrap() == noted);
     // The ports that decide are named where they redirect, unless both ATS and DT are on.
     let redirecting = |ctl: u16, has_ats: bool| {
         let mut parts = host("dgx-a100").parts().clone();
@@ -148,9 +148,9 @@ fn functions_share_the_switches_of_the_host() {
             device.acs = Some(Acs { cap: 0x5f, ctl });
             device.ats = Some(Ats { present: has_ats, enabled: false });
         }
-        redirecting_ports(&told.system, &Topology::new(parts).unwrap())
+        redirecting_ports(&noted.system, &Topology::new(parts).unwrap())
     };
-    assert_eq!(redirecting_ports(&told.system, &host("dgx-a100")), []);
+    assert_eq!(redirecting_ports(&noted.system, &host("dgx-a100")), []);
     assert_eq!((redirecting(0x11, false), redirecting(0x5d, true)), (vec![], vec![]));
     let ports = redirecting(0x1d, true);
     assert_eq!(
@@ -190,11 +190,11 @@ fn whole_machines_are_written_within_nccls_limits() {
             ],
         ),
     ];
-    let told = topology(&guest(&h100), &host("dgx-h100")).unwrap();
-    let (placed, elements) = read(&told);
+    let noted = topology(&guest(&h100), &host("dgx-h100")).unwrap();
+    let (placed, elements) = read(&noted);
     assert_eq!(right_below(&placed), [(1, 1); 8]);
     assert!(placed.iter().all(|one| one.rate == Some(48_000)), "{placed:?}");
-    assert_eq!((told.system.cpus.len(), elements), (2, 27));
+    assert_eq!((noted.system.cpus.len(), elements), (2, 27));
     let ids: Vec<&str> =
         placed.iter().map(|one| &one.busid[..]).filter(|id| id.starts_with('f')).collect();
     assert_eq!((ids[0], ids[7], ids.len()), ("ffff:ff:01.0", "ffff:ff:08.0", 8));
@@ -222,22 +222,22 @@ fn whole_machines_are_written_within_nccls_limits() {
 
 #[test]
 fn one_gpu_needs_no_file_and_an_unknown_link_is_left_out() {
-    let told = topology(&guest(&[(1, &["86:00.0"])]), &host("dual-socket")).unwrap();
-    let (placed, elements) = read(&told);
-    assert_eq!((told.is_needed, elements, placed.len()), (false, 3, 1));
+    let noted = topology(&guest(&[(1, &["86:00.0"])]), &host("dual-socket")).unwrap();
+    let (placed, elements) = read(&noted);
+    assert_eq!((noted.is_needed, elements, placed.len()), (false, 3, 1));
     // The GPU's own link is faster than that of its root port.
     assert_eq!(placed[0].rate, Some(12_000));
-    assert_eq!(notes(&told, About::Need).len(), 1);
+    assert_eq!(notes(&noted, About::Need).len(), 1);
 
     let mut parts = host("dual-socket").parts().clone();
     for device in &mut parts.devices {
         device.link_max = None;
     }
     let unknown = Topology::new(parts).unwrap();
-    let told = topology(&guest(&[(1, &["86:00.0"])]), &unknown).unwrap();
-    assert!(!told.system.to_string().contains("link_"));
+    let noted = topology(&guest(&[(1, &["86:00.0"])]), &unknown).unwrap();
+    assert!(!noted.system.to_string().contains("link_"));
     assert_eq!(
-        notes(&told, About::Link),
+        notes(&noted, About::Link),
         ["the host's record lacks the link speed or width above 0000:86:00.0: NCCL uses what the \
           guest shows"]
     );
@@ -246,28 +246,28 @@ fn one_gpu_needs_no_file_and_an_unknown_link_is_left_out() {
 #[test]
 fn cells_stand_for_the_nodes_of_their_memory_or_the_nearest_are_taken() {
     let host = host("dgx-h100");
-    let numaids = |told: &NotedSystem| -> Vec<String> {
-        read(told).0.into_iter().filter(|one| one.above.is_empty()).map(|one| one.numaid).collect()
+    let numaids = |noted: &NotedSystem| -> Vec<String> {
+        read(noted).0.into_iter().filter(|one| one.above.is_empty()).map(|one| one.numaid).collect()
     };
     // The expander buses are of the wrong cells: the binding of the memory counts.
     let swapped = guest(&[(1, &["1b:00.0"]), (0, &["9d:00.0"])]);
-    let told = topology(&swapped, &host).unwrap();
-    assert_eq!(told.system.cpus.iter().map(|cpu| cpu.numaid).collect::<Vec<_>>(), [0, 1]);
-    let (placed, _) = read(&told);
+    let noted = topology(&swapped, &host).unwrap();
+    assert_eq!(noted.system.cpus.iter().map(|cpu| cpu.numaid).collect::<Vec<_>>(), [0, 1]);
+    let (placed, _) = read(&noted);
     assert!(
         placed.iter().any(|one| one.busid == "0000:65:00.0" && one.numaid == "1"),
         "{placed:?}"
     );
     // A guest of one cell with a GPU of the other node.
-    let told = topology(&guest(&[(0, &["1b:00.0", "9d:00.0"])]), &host).unwrap();
-    assert_eq!(numaids(&told), ["0", "0"]);
-    assert!(notes(&told, About::Cell)[0].contains("0000:9d:00.0 is on host node 1"), "{told:?}");
+    let noted = topology(&guest(&[(0, &["1b:00.0", "9d:00.0"])]), &host).unwrap();
+    assert_eq!(numaids(&noted), ["0", "0"]);
+    assert!(notes(&noted, About::Cell)[0].contains("0000:9d:00.0 is on host node 1"), "{noted:?}");
     // A guest without cells.
     let devices = expander(1, 100, None) + &port(2, 1, 0) + &port(3, 1, 1);
     let devices = devices + &hostdev("1b:00.0", (2, 0, 0)) + &hostdev("9d:00.0", (3, 0, 0));
-    let told = topology(&domain(&[], &devices), &host).unwrap();
-    assert_eq!(numaids(&told), ["0", "0"]);
-    assert!(notes(&told, About::Cell)[0].contains("no NUMA cells"), "{told:?}");
+    let noted = topology(&domain(&[], &devices), &host).unwrap();
+    assert_eq!(numaids(&noted), ["0", "0"]);
+    assert!(notes(&noted, About::Cell)[0].contains("no NUMA cells"), "{noted:?}");
 }
 
 #[test]
@@ -342,27 +342,27 @@ fn definitions_that_cannot_start_as_they_are_are_refused() {
     let host = host("dgx-h100");
     let bus = expander(1, 100, Some(0)) + &port(2, 1, 0) + &port(3, 1, 1);
     let gpu = hostdev("1b:00.0", (2, 0, 0));
-    let told = |more: &str| topology(&domain(&[0], &format!("{bus}{gpu}{more}")), &host);
+    let of = |more: &str| topology(&domain(&[0], &format!("{bus}{gpu}{more}")), &host);
     let bdf = |text: &str| text.parse::<Bdf>().unwrap();
     // A function that NCCL does not use must have an address, too, since it may get a port.
     let drive = host.devices().iter().find(|one| one.kind() == DeviceKind::Nvme).unwrap().bdf;
     let unplaced = hostdev(&drive.to_string(), (3, 0, 0))
         .replace("<address type='pci' bus='3' slot='0' function='0'/></hostdev>", "</hostdev>");
-    assert_eq!(told(&unplaced), Err(NcclError::NoAddress { what: drive.to_string() }));
+    assert_eq!(of(&unplaced), Err(NcclError::NoAddress { what: drive.to_string() }));
     let withheld = unplaced.replace("</hostdev>", "<address type='unassigned'/></hostdev>");
-    assert!(told(&withheld).is_ok());
+    assert!(of(&withheld).is_ok());
     let twice = hostdev("1b:00.0", (3, 0, 0));
-    assert_eq!(told(&twice), Err(NcclError::PassedTwice { bdf: bdf("1b:00.0") }));
-    let there = told(&hostdev("43:00.0", (2, 0, 0)));
+    assert_eq!(of(&twice), Err(NcclError::PassedTwice { bdf: bdf("1b:00.0") }));
+    let there = of(&hostdev("43:00.0", (2, 0, 0)));
     assert!(matches!(there, Err(NcclError::SameAddress { .. })), "{there:?}");
     let other = hostdev("43:00.0", (3, 0, 0))
         .replace("<address type='pci'", "<address type='pci' domain='1'");
-    let other = told(&other);
+    let other = of(&other);
     assert!(matches!(other, Err(NcclError::OtherSegment { segment: 1, .. })), "{other:?}");
-    assert_eq!(told(&port(3, 1, 2)), Err(NcclError::SameIndex { index: 3 }));
-    assert!(matches!(told("<controller type='pci'/>"), Err(NcclError::NoAddress { .. })));
+    assert_eq!(of(&port(3, 1, 2)), Err(NcclError::SameIndex { index: 3 }));
+    assert!(matches!(of("<controller type='pci'/>"), Err(NcclError::NoAddress { .. })));
     let network = "<interface type='network'><source network='vfs'/></interface>";
-    assert_eq!(notes(&told(network).unwrap(), About::Networks).len(), 1);
+    assert_eq!(notes(&of(network).unwrap(), About::Networks).len(), 1);
 }
 
 #[test]

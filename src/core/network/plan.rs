@@ -258,18 +258,18 @@ impl Planner<'_> {
             }
         }
         let Some(host) = self.host else { return found };
-        let mut told: Vec<Subnet> = Vec::new();
+        let mut reported: Vec<Subnet> = Vec::new();
         for address in &host.addresses {
             let (ip, other, link) = (address.ip, address.subnet, address.link.clone());
-            if !theirs.contains(&&*link) && other.overlaps(range) && !told.contains(&other) {
-                told.push(other);
+            if !theirs.contains(&&*link) && other.overlaps(range) && !reported.contains(&other) {
+                reported.push(other);
                 found.push(Problem::RangeOfHost { range, other, ip, link });
             }
         }
         for route in host.routes.iter().filter(|route| !route.is_default()) {
             let is_theirs = route.link.as_deref().is_some_and(|link| theirs.contains(&link));
-            if !is_theirs && route.to.overlaps(range) && !told.contains(&route.to) {
-                told.push(route.to);
+            if !is_theirs && route.to.overlaps(range) && !reported.contains(&route.to) {
+                reported.push(route.to);
                 let by = route
                     .link
                     .as_ref()

@@ -29,7 +29,7 @@ pub(super) fn plan(
     held: &Occupancy,
     request: &Request,
 ) -> Result<Placement, PlanError> {
-    let search = Search { topology, held, request, bare: OnceCell::new() };
+    let search = PageSearch { topology, held, request, bare: OnceCell::new() };
     if search.is_small() {
         return search.small();
     }
@@ -72,7 +72,7 @@ fn chosen(mut found: Placement, because: MemoryReason) -> Placement {
     found
 }
 
-struct Search<'a> {
+struct PageSearch<'a> {
     topology: &'a Topology,
     held: &'a Occupancy,
     /// The request, with its pages left to the planner.
@@ -81,7 +81,7 @@ struct Search<'a> {
     bare: OnceCell<Option<Placement>>,
 }
 
-impl Search<'_> {
+impl PageSearch<'_> {
     /// Whether the guest gets normal pages whatever place is found.
     fn is_small(&self) -> bool {
         let memory = self.request.memory_kib;
@@ -233,7 +233,7 @@ impl Search<'_> {
         }
         let Ok(topology) = Topology::new(parts) else { return false };
         let (held, request) = (self.held, self.request);
-        let search = Search { topology: &topology, held, request, bare: OnceCell::new() };
+        let search = PageSearch { topology: &topology, held, request, bare: OnceCell::new() };
         search.on_free(page).is_some()
     }
 

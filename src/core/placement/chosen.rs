@@ -1,4 +1,4 @@
-//! Wanted and chosen devices of a host, as data.
+//! WantedGpus and chosen devices of a host, as data.
 
 use super::extras::Extras;
 use super::slots::Mask;
@@ -7,7 +7,7 @@ use crate::topology::PartitionId;
 
 /// The wanted GPUs of this host.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wanted {
+pub(super) enum WantedGpus {
     /// This many.
     Any(usize),
     /// These.

@@ -2,7 +2,7 @@
 //! it is given.
 
 use super::affinity::Homes;
-use super::chosen::{Devices, Set, Wanted};
+use super::chosen::{Devices, Set, WantedGpus};
 use super::explain::{NOTHING_LEFT, Reasons, count, list};
 use super::future::Future;
 use super::groups::{self, Block};
@@ -39,7 +39,7 @@ pub(super) fn choose(
     supported(&slots, wanted)?;
     acceptable(&slots, wanted)?;
     let set = match wanted {
-        Wanted::Any(0) => Set::default(),
+        WantedGpus::Any(0) => Set::default(),
         _ if !topology.is_partitioned() => unpartitioned(&slots, wanted, judges, request, reasons)?,
         _ => partitions::choose(&slots, wanted, judges, request, reasons)?,
     };
@@ -53,7 +53,7 @@ pub(super) fn choose(
     let extras = judges.extras.choose(&devices.gpus, reasons);
     devices.extras = extras.map_err(|error| match wanted {
         // The set stands for all: none of them fits.
-        Wanted::Any(number @ 1..) => {
+        WantedGpus::Any(number @ 1..) => {
             let gpus =
                 format!("no set of {} fits; for {}: ", count(number, "GPU"), slots.label(set.gpus));
             error.after(&gpus)
@@ -100,7 +100,7 @@ pub(super) fn ranked(
     let Ok(wanted) = wanted(&slots, &request.gpus) else { return Vec::new() };
     let mut ranking = Ranking::keeping(most);
     match wanted {
-        Wanted::Any(0) => {}
+        WantedGpus::Any(0) => {}
         _ if topology.is_partitioned() => {
             partitions::rank(&slots, wanted, judges, request, &mut ranking);
         }
@@ -108,8 +108,8 @@ pub(super) fn ranked(
             let future = Future::new(&slots, &[]);
             let scorer = Scorer::new(&slots, &future, judges, request);
             match wanted {
-                Wanted::Any(number) => search::offer(&scorer, &mut ranking, number, false),
-                Wanted::These(set) => ranking.offer(&scorer, set, 0, false),
+                WantedGpus::Any(number) => search::offer(&scorer, &mut ranking, number, false),
+                WantedGpus::These(set) => ranking.offer(&scorer, set, 0, false),
             }
         }
     }
@@ -151,7 +151,7 @@ pub(super) fn of_this_model(topology: &Topology, name: &str) -> Result<Vec<Bdf>,
 
 /// Refuses GPUs that no guest gets, whatever holds them: those whose passthrough is not supported
 /// yet and those that the IOMMU bars; all of them, or a named one.
-fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
+fn supported(slots: &Slots<'_>, wanted: WantedGpus) -> Result<(), PlanError> {
     let row = &slots.gpus;
     let is_not = |&at: &usize| {
         let state = row.blocked[at].as_ref().map(Block::state);
@@ -160,10 +160,10 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
     let all = super::slots::first(row.bdfs.len());
     let unsupported = bits(all).filter(is_not).fold(0, |set, at| set | 1 << at);
     let named = match wanted {
-        Wanted::Any(0) => 0,
-        Wanted::Any(_) if unsupported == all => unsupported,
-        Wanted::Any(_) => 0,
-        Wanted::These(gpus) => gpus & unsupported,
+        WantedGpus::Any(0) => 0,
+        WantedGpus::Any(_) if unsupported == all => unsupported,
+        WantedGpus::Any(_) => 0,
+        WantedGpus::These(gpus) => gpus & unsupported,
     };
     if named == 0 {
         return Ok(());
@@ -178,8 +178,8 @@ fn supported(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
 }
 
 /// Refuses named GPUs in a state that an admin can accept, with the option that does.
-fn acceptable(slots: &Slots<'_>, wanted: Wanted) -> Result<(), PlanError> {
-    let Wanted::These(gpus) = wanted else { return Ok(()) };
+fn acceptable(slots: &Slots<'_>, wanted: WantedGpus) -> Result<(), PlanError> {
+    let WantedGpus::These(gpus) = wanted else { return Ok(()) };
     let row = &slots.gpus;
     let acceptable = |at: usize| match row.blocked[at].as_ref()?.state() {
         state @ (DeviceState::Unhealthy | DeviceState::Untested) => Some(state),
@@ -209,7 +209,7 @@ fn unknown(topology: &Topology) -> Option<(String, String)> {
 }
 
 /// Resolves the request on the host.
-fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
+fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<WantedGpus, PlanError> {
     let there = slots.gpus.counted;
     let impossible = |what: String| {
         if let Some((why, hint)) = unknown(slots.topology) {
@@ -223,7 +223,7 @@ fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
         Err(PlanError::Impossible { what, hint })
     };
     let set = match wish {
-        GpuWish::Count(number) => return Ok(Wanted::Any(*number as usize)),
+        GpuWish::Count(number) => return Ok(WantedGpus::Any(*number as usize)),
         GpuWish::Run { first, count: number } => {
             let (first, number) = (*first as usize, *number as usize);
             if number == 0 || first.saturating_add(number) > there {
@@ -248,13 +248,13 @@ fn wanted(slots: &Slots<'_>, wish: &GpuWish) -> Result<Wanted, PlanError> {
         }
     };
     // An empty list of indexes or addresses means no GPU.
-    Ok(if set == 0 { Wanted::Any(0) } else { Wanted::These(set) })
+    Ok(if set == 0 { WantedGpus::Any(0) } else { WantedGpus::These(set) })
 }
 
 /// Chooses GPUs on hosts where any set is allowed.
 fn unpartitioned(
     slots: &Slots<'_>,
-    wanted: Wanted,
+    wanted: WantedGpus,
     judges: &Judges<'_>,
     request: &Request,
     reasons: &mut Reasons,
@@ -262,16 +262,16 @@ fn unpartitioned(
     let free = slots.gpus.takeable();
     let all = size(slots.gpus.meant & super::slots::first(slots.gpus.bdfs.len()));
     let gpus = match wanted {
-        Wanted::These(gpus) if gpus & !slots.gpus.free != 0 => {
+        WantedGpus::These(gpus) if gpus & !slots.gpus.free != 0 => {
             let what = format!("cannot use {}", slots.label(gpus));
             let hint = slots.with_group(gpus, 1).unwrap_or_else(|| left(slots));
             return Err(slots.refusal(what, slots.lines(gpus), gpus, hint));
         }
-        Wanted::These(gpus) => {
+        WantedGpus::These(gpus) => {
             reasons.say(Topic::Gpus, GpuReason::Asked { gpus: slots.label(gpus) });
             gpus
         }
-        Wanted::Any(number) if number > all => {
+        WantedGpus::Any(number) if number > all => {
             let of = request.gpu_model.as_ref().map(|model| format!(" of model `{model}`"));
             let of = of.unwrap_or_default();
             let there = if all == 0 { "none".to_owned() } else { all.to_string() };
@@ -284,7 +284,7 @@ fn unpartitioned(
             };
             return Err(PlanError::Impossible { what: what + &why, hint });
         }
-        Wanted::Any(number) => {
+        WantedGpus::Any(number) => {
             let future = Future::new(slots, &[]);
             let scorer = Scorer::new(slots, &future, judges, request);
             let mut ranking = Ranking::default();

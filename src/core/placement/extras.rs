@@ -35,7 +35,7 @@ pub(super) struct Extras {
 
 /// The available devices, and the request for them.
 #[derive(Debug, Default)]
-pub(super) struct Search {
+pub(super) struct ExtrasSearch {
     /// GPUs of the host, by index, then requested displays.
     gpus: Vec<Bdf>,
     counted: usize,
@@ -90,21 +90,21 @@ fn limit(near: Near) -> u32 {
     }
 }
 
-impl Search {
+impl ExtrasSearch {
     /// Examines every NIC and NVMe drive if any are requested.
     pub(super) fn new(
         topology: &Topology,
         homes: &Homes<'_>,
         taken: &Taken<'_>,
         request: &Request,
-    ) -> Search {
+    ) -> ExtrasSearch {
         let asked = &request.extras;
         let kinds = [
             (Kind::Nic, &asked.nics, asked.nic_near),
             (Kind::Vf, &asked.vfs, asked.nic_near),
             (Kind::Nvme, &asked.nvmes, asked.nvme_near),
         ];
-        let mut search = Search::default();
+        let mut search = ExtrasSearch::default();
         if kinds.iter().all(|(_, wish, _)| wish.number() == 0) {
             return search;
         }

@@ -6,7 +6,7 @@
 //! Beside each the others may be moved as `room` moves them.
 
 use super::result::Placement;
-use super::room::{Cheapest, Limits, Move, Mover, Room, Search, Terms, reserved};
+use super::room::{Cheapest, Limits, Move, MoveSearch, Mover, Room, Terms, reserved};
 use super::short::plan;
 use crate::bdf::Bdf;
 use crate::occupancy::{Held, Occupancy};
@@ -150,10 +150,10 @@ impl Ends<'_> {
         (best, is_cut)
     }
 
-    fn search<'s>(&'s self, held: &Occupancy, guests: &'s [Mover], plans: u32) -> Search<'s> {
+    fn search<'s>(&'s self, held: &Occupancy, guests: &'s [Mover], plans: u32) -> MoveSearch<'s> {
         let limits = Limits::default();
         let terms = Terms { limits, cost: restarts, may_give_up: true, plans };
-        Search::new(self.topology, held, self.request, guests, terms)
+        MoveSearch::new(self.topology, held, self.request, guests, terms)
     }
 
     /// Examines one set of guests that end: whether there is room then, or after moves of others.

@@ -488,9 +488,9 @@ fn member<'a>(
 pub(super) fn remains(topology: &Topology, bdf: Bdf) -> Option<String> {
     let device = topology.device(bdf).filter(|device| device.kind() == DeviceKind::Nvme)?;
     let mut drives = topology.parts().drives.iter().filter(|drive| drive.bdf == Some(bdf));
-    let told: Vec<String> = drives.by_ref().flat_map(Drive::remains).collect();
-    if !told.is_empty() {
-        return Some(format!("has data: {}", told.join(", ")));
+    let contents: Vec<String> = drives.by_ref().flat_map(Drive::remains).collect();
+    if !contents.is_empty() {
+        return Some(format!("has data: {}", contents.join(", ")));
     }
     let has_drive = topology.parts().drives.iter().any(|drive| drive.bdf == Some(bdf));
     let is_away = device.driver.as_deref().is_some_and(crate::topology::is_vfio);

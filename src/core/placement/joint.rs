@@ -35,7 +35,7 @@ const ORDERS: usize = 8;
 
 /// A guest that needs a place.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct JointGuest<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its request.
@@ -44,9 +44,9 @@ pub struct Wanted<'a> {
     pub sets: &'a [Vec<Bdf>],
 }
 
-impl Wanted<'_> {
+impl JointGuest<'_> {
     /// Whether another guest could have the place of this one.
-    fn is_like(&self, other: &Wanted<'_>) -> bool {
+    fn is_like(&self, other: &JointGuest<'_>) -> bool {
         self.request == other.request && self.sets.is_empty() && other.sets.is_empty()
     }
 
@@ -151,7 +151,7 @@ pub struct NoJoint {
 pub fn joint(
     topology: &Topology,
     held: &Occupancy,
-    wanted: &[Wanted<'_>],
+    wanted: &[JointGuest<'_>],
 ) -> Result<Joint, NoJoint> {
     let plans = PLANS.max(4 * u32::try_from(wanted.len()).unwrap_or(u32::MAX / 4));
     within(topology, held, wanted, plans).0
@@ -161,13 +161,13 @@ pub fn joint(
 pub(super) fn within(
     topology: &Topology,
     held: &Occupancy,
-    wanted: &[Wanted<'_>],
+    wanted: &[JointGuest<'_>],
     plans: u32,
 ) -> (Result<Joint, NoJoint>, u32) {
     // One after the other takes a plan each, and so does the least cost of each.
     let each = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
     let plans = plans.saturating_sub(each.saturating_mul(2)).max(1);
-    let mut search = match Search::new(topology, held, wanted, plans) {
+    let mut search = match JointSearch::new(topology, held, wanted, plans) {
         Ok(search) => search,
         Err(refused) => return (Err(refused), plans),
     };
@@ -199,7 +199,7 @@ pub(super) fn within(
 pub fn in_order(
     topology: &Topology,
     held: &Occupancy,
-    wanted: &[Wanted<'_>],
+    wanted: &[JointGuest<'_>],
 ) -> Result<Joint, NoJoint> {
     let mut all = held.clone();
     let (mut placements, mut cost) = (Vec::new(), Cost::default());
@@ -219,7 +219,11 @@ pub fn in_order(
 }
 
 /// The place of a guest alone, on the first of its sets that has one.
-fn first(topology: &Topology, held: &Occupancy, one: &Wanted<'_>) -> Result<Placement, PlanError> {
+fn first(
+    topology: &Topology,
+    held: &Occupancy,
+    one: &JointGuest<'_>,
+) -> Result<Placement, PlanError> {
     let mut refused = None;
     for request in one.exact() {
         match plan(topology, held, &request) {
@@ -279,7 +283,7 @@ fn ranked_on(
     let homes = Homes::of_request(topology, request, among);
     let homes = homes.with(taken.asked());
     let budget = Budget::new(topology, &homes, &taken, request, Counting::default());
-    let extras = extras::Search::new(topology, &homes, &taken, request);
+    let extras = extras::ExtrasSearch::new(topology, &homes, &taken, request);
     let judges = Judges { budget: &budget, extras: &extras };
     devices::ranked(topology, &homes, &taken, &judges, request, SETS)
 }
@@ -294,9 +298,9 @@ struct Choice {
     gpus: Vec<Bdf>,
 }
 
-struct Search<'a> {
+struct JointSearch<'a> {
     topology: &'a Topology,
-    wanted: &'a [Wanted<'a>],
+    wanted: &'a [JointGuest<'a>],
     /// The order in which they are placed.
     order: Vec<usize>,
     /// The least cost of each guest, whatever the others get.
@@ -312,14 +316,14 @@ struct Search<'a> {
     is_cut: bool,
 }
 
-impl<'a> Search<'a> {
+impl<'a> JointSearch<'a> {
     /// Makes a search; an error if a guest has no place even alone.
     fn new(
         topology: &'a Topology,
         held: &Occupancy,
-        wanted: &'a [Wanted<'a>],
+        wanted: &'a [JointGuest<'a>],
         plans: u32,
-    ) -> Result<Search<'a>, NoJoint> {
+    ) -> Result<JointSearch<'a>, NoJoint> {
         let mut least: Vec<Cost> = Vec::with_capacity(wanted.len());
         for (guest, one) in wanted.iter().enumerate() {
             if let Some(same) = wanted[..guest].iter().position(|w| w.is_like(one)) {
@@ -348,7 +352,7 @@ impl<'a> Search<'a> {
             let sizes = (request.gpus.number(), request.vcpus, request.memory_kib);
             (is_counted, std::cmp::Reverse((sizes, request.gpu_model.is_some())))
         });
-        Ok(Search {
+        Ok(JointSearch {
             topology,
             wanted,
             order,

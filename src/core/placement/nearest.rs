@@ -75,7 +75,7 @@ const KNOBS: [Knob; 17] = [
 /// nothing helps. First those that relax one requirement; if there is none, two; otherwise as few
 /// as possible.
 pub fn nearest(topology: &Topology, held: &Occupancy, request: &Request) -> Vec<Request> {
-    let search = Search { topology, held };
+    let search = NearestSearch { topology, held };
     if request.check().is_err() || search.accepts(request) {
         return Vec::new();
     }
@@ -121,12 +121,12 @@ fn add(found: &mut Vec<Request>, request: Option<Request>) {
 }
 
 /// A search for requests that the planner accepts.
-struct Search<'a> {
+struct NearestSearch<'a> {
     topology: &'a Topology,
     held: &'a Occupancy,
 }
 
-impl Search<'_> {
+impl NearestSearch<'_> {
     /// Whether the planner finds a place.
     fn accepts(&self, request: &Request) -> bool {
         plan(self.topology, self.held, request).is_ok()

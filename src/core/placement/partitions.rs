@@ -1,7 +1,7 @@
 //! Chooses a guest's NVLink partition first; its GPUs follow. The scorer decides which one is
 //! better.
 
-use super::chosen::{Set, Wanted};
+use super::chosen::{Set, WantedGpus};
 use super::explain::{NOTHING_LEFT, Reasons, count, domains, list, numbers};
 use super::future::{Future, Slot};
 use super::reason::{AfterSplit, GpuReason, Topic};
@@ -119,7 +119,7 @@ struct Choice<'a> {
 /// Chooses the set of GPUs for a request, and its NVSwitches.
 pub(super) fn choose(
     slots: &Slots<'_>,
-    wanted: Wanted,
+    wanted: WantedGpus,
     judges: &Judges<'_>,
     request: &Request,
     reasons: &mut Reasons,
@@ -127,15 +127,15 @@ pub(super) fn choose(
     let all = candidates(slots);
     let choice = Choice { slots, all: &all, request };
     match wanted {
-        Wanted::Any(number) => choice.any(number, judges, reasons),
-        Wanted::These(gpus) => choice.these(gpus, reasons),
+        WantedGpus::Any(number) => choice.any(number, judges, reasons),
+        WantedGpus::These(gpus) => choice.these(gpus, reasons),
     }
 }
 
 /// Offers the sets of a request to a ranking.
 pub(super) fn rank(
     slots: &Slots<'_>,
-    wanted: Wanted,
+    wanted: WantedGpus,
     judges: &Judges<'_>,
     request: &Request,
     ranking: &mut Ranking,
@@ -145,8 +145,8 @@ pub(super) fn rank(
     let future = choice.future();
     let scorer = Scorer::new(slots, &future, judges, request);
     match wanted {
-        Wanted::Any(number) => choice.rank(number, &scorer, ranking),
-        Wanted::These(gpus) => {
+        WantedGpus::Any(number) => choice.rank(number, &scorer, ranking),
+        WantedGpus::These(gpus) => {
             let exact = choice.of_size(size(gpus)).find(|candidate| candidate.gpus == gpus);
             let switches = exact.map_or(0, |candidate| candidate.switches(slots));
             ranking.offer(&scorer, gpus, switches, exact.is_none());

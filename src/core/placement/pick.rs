@@ -46,7 +46,7 @@ const BROKEN: u32 = 80;
 const OTHERS: u32 = 64;
 const OUTSIDE: u32 = 48;
 
-struct Search<'a> {
+struct CoreSearch<'a> {
     /// Free choices of each cache in the order of taking.
     by_cache: Vec<Vec<Choice>>,
     fixed: Vec<usize>,
@@ -85,7 +85,7 @@ pub(super) fn pick(
     };
     by_cache.iter_mut().for_each(|list| list.sort_by_key(|choice| (choice.owner, end(choice))));
     let places = choices.iter().map(|choice| choice.place + 1).max().unwrap_or(0);
-    let search = Search { by_cache, fixed, caches, spread, places };
+    let search = CoreSearch { by_cache, fixed, caches, spread, places };
     let numbers = search.numbers(wanted)?;
     let chosen = choices.iter().filter(|choice| choice.fixed).map(|choice| choice.place);
     let lists = search.by_cache.iter().zip(numbers);
@@ -95,7 +95,7 @@ pub(super) fn pick(
     Some(set)
 }
 
-impl Search<'_> {
+impl CoreSearch<'_> {
     /// Returns the cost of a cache for every number of its choices taken, from 0.
     fn costs(&self, cache: usize) -> impl Iterator<Item = Cost> + '_ {
         let mut cores: Cost = 0;

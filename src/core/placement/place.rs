@@ -52,7 +52,7 @@ fn place_on(
     let taken = Taken::new(topology, held).asking(request);
     let homes = Homes::of_request(topology, request, among);
     let homes = homes.with(taken.asked());
-    let extras = extras::Search::new(topology, &homes, &taken, request);
+    let extras = extras::ExtrasSearch::new(topology, &homes, &taken, request);
     let budget = Budget::new(topology, &homes, &taken, request, counting).beside(extras.node());
     extras.check()?;
     let judges = score::Judges { budget: &budget, extras: &extras };

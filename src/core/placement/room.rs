@@ -8,7 +8,7 @@
 //! those that need not move are put back; see [`Room::is_best`].
 
 use super::groups;
-use super::joint::{Joint, Wanted, exactly, within};
+use super::joint::{Joint, JointGuest, exactly, within};
 use super::request_of_domain::{count, request_of};
 use super::result::Placement;
 use super::short::plan;
@@ -186,7 +186,7 @@ pub fn room(
 ) -> Result<Room, NoRoom> {
     let cost = |mover: &Mover| mover.cost().sum();
     let terms = Terms { limits, cost, may_give_up: false, plans: PLANS };
-    Search::new(topology, held, request, movers, terms).cheapest()
+    MoveSearch::new(topology, held, request, movers, terms).cheapest()
 }
 
 /// Sets of guests by their cost, the smallest first.
@@ -227,7 +227,7 @@ impl Iterator for Cheapest<'_> {
     }
 }
 
-pub(super) struct Search<'a> {
+pub(super) struct MoveSearch<'a> {
     topology: &'a Topology,
     held: Occupancy,
     /// The request that needs a place.
@@ -249,14 +249,14 @@ pub(super) struct Search<'a> {
     is_cut: Cell<bool>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> MoveSearch<'a> {
     pub fn new(
         topology: &'a Topology,
         held: &Occupancy,
         request: &'a Request,
         movers: &'a [Mover],
         terms: Terms,
-    ) -> Search<'a> {
+    ) -> MoveSearch<'a> {
         // Reasons against a partition's activation because of a guest end with its move.
         let held = Occupancy { readiness: held.readiness.without_domains(), ..held.clone() };
         let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).take(64).collect();
@@ -281,7 +281,7 @@ impl<'a> Search<'a> {
         let slots = topology.is_partitioned().then(|| partitions.collect());
         let costs = movers.iter().map(terms.cost).collect();
         let (plans, is_cut) = (Cell::new(terms.plans), Cell::new(false));
-        Search {
+        MoveSearch {
             topology,
             request,
             movers,
@@ -402,12 +402,12 @@ impl<'a> Search<'a> {
     /// The moves of some guests after which there is room, once others that are off have left.
     fn moves_of(&self, set: &[usize], off: &[usize]) -> Option<Room> {
         let all: Vec<usize> = set.iter().chain(off).copied().collect();
-        let new = Wanted { name: NEW, request: self.request, sets: &[] };
+        let new = JointGuest { name: NEW, request: self.request, sets: &[] };
         let one = |&guest: &usize| {
             let Mover { name, request, .. } = &self.movers[guest];
-            Wanted { name, request, sets: &[] }
+            JointGuest { name, request, sets: &[] }
         };
-        let wanted: Vec<Wanted<'_>> = [new].into_iter().chain(set.iter().map(one)).collect();
+        let wanted: Vec<JointGuest<'_>> = [new].into_iter().chain(set.iter().map(one)).collect();
         let given = self.plans.get().min(OF_SET);
         let (found, left) = within(self.topology, &self.without(&all), &wanted, given);
         self.plans.set(self.plans.get() - given.saturating_sub(left));
@@ -564,7 +564,7 @@ fn can_cover(slots: &BTreeSet<u64>, free: u64, sizes: &[u32]) -> bool {
 /// The occupancy during the moves.
 #[derive(Clone)]
 struct Now<'a> {
-    search: &'a Search<'a>,
+    search: &'a MoveSearch<'a>,
     held: Occupancy,
     /// The place that the new guest gets in the end.
     new: &'a Placement,

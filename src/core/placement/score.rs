@@ -47,7 +47,7 @@
 //! `--explain`.
 
 use super::budget::Budget;
-use super::extras::Search;
+use super::extras::ExtrasSearch;
 use super::future::Future;
 use super::groups;
 use super::nearness::Far;
@@ -147,7 +147,7 @@ impl Links {
 /// The criteria of candidate sets besides their GPUs.
 pub(super) struct Judges<'a> {
     pub(super) budget: &'a Budget,
-    pub(super) extras: &'a Search,
+    pub(super) extras: &'a ExtrasSearch,
 }
 
 /// Makes the keys of sets on one host for one request.
@@ -262,17 +262,17 @@ pub(super) struct Ranking {
     /// Which of all free sets were offered.
     pub(super) compared: Compared,
     /// The best feasible ones, in order, if they are kept.
-    kept: Option<Kept>,
+    kept: Option<BestCandidates>,
 }
 
 /// The best feasible candidates, in order.
 #[derive(Debug)]
-struct Kept {
+struct BestCandidates {
     most: usize,
     keys: Vec<Key>,
 }
 
-impl Kept {
+impl BestCandidates {
     /// The key that another candidate has to beat; `None` if it is kept in any case.
     fn limit(&self) -> Option<&Key> {
         self.keys.last().filter(|_| self.keys.len() == self.most)
@@ -289,7 +289,7 @@ impl Kept {
 impl Ranking {
     /// A ranking that keeps this many candidates, at least one.
     pub(super) fn keeping(most: usize) -> Ranking {
-        Ranking { kept: Some(Kept { most, keys: Vec::new() }), ..Ranking::default() }
+        Ranking { kept: Some(BestCandidates { most, keys: Vec::new() }), ..Ranking::default() }
     }
 
     /// The candidates that were kept, the best first.

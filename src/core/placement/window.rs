@@ -109,10 +109,10 @@ fn fit(sum: u64, memory: u64, machine: &Machine) -> Result<Window, WindowTooLarg
         let moved = is_amd && low.saturating_add(*bytes) >= AMD_HIGH_BYTES;
         let end = if moved { memory.saturating_add(AMD_HIGH_BYTES) } else { low };
         // A window of a configured size begins at a multiple of its size.
-        let told = automatic.is_some_and(|own| own < *bytes);
-        let start = if told { end.checked_next_multiple_of(*bytes) } else { Some(end) };
+        let is_named = automatic.is_some_and(|own| own < *bytes);
+        let start = if is_named { end.checked_next_multiple_of(*bytes) } else { Some(end) };
         start.is_some_and(|start| start.saturating_add(*bytes) <= limit)
-            && (!told || *bytes / MEBIBYTE <= MOST_MIB)
+            && (!is_named || *bytes / MEBIBYTE <= MOST_MIB)
     };
     let least = if machine.architecture.as_deref() == Some("aarch64") { ARM_BYTES } else { 0 };
     let windows = [power(sum.saturating_add(SLACK_BYTES)), power(sum)].map(|all| all.max(least));

@@ -171,8 +171,8 @@ impl Seed {
     /// whole key. Only keys at the start of a line are found, where YAML has top-level keys.
     pub fn overruled(&self) -> Vec<String> {
         let Value::Object(ours) = self.config() else { return Vec::new() };
-        let told = ["users", "ssh_authorized_keys", "runcmd", "write_files"];
-        let has = |key: &&String| told.contains(&key.as_str()) && self.has_own(key);
+        let merged = ["users", "ssh_authorized_keys", "runcmd", "write_files"];
+        let has = |key: &&String| merged.contains(&key.as_str()) && self.has_own(key);
         ours.keys().filter(has).cloned().collect()
     }
 

@@ -106,9 +106,9 @@ fn several_nics_all_come_up_and_the_boot_waits_for_the_first() {
         files.filter(|(name, _)| *name == "network-config").map(|(_, text)| text).next()
     };
     assert_eq!((network(&with(0)), network(&with(1))), (None, None));
-    let told: Value = serde_json::from_str(&network(&with(3)).unwrap()).unwrap();
-    assert_eq!(told["version"], 2);
-    let found: Vec<_> = told["ethernets"].as_object().unwrap().values().collect();
+    let read: Value = serde_json::from_str(&network(&with(3)).unwrap()).unwrap();
+    assert_eq!(read["version"], 2);
+    let found: Vec<_> = read["ethernets"].as_object().unwrap().values().collect();
     assert_eq!(found.len(), 3);
     for (nth, nic) in found.iter().enumerate() {
         assert_eq!(nic["match"]["macaddress"], format!("52:54:00:00:00:0{nth}"));
@@ -250,10 +250,10 @@ fn cloud_init_finds_the_volume_as_it_looks_for_it() {
     std::fs::write(file.path(), volume(&seed()).unwrap()).unwrap();
     let mut blkid = std::process::Command::new("/usr/sbin/blkid");
     blkid.args(["-p", "-o", "export"]);
-    let told = blkid.arg(file.path()).output().expect("blkid is on every Linux");
-    let told = String::from_utf8(told.stdout).unwrap();
+    let output = blkid.arg(file.path()).output().expect("blkid is on every Linux");
+    let output = String::from_utf8(output.stdout).unwrap();
     for line in ["TYPE=vfat", "LABEL=CIDATA"] {
-        assert!(told.lines().any(|told| told == line), "no {line}:\n{told}");
+        assert!(output.lines().any(|output| output == line), "no {line}:\n{output}");
     }
 }
 
@@ -261,8 +261,8 @@ fn cloud_init_finds_the_volume_as_it_looks_for_it() {
 fn the_file_for_nccl_is_written_where_nccl_finds_it() {
     let nccl = Some("<system version=\"1\">\n</system>\n".to_owned());
     let alone = Seed { nccl: nccl.clone(), fabric_wait: false, ..seed() };
-    let told = config(&alone.files(), "user-data");
-    let files = told["write_files"].as_array().unwrap();
+    let config_of = config(&alone.files(), "user-data");
+    let files = config_of["write_files"].as_array().unwrap();
     let paths: Vec<_> = files.iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/etc/nccl-topo.xml", "/etc/tmpfiles.d/nccl-topo.conf"]);
     assert_eq!(files[0]["content"], nccl.clone().unwrap());
@@ -270,11 +270,11 @@ fn the_file_for_nccl_is_written_where_nccl_finds_it() {
     assert!(files[1]["content"].as_str().unwrap().ends_with(link));
     assert!(files.iter().all(|file| file["permissions"] == "0644"));
     let create = json!(["systemd-tmpfiles", "--create", "nccl-topo.conf"]);
-    assert!(told["runcmd"].as_array().unwrap().contains(&create));
-    assert!(!told["runcmd"].to_string().contains("/etc/nccl.conf"));
+    assert!(config_of["runcmd"].as_array().unwrap().contains(&create));
+    assert!(!config_of["runcmd"].to_string().contains("/etc/nccl.conf"));
     let named = Seed { nccl_conf: true, ..alone };
-    let told = config(&named.files(), "user-data");
-    assert_eq!(told["runcmd"].as_array().unwrap()[2], json!(["sh", "-c", place::APPEND]));
+    let config_of = config(&named.files(), "user-data");
+    assert_eq!(config_of["runcmd"].as_array().unwrap()[2], json!(["sh", "-c", place::APPEND]));
     // Along with the files of a guest on a shared fabric, but not if the user-data has files of its
     // own.
     let both = Seed { nccl, user_data: Some("#cloud-config\nwrite_files: []\n".into()), ..seed() };

@@ -68,7 +68,7 @@ pub enum SlurmConfError {
     #[error("--reserve-memory {wanted} leaves jobs no memory of node {node}, which has {memory}")]
     NoMemory { wanted: MemSize, node: NodeId, memory: MemSize },
     /// Slurm's configuration cannot express which cores are reserved.
-    #[error("--reserve-cores: the packages differ, and Slurm is told the number of pcpus alone")]
+    #[error("--reserve-cores: the packages differ, and Slurm knows the number of pcpus alone")]
     UnevenCores,
 }
 

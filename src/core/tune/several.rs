@@ -9,7 +9,7 @@ use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::guest::gpus_of;
 use crate::memsize::MemSize;
-use crate::placement::joint::{Joint, NoJoint, Wanted, joint};
+use crate::placement::joint::{Joint, JointGuest, NoJoint, joint};
 use crate::placement::{Held, Occupancy, Placement};
 use crate::request::{Allow, GpuWish, Request};
 use crate::topology::{DeviceKind, Topology};
@@ -86,7 +86,7 @@ pub enum NoSeveral {
 pub fn several(
     given: &Given<'_>,
     resized: &[Resized<'_>],
-    new: &[Wanted<'_>],
+    new: &[JointGuest<'_>],
 ) -> Result<Several, NoSeveral> {
     let refused = match beside_own(given, resized, new) {
         Err(refused) => refused,
@@ -107,7 +107,7 @@ pub fn several(
 fn beside_own(
     given: &Given<'_>,
     resized: &[Resized<'_>],
-    new: &[Wanted<'_>],
+    new: &[JointGuest<'_>],
 ) -> Result<Several, NoSeveral> {
     let alone = resized.len() + new.len() == 1;
     let sets = if resized.is_empty() || alone {
@@ -126,7 +126,7 @@ fn beside_own(
 fn in_turns(
     given: &Given<'_>,
     resized: &[Resized<'_>],
-    new: &[Wanted<'_>],
+    new: &[JointGuest<'_>],
     sets: Vec<Option<GpuWish>>,
 ) -> Result<Several, NoSeveral> {
     let mut order = Order::new(given, resized, sets);
@@ -183,7 +183,7 @@ fn sets_of(
 fn chosen(
     given: &Given<'_>,
     resized: &[Resized<'_>],
-    new: &[Wanted<'_>],
+    new: &[JointGuest<'_>],
     moves: bool,
 ) -> Result<Vec<Option<GpuWish>>, NoSeveral> {
     let topology = given.topology;
@@ -214,8 +214,8 @@ fn chosen(
         sets.push(sets_of_it.unwrap_or_default());
     }
     let olds = names.iter().zip(requests.iter().zip(&sets));
-    let olds = olds.map(|(name, (request, sets))| Wanted { name, request, sets });
-    let all: Vec<Wanted<'_>> = olds.chain(new.iter().copied()).collect();
+    let olds = olds.map(|(name, (request, sets))| JointGuest { name, request, sets });
+    let all: Vec<JointGuest<'_>> = olds.chain(new.iter().copied()).collect();
     let found = joint(topology, &held, &all).map_err(NoSeveral::NoPlace)?;
     let wish = |(guest, one): (usize, &Resized<'_>)| {
         let number = requests[guest].gpus.number() as usize;

@@ -22,14 +22,14 @@ pub const RULES: &[Rule] = &[STALE];
 
 /// Compares the file that the guest has.
 pub fn compare(live: &DomainXml, found: &str, host: &Topology, report: &mut Report) {
-    let Ok(told) = topology(live, host) else { return };
+    let Ok(noted) = topology(live, host) else { return };
     // The first line is gpuvm's own, and differs between versions.
     let body = |file: &str| file.split_once('\n').map(|(_, body)| body.to_owned());
-    if !is_ours(found) || body(&told.system.to_string()) == body(found) {
+    if !is_ours(found) || body(&noted.system.to_string()) == body(found) {
         return;
     }
     let at = format!("{FILE} of the guest");
-    differs(live, &told, &addresses_of(found), &at, report);
+    differs(live, &noted, &addresses_of(found), &at, report);
 }
 
 /// Compares the file installed by the seed if the guest does not report its file. A stopped guest
@@ -42,12 +42,12 @@ pub fn compare_seeded(subject: &Subject<'_>, host: &Topology, report: &mut Repor
         None if has_channel(subject.definition) => return,
         None => subject.definition,
     };
-    let Ok(told) = topology(current, host) else { return };
-    if is_told || place::sum_of(&told.system.to_string()) == Some(&seeded.sum) {
+    let Ok(noted) = topology(current, host) else { return };
+    if is_told || place::sum_of(&noted.system.to_string()) == Some(&seeded.sum) {
         return;
     }
     let named: Vec<Bdf> = seeded.functions.iter().map(|(_, guest)| *guest).collect();
-    differs(current, &told, &named, "the file that the guest's seed brought", report);
+    differs(current, &noted, &named, "the file that the guest's seed brought", report);
 }
 
 /// Whether a guest has a channel for an agent.
@@ -59,10 +59,10 @@ fn has_channel(domain: &DomainXml) -> bool {
 }
 
 /// Reports how a file differs from its required content.
-fn differs(domain: &DomainXml, told: &NotedSystem, named: &[Bdf], at: &str, report: &mut Report) {
+fn differs(domain: &DomainXml, noted: &NotedSystem, named: &[Bdf], at: &str, report: &mut Report) {
     let name = domain.name();
     let name = word(&name);
-    let hint = &if told.is_needed {
+    let hint = &if noted.is_needed {
         format!("`gpuvm nccl {name} --install` rewrites it")
     } else {
         format!("`gpuvm nccl {name} --uninstall` removes it: the guest needs none")
@@ -71,7 +71,7 @@ fn differs(domain: &DomainXml, told: &NotedSystem, named: &[Bdf], at: &str, repo
         let at = at.to_owned();
         report.differs(&STALE, Between::Guest, Wrong { what, expected, found, at, hint });
     };
-    let functions = told.system.functions();
+    let functions = noted.system.functions();
     let moved = functions.iter().zip(named).filter(|((_, guest), named)| guest != *named);
     let moved: Vec<_> = moved.collect();
     if functions.len() != named.len() || moved.is_empty() {
@@ -79,7 +79,7 @@ fn differs(domain: &DomainXml, told: &NotedSystem, named: &[Bdf], at: &str, repo
         return tell("NCCL's topology file".into(), prints, "another one".into());
     }
     for ((host, guest), named) in moved {
-        tell(format!("address of {host} that NCCL is told"), guest.to_string(), named.to_string());
+        tell(format!("address of {host} that NCCL reads"), guest.to_string(), named.to_string());
     }
 }
 
@@ -131,12 +131,12 @@ mod tests {
     #[test]
     fn without_an_agent_the_file_of_the_seed_is_compared() {
         let host = from_json(include_str!("../../../topologies/dgx-h100.json")).unwrap();
-        let told = topology(&domain(100), &host).unwrap().system;
+        let system = topology(&domain(100), &host).unwrap().system;
         let seeded = |bus: u32, devices: &str| {
-            let functions = told.functions().into_iter();
+            let functions = system.functions().into_iter();
             let functions =
                 functions.map(|(bdf, guest)| format!("<g:device bdf='{bdf}' guest='{guest}'/>"));
-            let sum = place::sum_of(&told.to_string()).unwrap().to_owned();
+            let sum = place::sum_of(&system.to_string()).unwrap().to_owned();
             let metadata = format!(
                 "<metadata><g:guest xmlns:g='urn:gpuvm:domain:1'><g:nccl \
                  sum='{sum}'>{}</g:nccl></g:guest></metadata>",
@@ -160,7 +160,7 @@ mod tests {
             report.finish()
         };
         let (same, moved) = (seeded(100, ""), seeded(120, ""));
-        assert_eq!(same.seeded_nccl().unwrap().functions, told.functions());
+        assert_eq!(same.seeded_nccl().unwrap().functions, system.functions());
         assert!(found(&same, true, None).is_empty());
         for runs in [true, false] {
             let stale = found(&moved, runs, None);
@@ -171,8 +171,8 @@ mod tests {
         }
         // The guest's report counts, and one with an agent may have got another file before it
         // stopped.
-        let told = View::default();
-        assert!(found(&moved, true, Some(&told)).is_empty());
+        let empty = View::default();
+        assert!(found(&moved, true, Some(&empty)).is_empty());
         let silent = View { untold: vec!["its files"], ..View::default() };
         assert_eq!(found(&moved, true, Some(&silent)).len(), 1);
         let channel =

@@ -383,7 +383,7 @@ fn on_fabric(case: &mut Case, driver: &str) {
 
 #[test]
 fn a_driver_that_is_not_known_is_said_to_be_not_compared() {
-    let told = |manager: Option<&str>, change: &dyn Fn(&mut Case)| {
+    let findings = |manager: Option<&str>, change: &dyn Fn(&mut Case)| {
         let mut case = good();
         on_fabric(&mut case, "570.1");
         change(&mut case);
@@ -404,12 +404,12 @@ fn a_driver_that_is_not_known_is_said_to_be_not_compared() {
         assert!(!verify(&subject).iter().any(|finding| finding.rule == "guest-driver"));
         said.unwrap_or_default()
     };
-    assert_eq!(told(Some("570.1"), &|_| {}), "");
-    assert!(told(None, &|_| {}).contains("Fabric Manager's version is not known"));
-    assert!(told(Some("570.1"), &|case| case.view.driver = None).contains("none is loaded"));
+    assert_eq!(findings(Some("570.1"), &|_| {}), "");
+    assert!(findings(None, &|_| {}).contains("Fabric Manager's version is not known"));
+    assert!(findings(Some("570.1"), &|case| case.view.driver = None).contains("none is loaded"));
     // If guests get the NVSwitches, Fabric Manager runs in the guest.
     let passed = |case: &mut Case| case.parts.fabric.model = FabricModel::FullPassthrough;
-    assert_eq!(told(None, &passed), "");
+    assert_eq!(findings(None, &passed), "");
 }
 
 #[test]

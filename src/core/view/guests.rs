@@ -225,7 +225,7 @@ mod tests {
         let there = [held("a", true), held("b", true), held("b", false)];
         let planned = [held("a", false)];
         let all = guests(&there, &planned);
-        let told: Vec<_> = all.iter().map(|g| (g.name, g.state(), g.held.len())).collect();
-        assert_eq!(told, [("b", "running", 2), ("a", "planned", 1)]);
+        let found: Vec<_> = all.iter().map(|g| (g.name, g.state(), g.held.len())).collect();
+        assert_eq!(found, [("b", "running", 2), ("a", "planned", 1)]);
     }
 }

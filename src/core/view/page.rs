@@ -51,7 +51,7 @@ pub struct Page<'a> {
     /// The document that `--json` prints.
     pub json: &'a str,
     /// Makes the commands of a sentence such that they can be pasted, and hides secrets.
-    pub told: fn(&str) -> String,
+    pub offered: fn(&str) -> String,
 }
 
 /// Writes a page.
@@ -71,7 +71,7 @@ struct Writer<'a, 'b> {
 impl Writer<'_, '_> {
     /// A sentence as it is shown.
     fn say(&self, sentence: impl std::fmt::Display) -> String {
-        (self.page.told)(&sentence.to_string())
+        (self.page.offered)(&sentence.to_string())
     }
 
     fn all(&mut self) {

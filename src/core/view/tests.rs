@@ -154,7 +154,7 @@ fn page_of<'a>(subject: Subject<'a>, json: &'a str) -> Page<'a> {
         notes: &[],
         commands: &[],
         json,
-        told: str::to_owned,
+        offered: str::to_owned,
     }
 }
 

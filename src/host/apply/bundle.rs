@@ -215,13 +215,13 @@ mod tests {
         assert!(write(&other, &mut |_| true).unwrap_err().to_string().contains("another size"));
         assert_eq!(before(), 2, "something is left");
         fs::write(&step.copies[0].from, "abc").unwrap();
-        let mut told = 0;
+        let mut reported = 0;
         write(&step, &mut |through| {
-            told = through;
+            reported = through;
             true
         })
         .unwrap();
-        assert_eq!((told, step.bytes()), (3 + (9 << 20), 3 + (9 << 20)));
+        assert_eq!((reported, step.bytes()), (3 + (9 << 20), 3 + (9 << 20)));
         let sums = fs::read_to_string(step.path.join(SUMS)).unwrap();
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert!(sums.contains(&format!("{abc}  vda.raw\n")) && sums.lines().count() == 3, "{sums}");

@@ -55,11 +55,11 @@ impl WrittenVolume {
     ) -> Result<(), StepError> {
         let WrittenVolume { pool, name, format, capacity_bytes, bytes, sha256 } = self;
         seen((pool, name), (format, *capacity_bytes), None, hypervisor)?;
-        let mut told = ObservedSink { observer, through: 0, bytes: *bytes, signal: None };
-        let mut summing = Summing::new(&mut told);
+        let mut sink = ObservedSink { observer, through: 0, bytes: *bytes, signal: None };
+        let mut summing = Summing::new(&mut sink);
         let read = hypervisor.storage().download(pool, name, 0..*bytes, &mut summing);
         let (sum, through) = summing.end();
-        if let Some(signal) = told.signal {
+        if let Some(signal) = sink.signal {
             return Err(StepError::Signal { signal });
         }
         read?;
@@ -80,11 +80,11 @@ pub(super) fn read(
     (bytes, sha256): (u64, Sha256),
     observer: &mut dyn Observer,
 ) -> Result<(), StepError> {
-    let mut told = ObservedSink { observer, through: 0, bytes, signal: None };
-    let mut summing = Summing::new(&mut told);
+    let mut sink = ObservedSink { observer, through: 0, bytes, signal: None };
+    let mut summing = Summing::new(&mut sink);
     let read = source.read(&mut summing);
     let (sum, through) = summing.end();
-    if let Some(signal) = told.signal {
+    if let Some(signal) = sink.signal {
         return Err(StepError::Signal { signal });
     }
     read?;

@@ -532,9 +532,9 @@ mod tests {
         how: Preallocate,
         progress: Progress<'_>,
     ) -> Result<(), DiskError> {
-        let mut told = None;
+        let mut identity = None;
         let mut tell = |id| {
-            told = Some(id);
+            identity = Some(id);
             Ok(())
         };
         let content = Content { from: None, sha256: None, preallocate: how };
@@ -542,7 +542,7 @@ mod tests {
         let made = create(path, bytes, content, &mut making, progress);
         assert!(!unfinished(path, "t").exists(), "an unfinished file is left");
         if made.is_ok() {
-            assert_eq!(FileId::at(path).unwrap(), told);
+            assert_eq!(FileId::at(path).unwrap(), identity);
         }
         made
     }
@@ -610,14 +610,14 @@ mod tests {
         }
         let content = Content { from: Some(&from), sha256: None, preallocate: Preallocate::None };
         let mut making = Making { token: "t", made: &mut |_| Ok(()) };
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         let mut progress = |through| {
-            told.push(through);
+            reports.push(through);
             // Thousands of parts of zeros would take minutes.
-            told.len() < 10
+            reports.len() < 10
         };
         create(&to, bytes, content, &mut making, &mut progress).unwrap();
-        assert_eq!(told.last(), Some(&bytes));
+        assert_eq!(reports.last(), Some(&bytes));
         let copy = File::open(&to).unwrap();
         for at in [5, 20 << 30, bytes - 4] {
             let mut part = [0; 4];
@@ -673,16 +673,16 @@ mod tests {
         let bytes = (9 << 20) + 700;
         for how in [Preallocate::Reserve, Preallocate::Full] {
             let path = dir.path().join(format!("{how:?}"));
-            let mut told = Vec::new();
+            let mut reports = Vec::new();
             let mut progress = |through| {
-                told.push(through);
+                reports.push(through);
                 true
             };
             made(&path, bytes, how, &mut progress).unwrap();
             let meta = path.metadata().unwrap();
             assert_eq!((meta.len(), meta.mode() & 0o777), (bytes, 0o600));
             assert!(meta.blocks() * 512 >= bytes, "{how:?}: {} blocks", meta.blocks());
-            assert_eq!(told.last(), Some(&bytes));
+            assert_eq!(reports.last(), Some(&bytes));
             assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
         }
     }

@@ -3,7 +3,7 @@
 
 use super::{Observer, StepError};
 use crate::blockdev::{
-    BlockError, BlockUse, ExclusiveDrive, Known, refuse_used, refuse_used_function, used_by,
+    BlockError, BlockUse, DriveIdentity, ExclusiveDrive, refuse_used, refuse_used_function, used_by,
 };
 use crate::command::{CommandError, output, output_unless};
 use crate::discover::drives::function_of;
@@ -37,7 +37,7 @@ pub struct WipeStep {
     pub content: Vec<String>,
     /// Its identity, whatever its path leads to later.
     #[serde(default)]
-    pub known: Known,
+    pub known: DriveIdentity,
 }
 
 impl fmt::Display for WipeStep {
@@ -163,14 +163,14 @@ fn formats_alone(root: &FsRoot, name: &str) -> bool {
             return Some(false);
         }
         let node = format!("/dev/{name}");
-        let told = output(&["nvme", "id-ctrl", "--output-format=json", &node], LOOK_S).ok()?;
-        let controller: Controller = serde_json::from_str(&told).ok()?;
+        let answer = output(&["nvme", "id-ctrl", "--output-format=json", &node], LOOK_S).ok()?;
+        let controller: Controller = serde_json::from_str(&answer).ok()?;
         if controller.is_apart() {
             return Some(true);
         }
         let every = ["nvme", "list-ns", "--all", "--output-format=json", &node];
-        let told = output(&every, LOOK_S).ok()?;
-        Some(told.matches("\"nsid\"").count() == 1)
+        let answer = output(&every, LOOK_S).ok()?;
+        Some(answer.matches("\"nsid\"").count() == 1)
     };
     alone().unwrap_or(false)
 }
@@ -282,6 +282,6 @@ mod tests {
     fn a_journal_of_before_proves_nothing() {
         let step: WipeStep =
             serde_json::from_str(r#"{"path":"/dev/sda","bytes":512,"content":[]}"#).unwrap();
-        assert_eq!(step.known, Known::default());
+        assert_eq!(step.known, DriveIdentity::default());
     }
 }

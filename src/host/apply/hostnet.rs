@@ -7,10 +7,10 @@ mod error;
 mod netplan;
 mod wait;
 
-pub use check::Wanted;
+pub use check::PlannedNetwork;
 pub use error::HostNetError;
 pub use netplan::{Made, units};
-pub use wait::{Answer, Waiting, answer, waiting};
+pub use wait::{NetworkVerdict, Waiting, answer, waiting};
 
 use super::file::{self, set_root_file};
 use super::nic::{LinkError, delete_link};
@@ -44,7 +44,7 @@ pub enum HostNetStep {
         takes: Vec<String>,
     },
     /// Checks that the host's network is as planned; changes nothing.
-    Check(Wanted),
+    Check(PlannedNetwork),
     /// Waits for the confirmation that the host can be reached; changes nothing.
     Await {
         /// The bridge.

@@ -11,7 +11,7 @@ use crate::input;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-impl Kept {
+impl MadeDisk {
     fn file(&self) -> Option<&FileId> {
         match &self.made {
             Identity::Volume { file: Some(file), .. } | Identity::File(file) => Some(file),
@@ -24,7 +24,7 @@ const DIRECTORY: &str = "disks";
 const FORMAT: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+struct MadeDisk {
     format: u32,
     path: PathBuf,
     /// Which file or volume it is.
@@ -47,10 +47,10 @@ pub fn disk_made_at(state: &Path, path: &Path) -> Option<Identity> {
 }
 
 /// Reads the record of a path.
-fn read(state: &Path, path: &Path) -> Option<Kept> {
+fn read(state: &Path, path: &Path) -> Option<MadeDisk> {
     let record = record(state, path);
     let text = input::state(&record).ok()??;
-    let kept: Kept = serde_json::from_str(&text).ok()?;
+    let kept: MadeDisk = serde_json::from_str(&text).ok()?;
     (kept.format == FORMAT && kept.path == path).then_some(kept)
 }
 
@@ -65,11 +65,11 @@ pub fn disk_format_made(state: &Path, path: &Path) -> Option<String> {
 }
 
 /// The record of a disk that was made at another path: it was moved, or has another name as well.
-fn elsewhere(state: &Path, now: &FileId) -> Option<Kept> {
+fn elsewhere(state: &Path, now: &FileId) -> Option<MadeDisk> {
     let records = std::fs::read_dir(state.join(DIRECTORY)).ok()?;
     records.flatten().find_map(|record| {
         let text = input::state(&record.path()).ok()??;
-        let kept: Kept = serde_json::from_str(&text).ok()?;
+        let kept: MadeDisk = serde_json::from_str(&text).ok()?;
         let is_it = kept.format == FORMAT && kept.file().is_some_and(|was| was.is(now, true));
         is_it.then_some(kept)
     })
@@ -167,7 +167,7 @@ fn write(
     made: &Identity,
     disk_format: Option<String>,
 ) -> Result<(), BindError> {
-    let kept = Kept { format: FORMAT, path: path.to_owned(), made: made.clone(), disk_format };
+    let kept = MadeDisk { format: FORMAT, path: path.to_owned(), made: made.clone(), disk_format };
     let text = serde_json::to_string_pretty(&kept).expect("plain values") + "\n";
     set_private_file(&record(state, path), Some(&text))
 }

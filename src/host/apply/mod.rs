@@ -315,11 +315,11 @@ impl<'a> Transaction<'a> {
             }
             done => done?,
         }
-        let told = self.made.is_some();
+        let is_recorded = self.made.is_some();
         let made = self.made.take().or_else(|| step.noun().made(self.hypervisor));
         if let Some(journal) = &mut self.journal {
             // The step is done even if this is not written; recovery would treat it as begun.
-            let _ = journal.done(number, made.as_ref().filter(|_| !told));
+            let _ = journal.done(number, made.as_ref().filter(|_| !is_recorded));
         }
         made_disks::keep(state, step, made.as_ref(), self.hypervisor, self.observer);
         self.done.push(Done { number, step: step.clone(), made, begun_ns: Some(begun_ns) });

@@ -21,8 +21,8 @@ use crate::hypervisor::Hypervisor;
 use crate::identity::Identity;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::{
-    Call, Decision, Listed, Meaning, Modules, ModulesText, Need, PartitionRefusal, RestoreEntry,
-    Wanted, decide,
+    Call, Decision, Listed, Meaning, Modules, ModulesText, Need, NeededPartition, PartitionRefusal,
+    RestoreEntry, decide,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -363,7 +363,7 @@ impl Switch<'_> {
         }
         let (partition, modules) = (step.partition, step.modules());
         let (domain, is_shared) = (step.domain.clone(), !step.beside.is_empty());
-        let wanted = Wanted { partition, modules, domain, is_shared };
+        let wanted = NeededPartition { partition, modules, domain, is_shared };
         // No guest has a GPU of it, so none has an overlapping partition either.
         match decide(&wanted, &listed, &[], file.list()) {
             Decision::AlreadySo => return Ok(()),

@@ -28,7 +28,7 @@ const NUMBERS: [&str; 7] =
 /// The identity of a drive, independent of its name and path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Known {
+pub struct DriveIdentity {
     /// Its identification: `serial=S4YNNX0R`.
     #[serde(default)]
     pub numbers: Vec<String>,
@@ -37,14 +37,14 @@ pub struct Known {
     pub start: Option<String>,
 }
 
-impl Known {
+impl DriveIdentity {
     /// Reads the identity of a drive of this machine.
-    pub fn of(root: &FsRoot, name: &str) -> Known {
+    pub fn of(root: &FsRoot, name: &str) -> DriveIdentity {
         let start = match File::open(node(name)) {
             Ok(file) => start(file).ok(),
             Err(_) => None,
         };
-        Known { numbers: numbers(root, name), start: start.map(|bytes| sum(&bytes)) }
+        DriveIdentity { numbers: numbers(root, name), start: start.map(|bytes| sum(&bytes)) }
     }
 }
 
@@ -143,13 +143,13 @@ impl ExclusiveDrive {
     }
 
     /// Refuses it unless it has this size, these numbers, and the known content: the same start, or
-    /// none because erasing had begun, and no new signature (`told`: the known ones).
+    /// none because erasing had begun, and no new signature (`known_content`: the known ones).
     pub fn proves(
         &self,
         root: &FsRoot,
         bytes: u64,
-        known: &Known,
-        told: &[String],
+        known: &DriveIdentity,
+        known_content: &[String],
     ) -> Result<(), BlockError> {
         let other = |seen: String| Err(BlockError::Other { path: self.path.clone(), seen });
         let size = self.bytes(root)?;
@@ -175,7 +175,8 @@ impl ExclusiveDrive {
             matches!(bytes.first(), Some(0 | 0xff)) && bytes.iter().all(|byte| *byte == bytes[0])
         };
         let content = content(&self.node());
-        let was_there = |phrase: &String| told.iter().any(|told| told.ends_with(phrase.as_str()));
+        let was_there =
+            |phrase: &String| known_content.iter().any(|known| known.ends_with(phrase.as_str()));
         let marks: Vec<String> = content.signatures().iter().map(|one| one.says()).collect();
         if !numbers.is_empty()
             && start.as_ref().is_some_and(is_blank)

@@ -6,7 +6,7 @@ mod exclusive_drive;
 #[cfg(test)]
 mod tests;
 
-pub use exclusive_drive::{ExclusiveDrive, Known};
+pub use exclusive_drive::{DriveIdentity, ExclusiveDrive};
 
 use crate::command::CommandError;
 use crate::discover::device_users::{Uses, partitions};

@@ -27,10 +27,10 @@ fn another_path_to_a_drive_in_use_is_in_use() {
     symlink("../../devices/sda/sda1", block.join("sda1")).unwrap();
     put("proc/self/mountinfo", "25 1 8:1 / /raid rw - ext4 /dev/sda1 rw");
     let root = crate::fsroot::FsRoot::at(dir.path()).unwrap();
-    let told = |name: &str| -> Vec<String> {
+    let phrases = |name: &str| -> Vec<String> {
         super::known_uses(&root, name).unwrap().iter().map(ToString::to_string).collect()
     };
-    assert_eq!(told("sda"), ["sda1 is mounted at /raid"]);
-    assert_eq!(told("sdb"), ["sda1 is mounted at /raid"], "the other path");
-    assert!(told("sdc").is_empty());
+    assert_eq!(phrases("sda"), ["sda1 is mounted at /raid"]);
+    assert_eq!(phrases("sdb"), ["sda1 is mounted at /raid"], "the other path");
+    assert!(phrases("sdc").is_empty());
 }

@@ -44,14 +44,14 @@ pub fn fabric(root: &FsRoot, parts: &Parts) -> Result<(Fabric, Vec<String>), FsE
             return Ok((fabric, notes));
         }
     };
-    let mut told = BoardReports::of(root, &found, AskNvml::Unknown, links)?;
+    let mut reports = BoardReports::of(root, &found, AskNvml::Unknown, links)?;
     if matches!(found.board.sets, Sets::Switched { .. }) && found.board.switches == 0 {
-        told.bridge = bridge::functions(root, parts);
+        reports.bridge = bridge::functions(root, parts);
     }
-    let mut notes = std::mem::take(&mut told.notes);
-    let (mut fabric, more) = judged(&found, &told);
+    let mut notes = std::mem::take(&mut reports.notes);
+    let (mut fabric, more) = judged(&found, &reports);
     notes.extend(more);
-    notes.extend(links::lay_over(&mut fabric, &told.links, told.listed.is_some()));
+    notes.extend(links::lay_over(&mut fabric, &reports.links, reports.listed.is_some()));
     Ok((fabric, notes))
 }
 
@@ -76,21 +76,21 @@ pub fn modules_now(
     if !matches!(found.board.sets, Sets::Switched { .. }) {
         return Ok(None);
     }
-    let told = BoardReports::of(root, &found, AskNvml::All, links::begin(root, parts)?)?;
-    Ok(Some((told.modules, told.notes)))
+    let reports = BoardReports::of(root, &found, AskNvml::All, links::begin(root, parts)?)?;
+    Ok(Some((reports.modules, reports.notes)))
 }
 
 /// Evaluates a board by the host's reports.
-fn judged(found: &Found<'_>, told: &BoardReports) -> (Fabric, Vec<String>) {
+fn judged(found: &Found<'_>, reports: &BoardReports) -> (Fabric, Vec<String>) {
     let Found { board, machine, layout, .. } = found;
     let mut fabric = Fabric {
         board: Some(machine.map_or(board.name, |machine| machine.name).to_owned()),
-        model: told.model,
+        model: reports.model,
         degraded: layout.missing.clone(),
         links: links(layout, board),
-        bridge: told.bridge.clone(),
-        modules_untold: told.modules_untold.clone(),
-        whole_gpus_only: told.whole_gpus_only,
+        bridge: reports.bridge.clone(),
+        modules_untold: reports.modules_untold.clone(),
+        whole_gpus_only: reports.whole_gpus_only,
         ..Fabric::default()
     };
     let table = format!("published table for {}, not read from this host", board.name);
@@ -99,15 +99,16 @@ fn judged(found: &Found<'_>, told: &BoardReports) -> (Fabric, Vec<String>) {
         Sets::Rack => {
             (Vec::new(), format!("NVLinks: {table}; the rack's switches manage the partitions"))
         }
-        Sets::Switched { shared, .. } if told.model == FabricModel::SharedNvswitch => {
-            shared::fill(&mut fabric, found, told, shared)
+        Sets::Switched { shared, .. } if reports.model == FabricModel::SharedNvswitch => {
+            shared::fill(&mut fabric, found, reports, shared)
         }
         Sets::Switched { runs, shared, .. } => {
             fabric.links_stay_on = !shared.reset_cuts_links;
             fabric.partitions = aligned(layout, board, runs);
-            fabric.module_ids = told.modules.iter().collect();
+            fabric.module_ids = reports.modules.iter().collect();
             let untold = if layout.placed { "" } else { UNPLACED };
-            let source = format!("NVLinks and partitions: {table}; {}{untold}", told.model_source);
+            let source =
+                format!("NVLinks and partitions: {table}; {}{untold}", reports.model_source);
             let note = (board.switches == 0).then(|| bridge::note(&fabric)).flatten();
             (note.into_iter().collect(), source)
         }

@@ -139,7 +139,7 @@ fn backed_types(gpu: &PciDevice) -> Vec<u32> {
 
 /// The known health of a host's GPUs.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownHealth {
     /// The remembered findings.
     pub entries: Vec<Remembered>,
     /// Whether the file could be used.
@@ -162,8 +162,8 @@ pub struct Known {
 
 impl Begun {
     /// Waits for the answer, and reads the rest.
-    pub fn end(self, root: &FsRoot, parts: &Parts) -> Result<Known, FsError> {
-        let mut known = Known { usable: true, ..Known::default() };
+    pub fn end(self, root: &FsRoot, parts: &Parts) -> Result<KnownHealth, FsError> {
+        let mut known = KnownHealth { usable: true, ..KnownHealth::default() };
         if gpus(parts).next().is_none() {
             return Ok(known);
         }
@@ -195,7 +195,7 @@ impl Begun {
     }
 }
 
-impl Known {
+impl KnownHealth {
     fn add(&mut self, answer: HealthAnswer) {
         for (gpu, reading) in answer {
             match reading {

@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn the_network_manager_is_recognised_by_its_files() {
         let nics = ["eth0".to_owned()];
-        for (files, told) in [
+        for (files, expected) in [
             (&[][..], Manager::Unknown),
             (&["run/systemd/netif/state"], Manager::Networkd),
             (&["run/systemd/netif/state", "run/NetworkManager/x"], Manager::Nm),
@@ -71,9 +71,9 @@ mod tests {
                 std::fs::write(path, "auto lo\niface eth0 inet dhcp\n").unwrap();
             }
             let root = FsRoot::at(dir.path()).unwrap();
-            assert_eq!(manager(&root, &nics).unwrap(), told, "{files:?}");
-            if told == Manager::Ifupdown {
-                assert_ne!(manager(&root, &["eth1".into()]).unwrap(), told, "{files:?}");
+            assert_eq!(manager(&root, &nics).unwrap(), expected, "{files:?}");
+            if expected == Manager::Ifupdown {
+                assert_ne!(manager(&root, &["eth1".into()]).unwrap(), expected, "{files:?}");
             }
         }
     }

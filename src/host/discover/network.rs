@@ -25,19 +25,19 @@ pub fn network() -> io::Result<HostNetwork> {
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::Inet;
     let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetAddress(message))?;
-    let told = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewAddress(told) => address(&told, &names),
+    let addresses = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewAddress(message) => address(&message, &names),
         _ => None,
     });
-    let addresses = told.collect();
+    let addresses = addresses.collect();
     let mut message = RouteMessage::default();
     message.header.address_family = AddressFamily::Inet;
     let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message))?;
-    let told = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewRoute(told) => route(&told, &names),
+    let routes = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewRoute(message) => route(&message, &names),
         _ => None,
     });
-    Ok(HostNetwork { links, addresses, routes: told.collect() })
+    Ok(HostNetwork { links, addresses, routes: routes.collect() })
 }
 
 /// Requests all network devices; `more`: additional attributes to report. Errors: those of the
@@ -48,16 +48,16 @@ pub(super) fn link_messages(more: &[LinkExtentMask]) -> io::Result<Vec<LinkMessa
         message.attributes.push(LinkAttribute::ExtMask(more.to_vec()));
     }
     let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetLink(message))?;
-    let told = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewLink(told) => Some(told),
+    let messages = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(message) => Some(message),
         _ => None,
     });
-    Ok(told.collect())
+    Ok(messages.collect())
 }
 
 /// Converts the kernel's messages to network devices, in its order.
-pub(super) fn links(told: &[LinkMessage]) -> Vec<Link> {
-    let mut found: Vec<(Link, Kin)> = told.iter().map(link).collect();
+pub(super) fn links(messages: &[LinkMessage]) -> Vec<Link> {
+    let mut found: Vec<(Link, Kin)> = messages.iter().map(link).collect();
     let names: BTreeMap<u32, String> =
         found.iter().map(|(link, _)| (link.index, link.name.clone())).collect();
     for (link, kin) in &mut found {
@@ -83,11 +83,12 @@ pub fn neighbour(index: u32, ip: IpAddr) -> io::Result<Option<Neighbour>> {
         IpAddr::V4(_) => AddressFamily::Inet,
         IpAddr::V6(_) => AddressFamily::Inet6,
     };
-    let told = neighbours(family)?.into_iter().filter(|told| told.header.ifindex == index);
-    let mut found = told.filter_map(|told| {
+    let messages =
+        neighbours(family)?.into_iter().filter(|message| message.header.ifindex == index);
+    let mut found = messages.filter_map(|message| {
         let confirmed =
-            matches!(told.header.state, NeighbourState::Reachable | NeighbourState::Permanent);
-        Some(Neighbour { mac: answered(&told, ip)?, confirmed })
+            matches!(message.header.state, NeighbourState::Reachable | NeighbourState::Permanent);
+        Some(Neighbour { mac: answered(&message, ip)?, confirmed })
     });
     Ok(found.next())
 }
@@ -112,12 +113,12 @@ pub fn is_own_address(ip: IpAddr) -> bool {
 /// Returns the way by which the kernel sends packets to an address, by all of its rules; `None` if
 /// the address is its own, or nothing leads there.
 pub fn way_to(ip: IpAddr) -> io::Result<Option<Way>> {
-    let told = route_to(ip)?;
-    let Some(told) = told.filter(|told| told.header.kind == RouteType::Unicast) else {
+    let route = route_to(ip)?;
+    let Some(route) = route.filter(|route| route.header.kind == RouteType::Unicast) else {
         return Ok(None);
     };
     let (mut index, mut direct) = (None, true);
-    for attribute in &told.attributes {
+    for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Oif(own) => index = Some(*own),
             RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => direct = false,
@@ -156,7 +157,7 @@ fn route_to(ip: IpAddr) -> io::Result<Option<RouteMessage>> {
         }
     };
     Ok(answers.into_iter().find_map(|answer| match answer {
-        RouteNetlinkMessage::NewRoute(told) => Some(told),
+        RouteNetlinkMessage::NewRoute(message) => Some(message),
         _ => None,
     }))
 }
@@ -164,8 +165,11 @@ fn route_to(ip: IpAddr) -> io::Result<Option<RouteMessage>> {
 /// Returns how long ago an IPv4 neighbour with a MAC address answered, on any network device;
 /// `None` if no such entry.
 pub fn answered_ago(mac: &str, ip: Ipv4Addr) -> io::Result<Option<Duration>> {
-    let told = neighbours(AddressFamily::Inet)?.into_iter();
-    Ok(told.filter(|told| answered(told, ip.into()).as_deref() == Some(mac)).filter_map(ago).min())
+    let all = neighbours(AddressFamily::Inet)?.into_iter();
+    Ok(all
+        .filter(|message| answered(message, ip.into()).as_deref() == Some(mac))
+        .filter_map(ago)
+        .min())
 }
 
 /// The kernel's table of neighbours of a family. Errors: those of the kernel.
@@ -173,21 +177,21 @@ fn neighbours(family: AddressFamily) -> io::Result<Vec<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
     message.header.family = family;
     let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message))?;
-    let told = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewNeighbour(told) => Some(told),
+    let messages = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewNeighbour(message) => Some(message),
         _ => None,
     });
-    Ok(told.collect())
+    Ok(messages.collect())
 }
 
 /// Returns how long ago a neighbour answered, or sent a packet that created its entry.
-fn ago(told: NeighbourMessage) -> Option<Duration> {
-    let mut times = told.attributes.into_iter().filter_map(|attribute| match attribute {
+fn ago(message: NeighbourMessage) -> Option<Duration> {
+    let mut times = message.attributes.into_iter().filter_map(|attribute| match attribute {
         NeighbourAttribute::CacheInfo(times) => Some((times.confirmed, times.updated)),
         _ => None,
     });
     let (confirmed, updated) = times.next()?;
-    let ticks = spoke(told.header.state, confirmed, updated);
+    let ticks = spoke(message.header.state, confirmed, updated);
     Some(Duration::from_millis(u64::from(ticks) * 10))
 }
 
@@ -205,20 +209,20 @@ fn spoke(state: NeighbourState, confirmed: u32, updated: u32) -> u32 {
 
 /// The MAC address of an entry of the table of neighbours, if it is about this address and the
 /// neighbour has answered.
-fn answered(told: &NeighbourMessage, ip: IpAddr) -> Option<String> {
+fn answered(message: &NeighbourMessage, ip: IpAddr) -> Option<String> {
     use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
-    if !matches!(told.header.state, Reachable | Stale | Delay | Probe | Permanent) {
+    if !matches!(message.header.state, Reachable | Stale | Delay | Probe | Permanent) {
         return None;
     }
     let asked = NeighbourAttribute::Destination(match ip {
         IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
         IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
     });
-    let mut macs = told.attributes.iter().filter_map(|attribute| match attribute {
+    let mut macs = message.attributes.iter().filter_map(|attribute| match attribute {
         NeighbourAttribute::LinkLayerAddress(bytes) => Some(mac(bytes)),
         _ => None,
     });
-    told.attributes.contains(&asked).then(|| macs.next()).flatten()
+    message.attributes.contains(&asked).then(|| macs.next()).flatten()
 }
 
 /// A MAC address as text.
@@ -236,21 +240,21 @@ struct Kin {
 }
 
 /// Reads one network device, with its relatives.
-fn link(told: &LinkMessage) -> (Link, Kin) {
+fn link(message: &LinkMessage) -> (Link, Kin) {
     let mut link = Link {
-        index: told.header.index,
+        index: message.header.index,
         name: String::new(),
         mtu: 0,
         kind: None,
         master: None,
-        up: told.header.flags.contains(LinkFlags::Up),
-        loopback: told.header.flags.contains(LinkFlags::Loopback),
+        up: message.header.flags.contains(LinkFlags::Up),
+        loopback: message.header.flags.contains(LinkFlags::Loopback),
         mac: None,
         most_mtu: None,
         over: None,
     };
     let (mut kin, mut elsewhere) = (Kin::default(), false);
-    for attribute in &told.attributes {
+    for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
@@ -277,10 +281,10 @@ fn link(told: &LinkMessage) -> (Link, Kin) {
 }
 
 /// Reads one address.
-fn address(told: &AddressMessage, names: &BTreeMap<u32, String>) -> Option<HostAddress> {
+fn address(message: &AddressMessage, names: &BTreeMap<u32, String>) -> Option<HostAddress> {
     let v4 = |ip: &IpAddr| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None };
     let (mut ip, mut subnet_of) = (None, None);
-    for attribute in &told.attributes {
+    for attribute in &message.attributes {
         match attribute {
             AddressAttribute::Local(local) => ip = v4(local),
             // The peer's address, on a point-to-point link.
@@ -289,22 +293,22 @@ fn address(told: &AddressMessage, names: &BTreeMap<u32, String>) -> Option<HostA
         }
     }
     Some(HostAddress {
-        link: names.get(&told.header.index)?.clone(),
+        link: names.get(&message.header.index)?.clone(),
         ip: ip.or(subnet_of)?,
-        subnet: Subnet::around(subnet_of.or(ip)?, told.header.prefix_len)?,
+        subnet: Subnet::around(subnet_of.or(ip)?, message.header.prefix_len)?,
     })
 }
 
 /// Reads one route; none for those that the kernel creates for the host's own addresses and for
 /// broadcasts.
-fn route(told: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
-    let nowhere = match told.header.kind {
+fn route(message: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
+    let nowhere = match message.header.kind {
         RouteType::Unicast => false,
         RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit => true,
         _ => return None,
     };
     let (mut to, mut by, mut gateway) = (Ipv4Addr::UNSPECIFIED, None, None);
-    for attribute in &told.attributes {
+    for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(RouteAddress::Inet(ip)) => to = *ip,
             RouteAttribute::Oif(index) => by = Some(*index),
@@ -317,7 +321,7 @@ fn route(told: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route> {
     }
     let by = by.filter(|_| !nowhere);
     Some(Route {
-        to: Subnet::around(to, told.header.destination_prefix_length)?,
+        to: Subnet::around(to, message.header.destination_prefix_length)?,
         link: by.and_then(|index| names.get(&index).cloned()),
         gateway,
     })

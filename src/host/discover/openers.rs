@@ -154,8 +154,8 @@ fn is_locked(path: &Path, written: bool) -> bool {
         l_len,
         l_pid: 0,
     };
-    let told = fcntl(&file, FcntlArg::F_OFD_GETLK(&mut asked));
-    told.is_ok() && i32::from(asked.l_type) != nix::libc::F_UNLCK
+    let answered = fcntl(&file, FcntlArg::F_OFD_GETLK(&mut asked));
+    answered.is_ok() && i32::from(asked.l_type) != nix::libc::F_UNLCK
 }
 
 /// A process that has a file open for writing; inaccessible processes are not seen.

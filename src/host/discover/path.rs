@@ -31,11 +31,11 @@ const DNSMASQ: &str = "/libvirt/dnsmasq/";
 /// Reads the host's side of paths; `firewall` is the packet filter, as read from other programs.
 /// Errors: those of the kernel, for queries that every kernel supports.
 pub fn read(root: &FsRoot, firewall: Result<Ruleset, String>) -> io::Result<HostSide> {
-    let told = link_messages(&[LinkExtentMask::Vf])?;
-    let all = links(&told);
+    let messages = link_messages(&[LinkExtentMask::Vf])?;
+    let all = links(&messages);
     let names: BTreeMap<u32, String> =
         all.iter().map(|link| (link.index, link.name.clone())).collect();
-    let devices = all.into_iter().zip(&told).map(|(link, told)| device(link, told));
+    let devices = all.into_iter().zip(&messages).map(|(link, message)| device(link, message));
     Ok(HostSide {
         devices: devices.collect(),
         network: network()?,
@@ -53,7 +53,7 @@ fn mac(bytes: &[u8]) -> Option<String> {
 }
 
 /// Reads the properties of a device that paths need.
-fn device(link: Link, told: &LinkMessage) -> Device {
+fn device(link: Link, message: &LinkMessage) -> Device {
     let mut device = Device {
         link,
         carrier: false,
@@ -64,7 +64,7 @@ fn device(link: Link, told: &LinkMessage) -> Device {
         mode: None,
         vfs: BTreeMap::new(),
     };
-    for attribute in &told.attributes {
+    for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Carrier(on) => device.carrier = *on == 1,
             LinkAttribute::Stats64(stats) => device.packets_in = stats.rx_packets,
@@ -88,9 +88,9 @@ fn kind(device: &mut Device, info: &LinkInfo) {
         _ => None,
     };
     match info {
-        LinkInfo::Data(InfoData::Bridge(told)) => {
+        LinkInfo::Data(InfoData::Bridge(settings)) => {
             let (mut stp, mut delay) = (false, 0);
-            for value in told {
+            for value in settings {
                 match value {
                     InfoBridge::StpState(state) => stp = *state != BridgeStpState::Disabled,
                     // In hundredths of a second.
@@ -101,20 +101,20 @@ fn kind(device: &mut Device, info: &LinkInfo) {
             }
             device.forward_delay_s = stp.then_some(delay);
         }
-        LinkInfo::Data(InfoData::MacVtap(told)) => {
-            device.mode = told.iter().find_map(|value| match value {
-                InfoMacVtap::Mode(told) => mode(told),
+        LinkInfo::Data(InfoData::MacVtap(settings)) => {
+            device.mode = settings.iter().find_map(|value| match value {
+                InfoMacVtap::Mode(word) => mode(word),
                 _ => None,
             });
         }
-        LinkInfo::Data(InfoData::MacVlan(told)) => {
-            device.mode = told.iter().find_map(|value| match value {
-                InfoMacVlan::Mode(told) => mode(told),
+        LinkInfo::Data(InfoData::MacVlan(settings)) => {
+            device.mode = settings.iter().find_map(|value| match value {
+                InfoMacVlan::Mode(word) => mode(word),
                 _ => None,
             });
         }
-        LinkInfo::PortData(InfoPortData::BridgePort(told)) => {
-            device.port = told.iter().find_map(|value| match value {
+        LinkInfo::PortData(InfoPortData::BridgePort(settings)) => {
+            device.port = settings.iter().find_map(|value| match value {
                 InfoBridgePort::State(state) => Some(match state {
                     BridgePortState::Forwarding => PortState::Forwarding,
                     BridgePortState::Listening | BridgePortState::Learning => PortState::Waiting,
@@ -131,18 +131,18 @@ fn kind(device: &mut Device, info: &LinkInfo) {
 fn function(device: &mut Device, infos: &[VfInfo]) {
     for info in infos {
         let number = match info {
-            VfInfo::Mac(told) => told.vf_id,
-            VfInfo::Vlan(told) => told.vf_id,
-            VfInfo::SpoofCheck(told) => told.vf_id,
-            VfInfo::LinkState(told) => told.vf_id,
+            VfInfo::Mac(info) => info.vf_id,
+            VfInfo::Vlan(info) => info.vf_id,
+            VfInfo::SpoofCheck(info) => info.vf_id,
+            VfInfo::LinkState(info) => info.vf_id,
             _ => continue,
         };
         let vf: &mut Vf = device.vfs.entry(number).or_default();
         match info {
-            VfInfo::Mac(told) => vf.mac = mac(&told.mac),
-            VfInfo::Vlan(told) => vf.vlan = Some(told.vlan_id),
-            VfInfo::SpoofCheck(told) => vf.spoof_check = Some(told.enabled),
-            VfInfo::LinkState(told) => vf.disabled = told.state == VfLinkState::Disable,
+            VfInfo::Mac(info) => vf.mac = mac(&info.mac),
+            VfInfo::Vlan(info) => vf.vlan = Some(info.vlan_id),
+            VfInfo::SpoofCheck(info) => vf.spoof_check = Some(info.enabled),
+            VfInfo::LinkState(info) => vf.disabled = info.state == VfLinkState::Disable,
             _ => {}
         }
     }
@@ -153,11 +153,11 @@ fn entries(family: AddressFamily) -> io::Result<Vec<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
     message.header.family = family;
     let answers = ask(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message))?;
-    let told = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewNeighbour(told) => Some(told),
+    let messages = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewNeighbour(message) => Some(message),
         _ => None,
     });
-    Ok(told.collect())
+    Ok(messages.collect())
 }
 
 /// The MAC address of an entry.

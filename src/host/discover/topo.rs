@@ -36,8 +36,8 @@ pub enum TopoError {
     #[error("the row of GPU{gpu} is missing: the table names {gpus} GPUs")]
     NoRow { gpu: usize, gpus: usize },
     /// It belongs to another host.
-    #[error("the table has {}, this host has {there} of NVIDIA", words::count(*told, "GPU"))]
-    OtherHost { told: usize, there: usize },
+    #[error("the table has {}, this host has {there} of NVIDIA", words::count(*listed, "GPU"))]
+    OtherHost { listed: usize, there: usize },
     /// The record would contradict itself.
     #[error(transparent)]
     #[strum(transparent, to_string = "")]
@@ -173,7 +173,7 @@ impl Topo {
             .map(|gpu| gpu.bdf)
             .collect();
         if gpus.len() != self.cells.len() {
-            return Err(TopoError::OtherHost { told: self.cells.len(), there: gpus.len() });
+            return Err(TopoError::OtherHost { listed: self.cells.len(), there: gpus.len() });
         }
         let switched = host.fabric().model != FabricModel::None
             || host.of_kind(DeviceKind::NvSwitch).next().is_some();
@@ -204,13 +204,14 @@ impl Topo {
         let mut notes = Vec::new();
         for (a, row) in self.cells.iter().enumerate() {
             for (b, cell) in row.iter().enumerate().skip(a + 1) {
-                let (Cell::Pcie(told), Some(from), Some(to)) = (cell, way(gpus[a]), way(gpus[b]))
+                let (Cell::Pcie(printed), Some(from), Some(to)) =
+                    (cell, way(gpus[a]), way(gpus[b]))
                 else {
                     continue;
                 };
                 let tree = from.over_pcie(&to);
-                if tree != *told {
-                    let what = format!("GPU{a} to GPU{b} is {told} in {name}");
+                if tree != *printed {
+                    let what = format!("GPU{a} to GPU{b} is {printed} in {name}");
                     notes.push(format!("{what}, and {tree} by the PCIe tree, which counts"));
                 }
             }

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // calls into a C library
 
 use super::config::Address;
-use super::{Answer, Ask, ManagerRefusal, abi};
+use super::{Ask, ManagerRefusal, ManagerReply, abi};
 use crate::loaded::{find, load};
 use gpuvm_core::fabric::{Code, IN_USE, VERSION_MISMATCH};
 use libloading::{Library, Symbol};
@@ -57,11 +57,11 @@ fn refused(call: &str, code: c_int) -> ManagerRefusal {
 }
 
 /// Makes one request to Fabric Manager over a separate connection, which is always closed again.
-pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<Answer, ManagerRefusal> {
+pub fn ask(ask: &Ask, route: &Route<'_>) -> Result<ManagerReply, ManagerRefusal> {
     let library = load(route.libraries).map_err(absent)?;
     if *ask == Ask::Version {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        return Ok(Answer::Version(version_in(&maps)));
+        return Ok(ManagerReply::Version(version_in(&maps)));
     }
     // SAFETY: the types are those of the published interface.
     let (init, shutdown, disconnect) = unsafe {
@@ -132,28 +132,28 @@ fn connect(library: &Library, route: &Route<'_>) -> Result<*mut c_void, ManagerR
 }
 
 impl Session<'_> {
-    fn ask(&self, ask: &Ask) -> Result<Answer, ManagerRefusal> {
+    fn ask(&self, ask: &Ask) -> Result<ManagerReply, ManagerRefusal> {
         let list = |reason| ManagerRefusal::List { reason };
         match ask {
             Ask::List => {
                 let mut value = abi::empty_list();
                 self.value("fmGetSupportedFabricPartitions", &mut value)?;
-                abi::partitions(&value).map(Answer::Partitions).map_err(list)
+                abi::partitions(&value).map(ManagerReply::Partitions).map_err(list)
             }
             Ask::Failed => {
                 let mut value = abi::empty_failed();
                 self.value("fmGetNvlinkFailedDevices", &mut value)?;
-                abi::failed(&value).map(Answer::Failed).map_err(list)
+                abi::failed(&value).map(ManagerReply::Failed).map_err(list)
             }
             Ask::Unsupported => {
                 let mut value = abi::empty_unsupported();
                 self.value("fmGetUnsupportedFabricPartitions", &mut value)?;
-                abi::unsupported(&value).map(Answer::Unsupported).map_err(list)
+                abi::unsupported(&value).map(ManagerReply::Unsupported).map_err(list)
             }
             Ask::SetActivated(ids) => {
                 let mut value = abi::activated(ids).map_err(list)?;
                 self.value("fmSetActivatedFabricPartitions", &mut value)?;
-                Ok(Answer::Done)
+                Ok(ManagerReply::Done)
             }
             Ask::Activate { partition, vfs } if vfs.is_empty() => {
                 self.number("fmActivateFabricPartition", *partition)
@@ -163,7 +163,7 @@ impl Session<'_> {
                 self.functions("fmActivateFabricPartitionWithVFs", *partition, &mut functions)
             }
             Ask::Deactivate { partition } => self.number("fmDeactivateFabricPartition", *partition),
-            Ask::Version => Ok(Answer::Version(None)),
+            Ask::Version => Ok(ManagerReply::Version(None)),
         }
     }
 
@@ -179,12 +179,12 @@ impl Session<'_> {
     }
 
     /// Calls a function of a partition.
-    fn number(&self, name: &str, partition: u32) -> Result<Answer, ManagerRefusal> {
+    fn number(&self, name: &str, partition: u32) -> Result<ManagerReply, ManagerRefusal> {
         // SAFETY: the type is that of the published interface.
         let call: Symbol<'_, WithNumber> = unsafe { find(self.library, name) }.map_err(absent)?;
         // SAFETY: the handle is open.
         match unsafe { call(self.handle, partition) } {
-            0 => Ok(Answer::Done),
+            0 => Ok(ManagerReply::Done),
             code => Err(refused(name, code)),
         }
     }
@@ -195,14 +195,14 @@ impl Session<'_> {
         name: &str,
         partition: u32,
         functions: &mut [u32],
-    ) -> Result<Answer, ManagerRefusal> {
+    ) -> Result<ManagerReply, ManagerRefusal> {
         let count = u32::try_from(functions.len() / 4).unwrap_or(u32::MAX);
         // SAFETY: the type is that of the published interface.
         let call: Symbol<'_, WithFunctions> =
             unsafe { find(self.library, name) }.map_err(absent)?;
         // SAFETY: the handle is open; the count is that of the functions.
         match unsafe { call(self.handle, partition, functions.as_mut_ptr(), count) } {
-            0 => Ok(Answer::Done),
+            0 => Ok(ManagerReply::Done),
             code => Err(refused(name, code)),
         }
     }

@@ -204,7 +204,7 @@ enum Ask {
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Answer {
+enum ManagerReply {
     /// It is done.
     Done,
     /// The partitions.
@@ -275,7 +275,7 @@ impl Manager {
 
     pub(crate) fn end_list(question: Question) -> Result<Vec<Listed>, ManagerRefusal> {
         match Manager::end(question)? {
-            Answer::Partitions(mut partitions) => {
+            ManagerReply::Partitions(mut partitions) => {
                 partitions.sort_by_key(|partition| partition.id);
                 Ok(partitions)
             }
@@ -313,7 +313,7 @@ impl Manager {
     /// The devices whose NVLinks failed.
     pub fn failed_devices(&self) -> Result<FailedDevices, ManagerRefusal> {
         match Manager::end(self.begin(Ask::Failed, self.limits.list))? {
-            Answer::Failed(devices) => Ok(devices),
+            ManagerReply::Failed(devices) => Ok(devices),
             other => Err(other.unasked()),
         }
     }
@@ -321,7 +321,7 @@ impl Manager {
     /// Returns the partitions unsupported because of these.
     pub fn unsupported(&self) -> Result<Vec<UnsupportedPartition>, ManagerRefusal> {
         match Manager::end(self.begin(Ask::Unsupported, self.limits.list))? {
-            Answer::Unsupported(partitions) => Ok(partitions),
+            ManagerReply::Unsupported(partitions) => Ok(partitions),
             other => Err(other.unasked()),
         }
     }
@@ -330,7 +330,7 @@ impl Manager {
     /// it.
     pub fn library_version(&self) -> Option<String> {
         match Manager::end(self.begin(Ask::Version, self.limits.list)) {
-            Ok(Answer::Version(version)) => version,
+            Ok(ManagerReply::Version(version)) => version,
             _ => None,
         }
     }
@@ -338,7 +338,7 @@ impl Manager {
     /// Makes a change. `stop`: asked while waiting.
     fn change(&self, ask: Ask, stop: Stop<'_>) -> Result<(), ManagerRefusal> {
         match Manager::end_unless(self.begin(ask, self.limits.change), stop)? {
-            Answer::Done => Ok(()),
+            ManagerReply::Done => Ok(()),
             other => Err(other.unasked()),
         }
     }
@@ -356,13 +356,13 @@ impl Manager {
         })
     }
 
-    fn end(question: Question) -> Result<Answer, ManagerRefusal> {
+    fn end(question: Question) -> Result<ManagerReply, ManagerRefusal> {
         Manager::end_unless(question, &mut || None)
     }
 
     /// Returns the answer, unless `stop` cancels the wait.
-    fn end_unless(question: Question, stop: Stop<'_>) -> Result<Answer, ManagerRefusal> {
-        let answer: Result<Answer, ManagerRefusal> =
+    fn end_unless(question: Question, stop: Stop<'_>) -> Result<ManagerReply, ManagerRefusal> {
+        let answer: Result<ManagerReply, ManagerRefusal> =
             question.answer_unless(stop).map_err(|why| match why {
                 NoAnswer::Silent(reason) => ManagerRefusal::Silent { reason },
                 NoAnswer::Stopped(signal) => ManagerRefusal::Interrupted { signal },
@@ -371,7 +371,7 @@ impl Manager {
     }
 }
 
-impl Answer {
+impl ManagerReply {
     /// Makes the error of an unexpected answer.
     fn unasked(&self) -> ManagerRefusal {
         ManagerRefusal::Silent { reason: format!("answered another question: {self:?}") }

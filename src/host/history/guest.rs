@@ -70,8 +70,8 @@ pub struct GuestRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<SlurmJob>,
     /// Its creation options, by name; `None` if a first version did not write them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told: Option<BTreeMap<String, Vec<String>>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "told")]
+    pub creation_options: Option<BTreeMap<String, Vec<String>>>,
     /// Whether a copy, which has no creation options of its own, may reach NVLinks of others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub accepts_shared_fabric: bool,
@@ -105,7 +105,7 @@ impl GuestRecord {
             made: Vec::new(),
             applied: None,
             job: None,
-            told: None,
+            creation_options: None,
             accepts_shared_fabric: false,
         }
     }
@@ -118,7 +118,7 @@ impl GuestRecord {
             && self.made.is_empty()
             && self.applied.is_none()
             && self.job.is_none()
-            && self.told.is_none()
+            && self.creation_options.is_none()
             && !self.accepts_shared_fabric;
         (!is_empty).then(|| store::write(file(state, &self.uuid), self, was))
     }
@@ -261,13 +261,13 @@ pub fn job(state: Option<&Path>, uuid: &str) -> Option<SlurmJob> {
 /// read.
 pub fn creation_options(state: Option<&Path>, uuid: &str) -> Option<BTreeMap<String, Vec<String>>> {
     let record = of(state, uuid)?;
-    record.told.or_else(|| record.applied.map(|file| file.options))
+    record.creation_options.or_else(|| record.applied.map(|file| file.options))
 }
 
 /// Whether it was accepted that others reach the NVLinks of a domain, when that was made or copied.
 pub fn accepts_shared_fabric(state: Option<&Path>, uuid: &str) -> bool {
-    let was_option = |told: BTreeMap<String, Vec<String>>| {
-        let option = told.get(Opt::AcceptSharedFabric.field());
+    let was_option = |options: BTreeMap<String, Vec<String>>| {
+        let option = options.get(Opt::AcceptSharedFabric.field());
         option.is_some_and(|values| values == &["true"])
     };
     of(state, uuid).is_some_and(|record| record.accepts_shared_fabric)

@@ -289,7 +289,7 @@ impl Uses {
 
     /// Adds a file named by a definition, with its backing chain.
     fn add(&mut self, by: &User, named: Named) {
-        let Named { file, volume, how, raw, layered, told, writes, shares } = named;
+        let Named { file, volume, how, raw, layered, is_whole, writes, shares } = named;
         let key = volume.clone();
         let resolved = key.and_then(|(pool, name)| {
             let found = self.volumes.iter().find(|v| v.pool == pool && v.name == name);
@@ -310,9 +310,9 @@ impl Uses {
         }
         // The images below one that is absent are not known: its file system may not be mounted.
         let is_seen = self.here && self.silent.why(&top).is_none();
-        let is_away = layered && !told && is_seen && chain::is_absent(&top);
+        let is_away = layered && !is_whole && is_seen && chain::is_absent(&top);
         let away = is_away.then(|| (top.clone(), "it is not there now".to_owned()));
-        if let Some((image, why)) = walk.untold.filter(|_| !told).or(away) {
+        if let Some((image, why)) = walk.untold.filter(|_| !is_whole).or(away) {
             self.untold.insert(Use { how: How::Uncertain(image, why), ..below });
         }
     }
@@ -354,8 +354,8 @@ impl Uses {
             let file = self.identity(&path);
             self.add_loop(name, file);
         }
-        let told = if unseen { loops() } else { Vec::new() };
-        for (name, inode) in told {
+        let loops_seen = if unseen { loops() } else { Vec::new() };
+        for (name, inode) in loops_seen {
             self.add_loop(name, Identity { inode: Some(inode), ..Identity::default() });
         }
     }

@@ -194,7 +194,7 @@ fn in_time(uri: &str, open: fn(Option<&str>) -> Result<Connect, Error>) -> Resul
     if is_in_process(uri) {
         return Ok(open(Some(uri))?);
     }
-    let (tell, told) = mpsc::channel();
+    let (tell, answers) = mpsc::channel();
     let asked = uri.to_owned();
     // It is abandoned on a timeout, and ends with the program.
     quiet::spawn(move || {
@@ -203,7 +203,7 @@ fn in_time(uri: &str, open: fn(Option<&str>) -> Result<Connect, Error>) -> Resul
     });
     let may_ask = Uri::parse(uri).is_none_or(|uri| uri.may_ask());
     let wait = if may_ask { ASKING_WAIT } else { OPEN_WAIT };
-    let connection = match told.recv_timeout(wait) {
+    let connection = match answers.recv_timeout(wait) {
         Ok(opened) => opened?,
         Err(_) => return Err(Failed::silent(wait)),
     };

@@ -337,24 +337,24 @@ pub fn is_test(uri: &str) -> bool {
 }
 
 /// Decides which machine a connection belongs to.
-pub fn decide(told: &dyn MachineReport) -> Machine {
-    let text = told.uri();
+pub fn decide(report: &dyn MachineReport) -> Machine {
+    let text = report.uri();
     let uri = Uri::parse(&text);
     if text == super::none::URI || uri.as_ref().is_some_and(Uri::is_in_process) {
         return Machine::Here;
     }
-    let name = told.host_name();
+    let name = report.host_name();
     let same_name = name.as_deref().map(|name| {
         is_same_name(name, &host_name())
-            || told.own_name().is_some_and(|own| is_same_name(name, &own))
+            || report.own_name().is_some_and(|own| is_same_name(name, &own))
     });
     let plain = uri.as_ref().is_some_and(Uri::is_plain);
     let here = match same_name {
         // A driver without a host name has nothing to compare.
         None => plain,
         Some(true) if plain => true,
-        Some(true) => uri.as_ref().is_some_and(ends_here) || has_our_uuid(told),
-        Some(false) => plain && has_our_uuid(told),
+        Some(true) => uri.as_ref().is_some_and(ends_here) || has_our_uuid(report),
+        Some(false) => plain && has_our_uuid(report),
     };
     if here && !uri.as_ref().is_some_and(is_outside) {
         return Machine::Here;
@@ -365,9 +365,9 @@ pub fn decide(told: &dyn MachineReport) -> Machine {
 }
 
 /// Whether the other side has this machine's UUID, as libvirt would read it here.
-fn has_our_uuid(told: &dyn MachineReport) -> bool {
+fn has_our_uuid(report: &dyn MachineReport) -> bool {
     let ours = own_uuids();
-    !ours.is_empty() && told.uuid().is_some_and(|uuid| ours.contains(&plain(&uuid)))
+    !ours.is_empty() && report.uuid().is_some_and(|uuid| ours.contains(&plain(&uuid)))
 }
 
 /// Returns the UUIDs that a libvirt of this machine may report.

@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn a_slow_call_is_reported_once() {
-        let (told, tells) = channel();
+        let (lines, tells) = channel();
         let step = Duration::from_millis(5);
         let watch = Watch::new(Duration::from_millis(200), step, move |text: &str| {
-            let _ = told.send(text.to_owned());
+            let _ = lines.send(text.to_owned());
         });
         assert_eq!(watch.over("find domain `a`".into(), || 7), 7);
         // Longer than the limit, until it is reported.

@@ -357,16 +357,16 @@ pub(super) mod xml {
             assert_eq!(volume.capacity.number, 53_687_091_200);
             let modified = volume.target.timestamps.unwrap().modified_ns();
             assert_eq!(modified, Some(1_700_000_000_000_000_042));
-            for (told, expected) in [
+            for (seconds, expected) in [
                 ("7", Some(7_000_000_000)),
                 ("7.5", Some(7_500_000_000)),
                 ("-1", None),
                 ("x.y", None),
             ] {
                 assert_eq!(
-                    Timestamps { mtime: Some(told.into()) }.modified_ns(),
+                    Timestamps { mtime: Some(seconds.into()) }.modified_ns(),
                     expected,
-                    "{told}"
+                    "{seconds}"
                 );
             }
             assert_eq!(volume.backing.unwrap().path.as_deref(), Some("/p/base"));

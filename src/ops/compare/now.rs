@@ -15,37 +15,37 @@ const MIB_KIB: u64 = 1024;
 /// A guest's creation options, with its present disks: they grow by `disk resize`, and by others,
 /// and are removed by `disk remove`.
 pub(crate) fn options_now(
-    mut told: CreationOptions,
+    mut options: CreationOptions,
     xml: &DomainXml,
     hypervisor: &dyn Hypervisor,
 ) -> Result<CreationOptions> {
     let made = xml.made().into_iter().find(|made| made.role == Role::Os);
     for (option, made) in [(Opt::OsSize, made), (Opt::DataSize, own_data(xml))] {
-        let Some([was]) = told.get(option.field()).map(Vec::as_slice) else { continue };
+        let Some([was]) = options.get(option.field()).map(Vec::as_slice) else { continue };
         let Ok(was) = was.parse::<MemSize>() else { continue };
         let Some(disk) = made else {
-            forget_disk(option, &mut told);
+            forget_disk(option, &mut options);
             continue;
         };
         let Some(now) = capacity(xml, &disk, hypervisor)? else { continue };
         // Images are rounded up to whole blocks.
         if now.kib().abs_diff(was.kib()) >= MIB_KIB {
-            told.insert(option.field().to_owned(), vec![now.typed()]);
+            options.insert(option.field().to_owned(), vec![now.typed()]);
         }
     }
-    Ok(told)
+    Ok(options)
 }
 
 /// Removes the creation options of a disk that `disk remove` took.
-fn forget_disk(option: Opt, told: &mut CreationOptions) {
+fn forget_disk(option: Opt, options: &mut CreationOptions) {
     if option == Opt::DataSize {
-        told.insert(option.field().to_owned(), vec!["none".to_owned()]);
+        options.insert(option.field().to_owned(), vec!["none".to_owned()]);
     }
     let of_it: &[Opt] = match option {
         Opt::DataSize => &[Opt::DataDir, Opt::Preallocate],
         _ => &[Opt::OsSize, Opt::OsDisk, Opt::Image, Opt::ImagePool, Opt::DiskDir],
     };
-    told.retain(|option, _| of_it.iter().all(|gone| gone.field() != option));
+    options.retain(|option, _| of_it.iter().all(|gone| gone.field() != option));
 }
 
 /// The size of a disk that was made for a guest; `None` if the guest does not have it, or it is not

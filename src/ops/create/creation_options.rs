@@ -15,10 +15,10 @@ pub(crate) type CreationOptions = BTreeMap<String, Vec<String>>;
 
 /// Returns the creation options of a guest of this request.
 pub(crate) fn creation_options(wanted: &CreateRequest) -> CreationOptions {
-    let mut told = CreationOptions::new();
+    let mut options = CreationOptions::new();
     let mut add = |option: Opt, values: Vec<String>| {
         if !values.is_empty() {
-            told.insert(option.field().to_owned(), values);
+            options.insert(option.field().to_owned(), values);
         }
     };
     let one = |path: Option<&PathBuf>| path.map(|path| text(path)).into_iter().collect();
@@ -69,7 +69,7 @@ pub(crate) fn creation_options(wanted: &CreateRequest) -> CreationOptions {
     add(Opt::Nccl, if_so(seed.nccl == NcclWanted::Conf, "conf"));
     add(Opt::ImexNode, seed.imex_nodes.iter().map(ToString::to_string).collect());
     add(Opt::NoSeed, if_so(seed.wanted == SeedWanted::No, "true"));
-    told
+    options
 }
 
 /// An absolute path.

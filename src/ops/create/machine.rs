@@ -117,8 +117,8 @@ mod tests {
         let said = |virt, connection: &Connection| -> Vec<(&'static str, String)> {
             let facts = facts::read_needs(&FsRoot::at(dir.path()).unwrap());
             let found = reasons(virt, true, &topology, facts, connection).into_iter();
-            let told = found.map(|error| error.refusal().cloned().expect("a refusal"));
-            told.map(|one| (one.code, format!("{} | {}", one.message, one.hint))).collect()
+            let refusals = found.map(|error| error.refusal().cloned().expect("a refusal"));
+            refusals.map(|one| (one.code, format!("{} | {}", one.message, one.hint))).collect()
         };
         let codes = |said: &[(&'static str, String)]| -> Vec<&'static str> {
             said.iter().map(|(code, _)| *code).collect()

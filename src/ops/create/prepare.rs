@@ -102,9 +102,9 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
     if let Some(mut seed) = seed {
         seed.nics = macs(&xml);
         if wanted.seed.nccl != NcclWanted::No
-            && let Some(told) = add_nccl_file(&mut seed, &xml, &planned.topology, world)
+            && let Some(seeded) = add_nccl_file(&mut seed, &xml, &planned.topology, world)
         {
-            remember_nccl(&mut xml, told, &planned)?;
+            remember_nccl(&mut xml, seeded, &planned)?;
         }
         storage::complete(&mut steps, &seed)?;
     }
@@ -118,10 +118,10 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
         steps.extend(to_start(&xml, None, Starting::Create, world)?);
     }
-    let mut told = creation_options(wanted);
+    let mut options = creation_options(wanted);
     // The newest image is known by its name from then on.
-    told.extend(image.map(|image| ("image".to_owned(), vec![image])));
-    let words = (wanted.applied.clone(), told, wanted.job.clone());
+    options.extend(image.map(|image| ("image".to_owned(), vec![image])));
+    let words = (wanted.applied.clone(), options, wanted.job.clone());
     if let Some(note) = hypervisor
         .and_then(|hypervisor| kept(&xml, &name, (&extra, words), (hypervisor, world.state())))
     {
@@ -394,8 +394,8 @@ fn add_nccl_file(
     world: &World,
 ) -> Option<SeededNccl> {
     let later = format!("`gpuvm nccl {} --install` writes it later", word(&xml.name()));
-    let told = match nccl::topology(xml, topology) {
-        Ok(told) if told.is_needed => told,
+    let noted = match nccl::topology(xml, topology) {
+        Ok(noted) if noted.is_needed => noted,
         Ok(_) | Err(NcclError::NoGpu) => return None,
         Err(error) => {
             world.note(&format!("the seed has no topology file for NCCL: {error}; {later}"));
@@ -419,16 +419,16 @@ fn add_nccl_file(
             world.warning("/etc/nccl.conf does not name that file, for the same reason");
         }
     }
-    let file = told.system.to_string();
+    let file = noted.system.to_string();
     let sum = place::sum_of(&file).unwrap_or_default().to_owned();
     seed.nccl = Some(file);
-    Some(SeededNccl { sum, functions: told.system.functions() })
+    Some(SeededNccl { sum, functions: noted.system.functions() })
 }
 
 /// Records which NCCL topology file the seed installs.
-fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Result<()> {
+fn remember_nccl(xml: &mut DomainXml, seeded: SeededNccl, planned: &Planned) -> Result<()> {
     let Some(record) = xml.record()? else { return Ok(()) };
-    let record = Box::new(Record { nccl: Some(told), ..record });
+    let record = Box::new(Record { nccl: Some(seeded), ..record });
     let placement = &planned.placement;
     let (partition, devices) = (placement.partition, placement.devices.clone());
     xml.apply(&DomainEdit::SetMetadata { record, partition, devices })?;
@@ -439,7 +439,7 @@ fn remember_nccl(xml: &mut DomainXml, told: SeededNccl, planned: &Planned) -> Re
 fn kept(
     xml: &DomainXml,
     name: &str,
-    (extra, (applied, told, job)): (
+    (extra, (applied, options, job)): (
         &Extra,
         (Option<AppliedFile>, CreationOptions, Option<SlurmJob>),
     ),
@@ -452,7 +452,7 @@ fn kept(
         made: extra.made.clone(),
         applied,
         job,
-        told: Some(told),
+        creation_options: Some(options),
         ..GuestRecord::new(&uuid, name, hypervisor.uri())
     };
     all.remember(state, None)

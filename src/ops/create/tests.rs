@@ -338,15 +338,15 @@ fn the_network_of_the_template_is_up_before_anything_is_copied() {
 
 #[test]
 fn the_address_is_of_the_first_nic_that_has_one() {
-    let told = |mac: &str, ip: &str| GuestAddress {
+    let address = |mac: &str, ip: &str| GuestAddress {
         mac: mac.to_owned(),
         ip: ip.parse().unwrap(),
         source: AddressSource::Lease,
     };
     let macs = [0, 1].map(|nic| mac(UUID, nic));
-    let first = told(&macs[0], "10.0.0.1");
-    let second = told(&macs[1], "10.0.1.1");
-    let other = told("52:54:00:00:00:99", "10.0.2.1");
+    let first = address(&macs[0], "10.0.0.1");
+    let second = address(&macs[1], "10.0.1.1");
+    let other = address("52:54:00:00:00:99", "10.0.2.1");
     for (known, wanted) in [
         (vec![second.clone(), first.clone()], Some(&first)),
         (vec![other.clone(), second.clone()], Some(&second)),

@@ -96,11 +96,11 @@ fn of(
     }
     networks(xml, view.vcpus, &mut fields);
     let other_disks = disks(xml, &mut fields);
-    let told = creation_options(world.state(), &summary.uuid);
-    let told = told.map(|told| options_now(told, xml, hypervisor)).transpose()?;
-    if let Some(told) = &told {
-        option_fields(told, &mut fields);
-        let is_share = sized.gpus.number() > 0 && !told.contains_key(Opt::DataSize.field());
+    let recorded = creation_options(world.state(), &summary.uuid);
+    let recorded = recorded.map(|recorded| options_now(recorded, xml, hypervisor)).transpose()?;
+    if let Some(recorded) = &recorded {
+        option_fields(recorded, &mut fields);
+        let is_share = sized.gpus.number() > 0 && !recorded.contains_key(Opt::DataSize.field());
         if is_share && !has_own_data(xml) {
             fields.push(text(Opt::DataSize, "none"));
         }
@@ -121,7 +121,7 @@ fn of(
     } else {
         (Vec::new(), false)
     };
-    let (name, is_told) = (summary.name.clone(), told.is_some());
+    let (name, is_told) = (summary.name.clone(), recorded.is_some());
     let mut devices = xml.root().children("devices");
     let has_nic = devices.any(|devices| devices.child("interface").is_some());
     let has_disk = xml.disks().any(|disk| path_of(disk).is_some());
@@ -140,9 +140,9 @@ fn of(
 }
 
 /// Adds its creation options.
-fn option_fields(told: &CreationOptions, fields: &mut Vec<Field>) {
+fn option_fields(recorded: &CreationOptions, fields: &mut Vec<Field>) {
     for option in [Opt::AcceptSharedFabric, Opt::AcceptBacking].into_iter().chain(AT_FIRST) {
-        let values = told.get(option.field()).cloned().unwrap_or_default();
+        let values = recorded.get(option.field()).cloned().unwrap_or_default();
         if values.is_empty() {
             continue;
         }
@@ -182,14 +182,14 @@ fn list(fields: &mut Vec<Field>, option: Opt, values: Vec<String>) {
 fn networks(xml: &DomainXml, vcpus: u32, fields: &mut Vec<Field>) {
     let devices = xml.root().children("devices");
     let nics = devices.flat_map(|devices| devices.children("interface"));
-    let told = |nic: Element<'_>| {
+    let text_of = |nic: Element<'_>| {
         let network = nic.child("source")?.attr("network")?;
         let mut settings = NicSettings::of(nic);
         settings.model = settings.model.filter(|model| *model != NicModel::Virtio);
         settings.queues = settings.queues.filter(|queues| *queues != usual_queues(vcpus));
         Some(format!("{network}{}", settings.keys()))
     };
-    list(fields, Opt::Network, nics.filter_map(told).collect());
+    list(fields, Opt::Network, nics.filter_map(text_of).collect());
 }
 
 /// Adds its disks, except for those that `create` makes by itself: those that it boots from, and

@@ -5,7 +5,7 @@ use super::{ApplyRequest, DescribedError, no_place};
 use crate::domain::view::gpu_indexes;
 use crate::error::{Class, Coded as _, Error, Result};
 use crate::hypervisor::DomainSummary;
-use crate::placement::joint::{Joint, Wanted, joint};
+use crate::placement::joint::{Joint, JointGuest, joint};
 use crate::placement::{Occupancy, Placement};
 use crate::request::{GpuWish, Request};
 use crate::set::{SetRequest, cannot, refuse_shared, set};
@@ -70,9 +70,9 @@ pub(super) fn together(
     let mut held = taken_for_new(world, &Taken::default(), topology, has_gpus)?;
     held.domains.retain(|domain| gone.iter().all(|row| row.name != domain.domain));
     let name = |number: usize| wanted.guests[number].name.as_str();
-    let new: Vec<Wanted<'_>> = missing
+    let new: Vec<JointGuest<'_>> = missing
         .iter()
-        .map(|(number, request)| Wanted { name: name(*number), request, sets: &[] })
+        .map(|(number, request)| JointGuest { name: name(*number), request, sets: &[] })
         .collect();
     if changing.is_empty() {
         let found = joint(topology, &held, &new)
@@ -121,7 +121,7 @@ fn read(world: &World, changing: &[(usize, SetRequest)]) -> Result<Subjects> {
 fn plan(
     held: &Occupancy,
     (subjects, changing): (&Subjects, &[(usize, SetRequest)]),
-    new: &[Wanted<'_>],
+    new: &[JointGuest<'_>],
     topology: &Topology,
 ) -> Result<Several, NoSeveral> {
     let items = Tune::default().items;
@@ -181,7 +181,7 @@ fn refusal(
     refused: NoSeveral,
     (world, held): (&World, &Occupancy),
     (changing, subjects): (&[(usize, SetRequest)], &Subjects),
-    (new, topology): (&[Wanted<'_>], &Topology),
+    (new, topology): (&[JointGuest<'_>], &Topology),
 ) -> Error {
     let name = |guest: usize| match changing.get(guest) {
         Some((_, set)) => set.name.as_str(),

@@ -5,7 +5,7 @@ use super::named;
 use super::state::{Reason, State};
 use crate::apply::drive::WipeStep;
 use crate::bdf::Bdf;
-use crate::blockdev::Known;
+use crate::blockdev::DriveIdentity;
 use crate::change::Change;
 use crate::error::{Class, Coded as _, Result, classed};
 use crate::fsroot::FsRoot;
@@ -67,7 +67,7 @@ fn plan(state: &State, id: &str) -> Result<Change<Wiped>> {
     let mut content = drive.remains();
     content.extend(marks.iter().map(ToString::to_string));
     let path = State::stable_path(drive).unwrap_or_else(|| format!("/dev/{}", drive.name));
-    let known = Known::of(&FsRoot::live()?, &drive.name);
+    let known = DriveIdentity::of(&FsRoot::live()?, &drive.name);
     let (name, path, bytes) = (drive.name.clone(), PathBuf::from(path), drive.bytes);
     let step = WipeStep { path: path.clone(), bytes, content: content.clone(), known };
     let about = Wiped { name: name.clone(), path, bytes, content };

@@ -447,13 +447,13 @@ fn unknown(unplaced: &[Domain], running: &[Running], topology: &Topology) -> Vec
     let is_unknown = |domain: &&Domain| {
         running.iter().any(|one| one.domain.uuid == domain.uuid && one.unknown > 0)
     };
-    let told = |domain: &Domain| Unrestored {
+    let named = |domain: &Domain| Unrestored {
         domain: domain.clone(),
         partition: None,
         why: "the module ids of its GPUs are not known".into(),
         hint: topology.how_modules(),
     };
-    unplaced.iter().filter(is_unknown).map(told).collect()
+    unplaced.iter().filter(is_unknown).map(named).collect()
 }
 
 /// Activates the partitions of running guests; returns failures, each with its reason and a hint. A

@@ -49,7 +49,7 @@ pub(super) fn by_hand(why: &str) -> InGuest {
 }
 
 /// Names of a running guest's disks, or why they are unknown.
-pub(super) type Known = Result<BTreeSet<String>, String>;
+pub(super) type DiskNames = Result<BTreeSet<String>, String>;
 
 /// Returns the guest's disks that have a size before the disk that is to grow gets it: these are
 /// others.
@@ -58,7 +58,7 @@ pub(super) fn others_of_size(
     name: &str,
     live: &DomainXml,
     bytes: u64,
-) -> Known {
+) -> DiskNames {
     let document = lsblk(&greet(hypervisor, name, live)?)?;
     Ok(of_size(&document, bytes).map(|disk| text(disk, "name").to_owned()).collect())
 }
@@ -70,7 +70,7 @@ pub(super) fn grow(
     name: &str,
     live: &DomainXml,
     bytes: u64,
-    others: &Known,
+    others: &DiskNames,
 ) -> InGuest {
     grown(hypervisor, name, live, bytes, others).unwrap_or_else(|why| by_hand(&why))
 }
@@ -81,7 +81,7 @@ fn grown(
     name: &str,
     live: &DomainXml,
     bytes: u64,
-    others: &Known,
+    others: &DiskNames,
 ) -> Result<InGuest, String> {
     let others = others.as_ref().map_err(Clone::clone)?;
     let agent = greet(hypervisor, name, live)?;

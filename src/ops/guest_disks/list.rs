@@ -196,8 +196,8 @@ impl Ground<'_> {
         if !path.is_none_or(|path| can_be_opened(Path::new(path), self.hypervisor)) {
             return None;
         }
-        let told = self.hypervisor.disk_size(&self.name, target).ok().flatten();
-        told.or_else(|| {
+        let reported = self.hypervisor.disk_size(&self.name, target).ok().flatten();
+        reported.or_else(|| {
             let known = self.uses.volume(volume?)?;
             let (capacity_bytes, allocation_bytes) = (known.capacity_bytes, known.allocation_bytes);
             Some(DiskSize { capacity_bytes, allocation_bytes })

@@ -187,13 +187,13 @@ impl Grown<'_> {
             let hint = format!("`ls -l {}` shows it", word(&self.path));
             return Err(GuestDiskError::Fixed { target: self.target.to_owned(), why }.hint(hint));
         }
-        let told = self.hypervisor.disk_size(&self.subject.name, self.target)?;
+        let reported = self.hypervisor.disk_size(&self.subject.name, self.target)?;
         let known = || {
             let known = self.uses.volume_at(Path::new(&self.path))?;
             let (capacity_bytes, allocation_bytes) = (known.capacity_bytes, known.allocation_bytes);
             Some(DiskSize { capacity_bytes, allocation_bytes })
         };
-        told.or_else(known).ok_or_else(|| {
+        reported.or_else(known).ok_or_else(|| {
             let hint = format!("`ls -l {}` on its machine shows the file", word(&self.path));
             GuestDiskError::NoSize { target: self.target.to_owned() }.hint(hint)
         })

@@ -251,8 +251,8 @@ fn no_command_takes_a_disk_from_under_the_guest_that_writes_it() {
         let stage = stage(true);
         run_add(&stage, &wanted(blank(), true)).unwrap();
         run_remove(&stage, live, false).unwrap();
-        let told = ["`virsh vol-delete --pool p a-vdb.raw` removes it", "has it until it is off"];
-        let heard = told.map(|text| stage.caller.heard(text));
+        let lines = ["`virsh vol-delete --pool p a-vdb.raw` removes it", "has it until it is off"];
+        let heard = lines.map(|text| stage.caller.heard(text));
         assert_eq!(heard, if live { [1, 0] } else { [0, 1] });
     }
 }

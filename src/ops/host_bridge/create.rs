@@ -4,7 +4,7 @@
 use super::guard::{Guarded, follow};
 use super::{HostBridgeError, SETTLE_S, paths};
 use crate::apply::Step;
-use crate::apply::hostnet::{HostNetStep, Wanted, units};
+use crate::apply::hostnet::{HostNetStep, PlannedNetwork, units};
 use crate::discover::manager::manager;
 use crate::error::{Coded as _, Error, Refusal, Result};
 use crate::fsroot::FsRoot;
@@ -132,7 +132,7 @@ pub(super) fn steps_of(bridge: &HostBridge, text: &str, within_s: u64) -> Vec<St
         Addressing::Static { address, gateway, .. } => (Some(*address), *gateway),
         _ => (None, None),
     };
-    let wanted = Wanted {
+    let wanted = PlannedNetwork {
         bridge: Some(bridge.name.clone()),
         ports: bridge.ports(),
         address,

@@ -4,7 +4,7 @@
 use super::guard::{Guarded, follow};
 use super::{ANSWERED, DELETED, HostBridgeError, SETTLE_S, made, paths, refuse_unfinished};
 use crate::apply::Step;
-use crate::apply::hostnet::{Answer, HostNetStep, Wanted, answer, waiting};
+use crate::apply::hostnet::{HostNetStep, NetworkVerdict, PlannedNetwork, answer, waiting};
 use crate::change::Change;
 use crate::error::{Coded as _, Result};
 use crate::files::configuration;
@@ -37,7 +37,7 @@ pub(super) struct Files {
 pub fn run(world: &World, wanted: &DeleteHostBridge, guarded: &Guarded) -> Result<u8> {
     let name = &wanted.name;
     if !guarded.dry_run && waiting()?.iter().any(|waiting| waiting.bridge == *name) {
-        answer(name, Answer::TakeBack, ANSWERED)?;
+        answer(name, NetworkVerdict::TakeBack, ANSWERED)?;
         world.progress(&format!("{name}: not confirmed, so it is reverted"));
         return Ok(0);
     }
@@ -94,7 +94,7 @@ pub(super) fn plan(
             makes: Vec::new(),
             takes: links,
         },
-        HostNetStep::Check(Wanted { default_route, wait_s, ..Wanted::default() }),
+        HostNetStep::Check(PlannedNetwork { default_route, wait_s, ..PlannedNetwork::default() }),
         HostNetStep::Await { bridge: name.clone(), within_s: *within_s },
         HostNetStep::Write { path: kept, text: None, was: files.kept },
         HostNetStep::Write { path: tried, text: None, was: Some(NOTHING.to_owned()) },

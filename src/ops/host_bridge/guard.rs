@@ -89,17 +89,17 @@ fn start(words: &[OsString]) -> std::io::Result<(Child, Running)> {
 /// Waits for the guard's end. A signal to stop makes it revert everything; the end of the terminal
 /// ends only this process.
 fn wait(guard: &mut Child, watch: &mut Watch) -> Result<ExitStatus> {
-    let mut told = false;
+    let mut is_said = false;
     loop {
         if let Some(status) = guard.try_wait()? {
             return Ok(status);
         }
-        if let Some(signal) = watch.interrupted().filter(|_| !told) {
+        if let Some(signal) = watch.interrupted().filter(|_| !is_said) {
             if signal == Signal::SIGHUP.as_str() {
                 return Err(HostBridgeError::NoTerminal
                     .hint("the change continues, and is reverted unless it is confirmed"));
             }
-            told = true;
+            is_said = true;
             // It may have ended at this moment.
             let id = i32::try_from(guard.id()).expect("the kernel's ids of processes are such");
             let _ = kill(Pid::from_raw(id), Signal::SIGTERM);

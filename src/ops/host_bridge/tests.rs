@@ -102,8 +102,8 @@ fn a_bridge_is_kept_only_after_it_was_confirmed() {
 fn a_login_that_comes_in_by_the_nic_is_named() {
     let before = host("nic0", vec![link("nic0", None, None)]);
     let ip = "10.77.0.2".parse().unwrap();
-    let told = cut_off(Some(ip), &bridge(), &before).unwrap();
-    assert_eq!(told, "interrupt this login, which comes in by 10.77.0.2 on nic0");
+    let cut = cut_off(Some(ip), &bridge(), &before).unwrap();
+    assert_eq!(cut, "interrupt this login, which comes in by 10.77.0.2 on nic0");
     assert_eq!(cut_off(None, &bridge(), &before), None);
     assert_eq!(cut_off(Some("10.77.0.3".parse().unwrap()), &bridge(), &before), None);
     let elsewhere = host("nic1", vec![link("nic0", None, None), link("nic1", None, None)]);
@@ -175,10 +175,10 @@ fn ports_name_their_device() {
     host.links
         .push(Link { over: Some("nic0".into()), ..link("nic0.5", Some("vlan"), Some("br0")) });
     let ports = facts::ports(&host, "br0");
-    let told: Vec<(&str, &[String])> =
+    let commands: Vec<(&str, &[String])> =
         ports.iter().map(|port| (port.name.as_str(), &port.over[..])).collect();
     let (nic0, nic1) = (["nic0".to_owned()], ["nic1".to_owned()]);
     let expected: [(&str, &[String]); 4] =
         [("nic0", &[]), ("vnet3", &[]), ("bond0", &nic1), ("nic0.5", &nic0)];
-    assert_eq!(told, expected);
+    assert_eq!(commands, expected);
 }

@@ -87,7 +87,7 @@ impl Ground {
     ) -> Result<Result<RoomPlan, NoRoom>> {
         let some: Vec<&Eligible> = self.all.iter().filter(|one| may_move(one)).collect();
         let Ground { topology, held, request, .. } = self;
-        Search { world, topology, held, request, wanted }.find(&some, limits)
+        RoomSearch { world, topology, held, request, wanted }.find(&some, limits)
     }
 
     /// The moves of some of the guests without limits, and the command that makes them; `None` if
@@ -272,7 +272,7 @@ fn refuse_unknown(named: &[String], rows: &[DomainSummary]) -> Result<()> {
     Err(Refusal { message, ..missing }.into())
 }
 
-struct Search<'a> {
+struct RoomSearch<'a> {
     world: &'a World,
     topology: &'a Topology,
     held: &'a Occupancy,
@@ -281,7 +281,7 @@ struct Search<'a> {
     wanted: &'a RoomRequest,
 }
 
-impl Search<'_> {
+impl RoomSearch<'_> {
     /// The cheapest moves of these guests that make room. A guest that its new place does not suit
     /// is left where it is.
     fn find(&self, guests: &[&Eligible], limits: Limits) -> Result<Result<RoomPlan, NoRoom>> {
@@ -291,7 +291,7 @@ impl Search<'_> {
         let sources = guests.iter().map(|one| Source::Domain(one.row.name.clone())).collect();
         let taken = self.wanted.guest.taken.clone();
         let subjects = subjects::read(self.world, &Tune { sources, taken, ..Tune::default() })?;
-        let Search { topology, held, request, .. } = *self;
+        let RoomSearch { topology, held, request, .. } = *self;
         let wanted = self.wanted;
         let live = Live { topology, held, request, wanted, subjects: &subjects };
         if let Some(live) = live.find(limits.moves) {

@@ -108,7 +108,7 @@ pub(super) struct Looked {
 }
 
 /// Backups of a file of the guest that was not gpuvm's.
-pub(super) struct Kept {
+pub(super) struct Backups {
     /// A free name beside it.
     pub free: String,
     /// The last name in use, which holds a backup.
@@ -179,7 +179,7 @@ impl<'a> Inside<'a> {
     /// run any.
     pub fn look(&self) -> Result<Option<Looked>> {
         let words = ["-c", LOOK, "sh", FILE, TMPFILES, CONF, FOUND_AT];
-        let (code, told) = match self.agent.run("/bin/sh", &[&words[..], &OVER_CONF].concat()) {
+        let (code, output) = match self.agent.run("/bin/sh", &[&words[..], &OVER_CONF].concat()) {
             Err(NoAnswer::Forbidden) => return Ok(None),
             done => done.map_err(|untold| self.failed(&untold, "run sh".into(), ""))?,
         };
@@ -187,7 +187,7 @@ impl<'a> Inside<'a> {
             return Err(self.error(format!("run sh: it ended with {code}")));
         }
         let mut looked = Looked::default();
-        for line in told.lines() {
+        for line in output.lines() {
             if let Some((link, to)) = line.strip_prefix("link ").and_then(|l| l.split_once(' ')) {
                 looked.links.insert(link.to_owned(), to.to_owned());
             } else if let Some((file, line)) = line.split_once(':')
@@ -206,12 +206,12 @@ impl<'a> Inside<'a> {
     }
 
     /// The backups of a file whose content is `text`.
-    pub fn kept(&self, path: &str, text: &str) -> Result<Kept> {
-        let (_, told) = self.exec("/bin/sh", &["-c", KEPT, "sh", path, &sum(text)])?;
-        let mut words = told.split_whitespace().map(str::to_owned);
+    pub fn kept(&self, path: &str, text: &str) -> Result<Backups> {
+        let (_, output) = self.exec("/bin/sh", &["-c", KEPT, "sh", path, &sum(text)])?;
+        let mut words = output.split_whitespace().map(str::to_owned);
         let free =
             words.next().ok_or_else(|| self.error(format!("list what is kept of {path}")))?;
-        Ok(Kept { free, last: words.next(), is_same: words.next().is_some() })
+        Ok(Backups { free, last: words.next(), is_same: words.next().is_some() })
     }
 
     /// Replaces the file that was read with a text; `kept`: the backup name, if it is kept.

@@ -2,7 +2,7 @@
 //! interrupted run is simply repeated. An existing file that is not gpuvm's is kept under another
 //! name: a link as a link, except NCCL's settings, which are edited at the link's target.
 
-use super::inside::{Inside, Kept, Looked};
+use super::inside::{Backups, Inside, Looked};
 use super::{Nccl, nccl};
 use crate::error::{Result, usage};
 use crate::shell::word;
@@ -145,7 +145,7 @@ pub fn install(world: &World, source: &Source, manner: Manner) -> Result<Install
 }
 
 /// A file with its wanted content.
-struct Wanted {
+struct WantedFile {
     placed: Placed,
     /// Its content before; `None` if it did not exist.
     was: Option<String>,
@@ -154,7 +154,7 @@ struct Wanted {
     is_new_name: bool,
 }
 
-impl Wanted {
+impl WantedFile {
     /// The path of the file.
     fn path(&self) -> &str {
         self.placed.leads_to.as_deref().unwrap_or(self.placed.path)
@@ -163,7 +163,7 @@ impl Wanted {
 
 /// The plan of the changes in a guest.
 struct Plan {
-    files: Vec<Wanted>,
+    files: Vec<WantedFile>,
     /// The setting that names another file, and that file.
     overruled: Option<(String, String)>,
     /// As in [`Installed`].
@@ -269,7 +269,7 @@ fn wanted(
     looked: Option<&Looked>,
     path: &'static str,
     text: String,
-) -> Result<Wanted> {
+) -> Result<WantedFile> {
     let link = looked.and_then(|looked| looked.links.get(path));
     let leads_to = link.filter(|_| path == CONF).cloned();
     if leads_to.as_ref().is_some_and(String::is_empty) {
@@ -287,22 +287,22 @@ fn wanted(
     let (mut kept, mut is_new_name) = (None, false);
     if state == State::Differs && !is_ours {
         let names = match looked {
-            None => Kept { free: format!("{at}.before-gpuvm"), last: None, is_same: false },
+            None => Backups { free: format!("{at}.before-gpuvm"), last: None, is_same: false },
             Some(_) => guest.kept(at, was.as_deref().unwrap_or_default())?,
         };
         is_new_name = !names.is_same;
         kept = if names.is_same { names.last } else { Some(names.free) };
     }
-    Ok(Wanted { placed: Placed { path, state, kept, leads_to }, was, text, is_new_name })
+    Ok(WantedFile { placed: Placed { path, state, kept, leads_to }, was, text, is_new_name })
 }
 
 /// The file that creates the link although it must not exist; `None` if there is no such file, or
 /// it is not gpuvm's.
-fn unwanted(guest: &Inside<'_>) -> Result<Option<Wanted>> {
+fn unwanted(guest: &Inside<'_>) -> Result<Option<WantedFile>> {
     let there = guest.read(TMPFILES)?.filter(|there| is_untouched(there));
     Ok(there.map(|text| {
         let placed = Placed { path: TMPFILES, state: State::Unwanted, kept: None, leads_to: None };
-        Wanted { placed, was: Some(text.clone()), text, is_new_name: false }
+        WantedFile { placed, was: Some(text.clone()), text, is_new_name: false }
     }))
 }
 

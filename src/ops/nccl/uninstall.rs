@@ -61,26 +61,26 @@ pub fn uninstall(world: &World, source: &Source, is_dry: bool) -> Result<Uninsta
     let looked = guest.look_to_change()?;
     let file = whole(&guest, &looked, FILE)?;
     // A file that stays is named as before.
-    let is_named = matches!(file.told.state, Removal::Changed | Removal::Foreign);
+    let is_named = matches!(file.removed.state, Removal::Changed | Removal::Foreign);
     let all = [conf(&guest, &looked, is_named)?, whole(&guest, &looked, TMPFILES)?, file];
     let mut written = false;
-    for one in all.iter().filter(|one| one.told.state == Removal::Removed && !is_dry) {
+    for one in all.iter().filter(|one| one.removed.state == Removal::Removed && !is_dry) {
         match &one.after {
             Some(after) => guest.replace(&one.at, (Some(&one.text), after), None)?,
-            None => guest.remove(&one.at, &one.text, one.told.back.as_deref())?,
+            None => guest.remove(&one.at, &one.text, one.removed.back.as_deref())?,
         }
-        if one.told.path == TMPFILES {
+        if one.removed.path == TMPFILES {
             guest.unlink(FOUND_AT, FILE)?;
         }
         written = true;
     }
-    let files = all.into_iter().map(|one| one.told).collect();
+    let files = all.into_iter().map(|one| one.removed).collect();
     Ok(Uninstalled { domain: name.to_owned(), files, written })
 }
 
 /// A file with its fate.
 struct Going {
-    told: RemovedFile,
+    removed: RemovedFile,
     /// Its path.
     at: String,
     text: String,
@@ -90,8 +90,8 @@ struct Going {
 
 impl Going {
     fn stays(path: &'static str, state: Removal) -> Going {
-        let told = RemovedFile { path, state, back: None };
-        Going { told, at: path.to_owned(), text: String::new(), after: None }
+        let removed = RemovedFile { path, state, back: None };
+        Going { removed, at: path.to_owned(), text: String::new(), after: None }
     }
 }
 
@@ -106,8 +106,8 @@ fn whole(guest: &Inside<'_>, looked: &Looked, path: &'static str) -> Result<Goin
         return Ok(Going::stays(path, state));
     }
     let back = guest.kept(path, &text)?.last;
-    let told = RemovedFile { path, state: Removal::Removed, back };
-    Ok(Going { told, at: path.to_owned(), text, after: None })
+    let removed = RemovedFile { path, state: Removal::Removed, back };
+    Ok(Going { removed, at: path.to_owned(), text, after: None })
 }
 
 /// NCCL's settings. Their backup is restored if nothing else was changed since. `is_named`: the
@@ -127,6 +127,6 @@ fn conf(guest: &Inside<'_>, looked: &Looked, is_named: bool) -> Result<Going> {
     }
     let is_whole = back.is_some() || text == naming("");
     let after = (!is_whole).then(|| unnaming(&text));
-    let told = RemovedFile { path: CONF, state: Removal::Removed, back };
-    Ok(Going { told, at: at.to_owned(), text, after })
+    let removed = RemovedFile { path: CONF, state: Removal::Removed, back };
+    Ok(Going { removed, at: at.to_owned(), text, after })
 }

@@ -626,9 +626,13 @@ fn set_ends_the_partition_of_a_guest_that_gets_fewer_gpus() {
     assert!(down.is_some() && down < define, "{steps:?}");
     assert_eq!(at("activate "), None, "{steps:?}");
     // It is no obstacle to the next one.
-    let told = &change.about.domains(false)[0];
-    assert!(told.reasons.iter().all(|one| one.choice != Topic::Partition), "{:?}", told.reasons);
-    assert!(told.findings.iter().all(|one| one.rule != "partition-not-ready"));
+    let planned = &change.about.domains(false)[0];
+    assert!(
+        planned.reasons.iter().all(|one| one.choice != Topic::Partition),
+        "{:?}",
+        planned.reasons
+    );
+    assert!(planned.findings.iter().all(|one| one.rule != "partition-not-ready"));
 }
 
 #[test]

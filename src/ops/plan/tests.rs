@@ -262,8 +262,9 @@ fn same_by_its_answer(world: &World, guest: &GuestRequest, planned: &Planned, fi
     let again = GuestRequest { request: Request::for_gpus(0), place, ..guest.clone() };
     let again =
         plan(world, &again).unwrap_or_else(|error| panic!("{:?}: {error}", planned.request));
-    let told = |planned: &Planned| Placement { reasons: Vec::new(), ..planned.placement.clone() };
-    assert_eq!(told(&again), told(planned), "{:?}", planned.request);
+    let without_reasons =
+        |planned: &Planned| Placement { reasons: Vec::new(), ..planned.placement.clone() };
+    assert_eq!(without_reasons(&again), without_reasons(planned), "{:?}", planned.request);
 }
 
 /// Compares the three. Returns whether the guest fits on the host.

@@ -143,9 +143,9 @@ fn a_damaged_journal_hinders_no_other_and_is_put_away_after_a_yes() {
     fs::write(&damaged, "no record\n").unwrap();
     let outcome = plain(&stage);
     assert_eq!((outcome.settled.len(), outcome.failed.len()), (1, 1), "{outcome:?}");
-    let told = outcome.failed[0].whole();
-    assert!(told.contains("cannot be read") && told.contains("line 1"), "{told}");
-    assert!(stage.fake.runs("a").is_none() && damaged.exists(), "{told}");
+    let error = outcome.failed[0].whole();
+    assert!(error.contains("cannot be read") && error.contains("line 1"), "{error}");
+    assert!(stage.fake.runs("a").is_none() && damaged.exists(), "{error}");
     let discard = Recover { discard: true, ..Recover::default() };
     let outcome = run(&stage, &discard, manner(Confirm::Ask)).unwrap();
     assert_eq!((code(&outcome), damaged.exists()), ("usage", true));
@@ -164,9 +164,9 @@ fn a_journal_of_a_newer_version_is_left_to_that_version() {
     let discard = Recover { discard: true, ..Recover::default() };
     for wanted in [&Recover::default(), &discard] {
         let outcome = run(&stage, wanted, manner(Confirm::Given)).unwrap();
-        let told = outcome.failed[0].whole();
-        assert!(told.contains("format 2 is of a newer gpuvm"), "{told}");
-        assert!(!told.contains("--discard") && newer.exists(), "{told}");
+        let error = outcome.failed[0].whole();
+        assert!(error.contains("format 2 is of a newer gpuvm"), "{error}");
+        assert!(!error.contains("--discard") && newer.exists(), "{error}");
     }
 }
 

@@ -15,7 +15,7 @@ fn the_confirmed_change_is_made() {
         assert!(stage.create(confirm).unwrap().made);
         assert_eq!((stage.fake.runs("a"), stage.journals()), (Some(true), 0));
         assert_eq!(stage.caller.heard("ask"), usize::from(confirm != Confirm::Given));
-        assert_eq!(stage.caller.heard("it is planned"), 1, "told twice");
+        assert_eq!(stage.caller.heard("it is planned"), 1, "said twice");
     }
 }
 

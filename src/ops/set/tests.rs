@@ -243,7 +243,7 @@ fn acceptances_for_a_neighbour_do_not_count() {
     // Its own record counts.
     let mut record = GuestRecord::new(UUID, "a", "test:///fake");
     for (said, is_accepted) in [("false", false), ("true", true)] {
-        record.told = Some([("accept-shared-fabric".into(), vec![said.into()])].into());
+        record.creation_options = Some([("accept-shared-fabric".into(), vec![said.into()])].into());
         let dir = stage.world.state().unwrap().join("reserved");
         std::fs::create_dir_all(&dir).unwrap();
         let text = serde_json::to_string(&record).unwrap();
@@ -331,8 +331,8 @@ fn vcpus_of_a_running_guest_come_and_go_with_those_of_its_definition() {
     for (wanted, step) in [(4, "from 2 to 4"), (1, "from 2 to 1")] {
         let stage = roomy();
         let done = run(&stage, &live(wanted)).unwrap();
-        let told = &done.change.about.domains(false)[0];
-        assert!(!told.waits_for_start && told.beside.iter().any(|said| said.contains(step)));
+        let report = &done.change.about.domains(false)[0];
+        assert!(!report.waits_for_start && report.beside.iter().any(|said| said.contains(step)));
         assert_eq!(vcpus(&stage), (wanted as usize, wanted as usize));
         let undo = Undo { name: "a".into(), force: false, edited: false };
         let mut session = Session::begin(&stage.world, manner(Confirm::Given)).unwrap();

@@ -41,12 +41,12 @@ pub(super) fn settle(subject: &Subject, extra: &mut Extra, wanted: &SetRequest) 
 /// How many vCPUs of a running domain cannot be taken from it: those with which QEMU started.
 fn started_with(live: &DomainXml) -> u32 {
     let each = live.root().child("vcpus").into_iter().flat_map(|all| all.children("vcpu"));
-    let (mut told, mut fixed) = (false, 0);
+    let (mut has_any, mut fixed) = (false, 0);
     for vcpu in each {
-        told = true;
+        has_any = true;
         let is = |name: &str, value: &str| vcpu.attr(name).is_some_and(|is| is == value);
         fixed += u32::from(is("enabled", "yes") && !is("hotpluggable", "yes"));
     }
     // Without a list all were there from the start.
-    if told { fixed } else { u32::MAX }
+    if has_any { fixed } else { u32::MAX }
 }

@@ -95,8 +95,8 @@ fn paused_guests_are_not_asked_to_shut_down() {
 fn a_deletion_lists_losses() {
     let stage = stage();
     let wanted = Delete { name: "a".into(), keep_data: false };
-    let told = delete(&stage.world, &wanted).unwrap().warnings.join("\n");
-    assert!(told.contains("is lost") && told.contains("virsh dump"), "{told}");
+    let warnings = delete(&stage.world, &wanted).unwrap().warnings.join("\n");
+    assert!(warnings.contains("is lost") && warnings.contains("virsh dump"), "{warnings}");
     stage.fake.crashed.borrow_mut().clear();
     assert_eq!(delete(&stage.world, &wanted).unwrap().warnings, [""; 0]);
 }

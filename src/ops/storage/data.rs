@@ -34,7 +34,7 @@ pub(super) fn has_array() -> bool {
 
 /// The wanted size of a data disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum WantedSize {
     /// A size in bytes.
     Bytes(u64),
     /// The share of the guest's GPUs.
@@ -42,17 +42,17 @@ enum Wanted {
 }
 
 /// The requested size; `None` if no data disk, with the notice if that is to be reported.
-fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
+fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<WantedSize>> {
     let wanted = match place.wanted.data {
         DataRequest::None => return Ok(None),
         DataRequest::NoneTold => {
             disks.notices.push(Notice::NoDataDisk);
             return Ok(None);
         }
-        DataRequest::Bytes(bytes) => Wanted::Bytes(bytes),
-        DataRequest::Share | DataRequest::ShareWithNotice => Wanted::Share,
+        DataRequest::Bytes(bytes) => WantedSize::Bytes(bytes),
+        DataRequest::Share | DataRequest::ShareWithNotice => WantedSize::Share,
     };
-    if wanted == Wanted::Share && place.gpus().0 == 0 {
+    if wanted == WantedSize::Share && place.gpus().0 == 0 {
         return match &place.wanted.data_dir {
             None => Ok(None),
             Some(_) => Err(usage(
@@ -63,11 +63,11 @@ fn wanted(place: &Place<'_>, disks: &mut Disks) -> Result<Option<Wanted>> {
     }
     match (place.is_here(), wanted) {
         (true, wanted) => Ok(Some(wanted)),
-        (false, Wanted::Share) => {
+        (false, WantedSize::Share) => {
             note_no_data_disk(place, disks);
             Ok(None)
         }
-        (false, Wanted::Bytes(_)) => {
+        (false, WantedSize::Bytes(_)) => {
             Err(StorageError::Elsewhere
                 .hint("run gpuvm on the host itself, or give --data-size none"))
         }
@@ -89,8 +89,8 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
     };
     let preallocate = place.wanted.preallocate;
     let bytes = match (wanted, place.recorded) {
-        (Wanted::Bytes(bytes), true) => bytes,
-        (Wanted::Share, true) => return Ok(()),
+        (WantedSize::Bytes(bytes), true) => bytes,
+        (WantedSize::Share, true) => return Ok(()),
         (wanted, false) => {
             let there = directory.ancestors().find(|at| at.is_dir()).unwrap_or(&directory);
             let space = space(there).ok_or_else(|| {
@@ -98,8 +98,8 @@ fn on(array: &Path, place: &Place<'_>, disks: &mut Disks) -> Result<()> {
             })?;
             let gpus = place.gpus();
             let (bytes, share) = match wanted {
-                Wanted::Bytes(bytes) => (bytes, None),
-                Wanted::Share => (share(space.total, gpus), Some(gpus)),
+                WantedSize::Bytes(bytes) => (bytes, None),
+                WantedSize::Share => (share(space.total, gpus), Some(gpus)),
             };
             if preallocate != Preallocate::None || share.is_some() {
                 refuse_too_large(bytes, space, there, share)?;
@@ -130,7 +130,7 @@ fn directory(
     array: &Path,
     place: &Place<'_>,
     disks: &mut Disks,
-    wanted: Wanted,
+    wanted: WantedSize,
 ) -> Result<Option<(PathBuf, Option<Step>)>> {
     if let Some(dir) = &place.wanted.data_dir {
         let dir = std::path::absolute(dir)?;
@@ -144,7 +144,7 @@ fn directory(
         return Ok(Some((directory, None)));
     }
     if !is_mount_point(array) {
-        if wanted == Wanted::Share {
+        if wanted == WantedSize::Share {
             note_no_data_disk(place, disks);
             return Ok(None);
         }
@@ -258,7 +258,7 @@ mod tests {
             let error =
                 planned(array, 1, &of(DataRequest::Bytes(7)), false).unwrap_err().to_string();
             assert!(error.contains("is not a mounted file system"), "{error}");
-            for (gpus, data, told) in [
+            for (gpus, data, is_noted) in [
                 (1, DataRequest::ShareWithNotice, true),
                 (1, DataRequest::Share, false),
                 (1, DataRequest::NoneTold, true),
@@ -268,7 +268,7 @@ mod tests {
             ] {
                 let disks = planned(array, gpus, &of(data), false).unwrap();
                 assert!(disks.steps.is_empty() && disks.disks.is_empty(), "{gpus} {data:?}");
-                let notices: &[Notice] = if told { &[Notice::NoDataDisk] } else { &[] };
+                let notices: &[Notice] = if is_noted { &[Notice::NoDataDisk] } else { &[] };
                 assert_eq!(disks.notices, notices, "{gpus} {data:?}");
             }
         }

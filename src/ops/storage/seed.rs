@@ -249,8 +249,8 @@ mod tests {
         let keys = own_keys(home.path(), &mut disks);
         let keys: Vec<&str> = keys.iter().map(SshKey::as_str).collect();
         assert_eq!(keys, [key("first").trim(), key("second").trim()]);
-        let told: Vec<String> = disks.notices.iter().map(ToString::to_string).collect();
-        let [bad, pipe] = &told[..] else { panic!("{told:?}") };
+        let notices: Vec<String> = disks.notices.iter().map(ToString::to_string).collect();
+        let [bad, pipe] = &notices[..] else { panic!("{notices:?}") };
         assert!(bad.contains("id_bad.pub: SSH key, line 1") && pipe.contains("id_pipe.pub"));
     }
 

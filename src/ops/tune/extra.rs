@@ -84,7 +84,7 @@ pub fn of(
 /// The notice that a topology file for NCCL in the guest is no longer valid, if the guest needed
 /// one.
 pub(crate) fn nccl(subject: &Subject, tuned: &Tuned, host: &Topology) -> Option<String> {
-    let before = topology(&subject.xml, host).ok().filter(|told| told.is_needed)?;
+    let before = topology(&subject.xml, host).ok().filter(|noted| noted.is_needed)?;
     let is_same = topology(&tuned.after, host).is_ok_and(|after| after.system == before.system);
     let name = word(&subject.name);
     let command = if subject.is_file {

@@ -122,18 +122,18 @@ mod tests {
 
     #[test]
     fn progress_is_reported_until_the_end() {
-        let (tell, told) = channel();
+        let (tell, ticks) = channel();
         let reporter: Arc<dyn Reporter> = Arc::new(Notes(Mutex::new(tell)));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a");
         let ticker = Ticker::of_file(&reporter, &file, 8192);
         std::fs::write(&file, vec![1; 4096]).unwrap();
-        assert_eq!(told.recv().unwrap().1, 8192, "told while it goes on");
+        assert_eq!(ticks.recv().unwrap().1, 8192, "while it goes on");
         drop(ticker);
-        assert_eq!(told.iter().find(|told| told.1 == 0), Some((0, 0)), "and wiped away");
+        assert_eq!(ticks.iter().find(|tick| tick.1 == 0), Some((0, 0)), "and wiped away");
         // One that is over before it could be seen is not reported.
         drop(Ticker::of_file(&reporter, &file, 8192));
-        assert_eq!(told.recv().unwrap(), (0, 0));
+        assert_eq!(ticks.recv().unwrap(), (0, 0));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::hosts::{self, Host};
 use super::stream::Random;
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::placement::Occupancy;
-use gpuvm_core::placement::joint::{Wanted, in_order, joint};
+use gpuvm_core::placement::joint::{JointGuest, in_order, joint};
 use gpuvm_core::request::{DeviceWish, Near, PinPolicy, Request};
 use gpuvm_core::topology::{DeviceKind, Topology};
 use std::fmt::Write as _;
@@ -73,8 +73,8 @@ pub fn set(random: &mut Random, topology: &Topology) -> Vec<Request> {
 }
 
 /// Requests as guests.
-pub fn named(requests: &[Request]) -> Vec<Wanted<'_>> {
-    requests.iter().map(|request| Wanted { name: "guest", request, sets: &[] }).collect()
+pub fn named(requests: &[Request]) -> Vec<JointGuest<'_>> {
+    requests.iter().map(|request| JointGuest { name: "guest", request, sets: &[] }).collect()
 }
 
 /// Places this many random sets either way.

@@ -58,13 +58,16 @@ pub fn variant(setting: &Setting) -> usize {
 /// examples.
 pub fn examples() -> Vec<(DomainEdit, &'static str)> {
     let settings = cpu_examples().into_iter().chain(device_examples());
-    let told = (
+    let metadata = (
         DomainEdit::SetFirmwareWindow { mib: 4096 },
         r#"
 +    <qemu:arg value='-fw_cfg'/>
 +    <qemu:arg value='name=opt/ovmf/X-PciMmio64Mb,string=4096'/>"#,
     );
-    settings.map(|(setting, lines)| (DomainEdit::Set { setting }, lines)).chain([told]).collect()
+    settings
+        .map(|(setting, lines)| (DomainEdit::Set { setting }, lines))
+        .chain([metadata])
+        .collect()
 }
 
 fn cpu_examples() -> Vec<(Setting, &'static str)> {

@@ -103,8 +103,9 @@ fn a_host_whose_memory_is_in_pools_fills_them_by_default() {
     let host = host_of(64, 56, 0, true);
     let found = placed(&host, &Request::for_gpus(1));
     assert_eq!((found.huge_pages, found.memory()), (Some(PageSize::OneGib), MemSize::from_gib(56)));
-    let told = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..Request::for_gpus(1) };
-    assert!(placed(&host, &told).memory() > found.memory(), "a size that is told is as it was");
+    let asked_size =
+        Request { huge_pages: HugePages::Size(PageSize::OneGib), ..Request::for_gpus(1) };
+    assert!(placed(&host, &asked_size).memory() > found.memory(), "a named size is kept");
     // A small pool does not make a guest small.
     let found = placed(&host_of(64, 33, 0, true), &Request::for_gpus(1));
     assert_eq!(found.huge_pages, Some(PageSize::OneGib), "33 GiB are more than the 27 beside them");
@@ -176,10 +177,10 @@ fn a_node_with_too_few_free_pages_is_left_for_one_with_enough() {
     }
     // Pages that a defined guest will take are not free.
     let host = host(40, 0, true);
-    let told = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..asked(40) };
+    let asked_size = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..asked(40) };
     let mut held = Occupancy::default();
     for node in [0, 1] {
-        let found = super::super::plan(&host, &held, &told).unwrap();
+        let found = super::super::plan(&host, &held, &asked_size).unwrap();
         assert_eq!(found.node_pages[0].node.0, node);
         let domain = crate::placement::Held { active: false, ..found.held(&node.to_string()) };
         held.domains.push(domain);
@@ -244,8 +245,8 @@ fn a_size_that_is_given_up_is_left_to_the_planner() {
     let mut parts = parts.clone();
     parts.nodes.iter_mut().for_each(|node| node.huge_pages.truncate(1));
     let host = Topology::new(parts).unwrap();
-    let told = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..asked(8) };
-    assert_eq!(nearest(&host, &none, &told)[0].huge_pages, HugePages::Auto);
+    let asked_size = Request { huge_pages: HugePages::Size(PageSize::OneGib), ..asked(8) };
+    assert_eq!(nearest(&host, &none, &asked_size)[0].huge_pages, HugePages::Auto);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::placement::tests::dgx2;
 use crate::placement::tests::testhost::{HostSpec, NodeSpec, device};
 use crate::request::PinPolicy;
 
-fn named(requests: &[Request]) -> Vec<Wanted<'_>> {
-    requests.iter().map(|request| Wanted { name: "a", request, sets: &[] }).collect()
+fn named(requests: &[Request]) -> Vec<JointGuest<'_>> {
+    requests.iter().map(|request| JointGuest { name: "a", request, sets: &[] }).collect()
 }
 
 /// Small random numbers, the same in every run.
@@ -59,7 +59,7 @@ fn least(
     topology: &Topology,
     held: &Occupancy,
     order: &[usize],
-    wanted: &[Wanted<'_>],
+    wanted: &[JointGuest<'_>],
 ) -> Option<Cost> {
     let Some((&first, rest)) = order.split_first() else { return Some(Cost::default()) };
     let request = wanted[first].request;
@@ -89,7 +89,7 @@ fn it_finds_the_least_cost_of_all_sets_on_small_hosts() {
         let topology = host(&mut random);
         let requests: Vec<Request> = (0..3).map(|_| guest(&mut random)).collect();
         let wanted = named(&requests);
-        let Ok(search) = Search::new(&topology, &held, &wanted, PLANS) else { continue };
+        let Ok(search) = JointSearch::new(&topology, &held, &wanted, PLANS) else { continue };
         let brute = least(&topology, &held, &search.order, &wanted);
         let one_by_one = in_order(&topology, &held, &wanted);
         let brute = [brute, one_by_one.as_ref().ok().map(|found| found.cost)];
@@ -111,7 +111,7 @@ fn it_finds_the_least_cost_of_all_sets_on_small_hosts() {
 }
 
 /// Places the guests in their order as `create` would, each with the others as domains.
-fn again(topology: &Topology, found: &Joint, wanted: &[Wanted<'_>]) {
+fn again(topology: &Topology, found: &Joint, wanted: &[JointGuest<'_>]) {
     let mut held = Occupancy::default();
     for &guest in &found.order {
         let placement = &found.placements[guest];
@@ -196,7 +196,7 @@ fn fifty_guests_take_one_plan_each() {
         });
     }
     let wanted = named(&requests);
-    let mut search = Search::new(&topology, &Occupancy::default(), &wanted, PLANS).unwrap();
+    let mut search = JointSearch::new(&topology, &Occupancy::default(), &wanted, PLANS).unwrap();
     search.go(0, Occupancy::default(), Cost::default());
     assert!(search.found.is_some(), "{:?}", search.refused);
     assert_eq!((PLANS - search.plans, search.is_done()), (50, true));

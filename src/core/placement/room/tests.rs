@@ -242,11 +242,11 @@ fn two_that_need_each_others_places_are_off_before_the_first_one_moves() {
     let request = small(0);
     let cost = |mover: &Mover| mover.cost().sum();
     let terms = Terms { limits: Limits::default(), cost, may_give_up: false, plans: PLANS };
-    let search = Search::new(&topology, &held, &request, &movers, terms);
-    let wanted: Vec<Wanted<'_>> = [(NEW, &request)]
+    let search = MoveSearch::new(&topology, &held, &request, &movers, terms);
+    let wanted: Vec<JointGuest<'_>> = [(NEW, &request)]
         .into_iter()
         .chain(movers.iter().map(|mover| (mover.name.as_str(), &mover.request)))
-        .map(|(name, request)| Wanted { name, request, sets: &[] })
+        .map(|(name, request)| JointGuest { name, request, sets: &[] })
         .collect();
     let found = joint(&topology, &search.without(&[0, 1]), &wanted).unwrap();
     let (legs, after) = search.in_turns(&[0, 1], &found.placements, held.clone()).unwrap();

@@ -134,8 +134,8 @@ fn placed(host: &Topology, held: &Occupancy, place: &Placement) -> String {
         window(place, host).map(|window| window.map(|w| (w.bytes >> 20, w.explicit_mib())));
     let shared = place.shared_fabric().is_some();
     writeln!(text, "  window {} shared {shared}", numbers(&format!("{window:?}"))).unwrap();
-    let told = window_reason(place, host);
-    let reasons = place.reasons.iter().chain(&told).map(|reason| {
+    let why = window_reason(place, host);
+    let reasons = place.reasons.iter().chain(&why).map(|reason| {
         let mark = if reason.compromise { "!" } else { "" };
         format!("{mark}{} {}", reason.choice, numbers(&reason.because.to_string()))
     });
@@ -145,7 +145,7 @@ fn placed(host: &Topology, held: &Occupancy, place: &Placement) -> String {
 
 /// The answer to a request, as lines.
 fn answer(host: &Topology, held: &Occupancy, request: &Request) -> String {
-    let told = |what: &str, hint: &str| {
+    let facts = |what: &str, hint: &str| {
         let near = nearest(host, held, request);
         let near = near.iter().map(|request| format!("  near {}\n", fields(request)));
         format!("  {} hint {}\n{}", numbers(what), numbers(hint), near.collect::<String>())
@@ -154,10 +154,10 @@ fn answer(host: &Topology, held: &Occupancy, request: &Request) -> String {
         Ok(place) => placed(host, held, &place),
         Err(PlanError::Request(error)) => format!("  request {error}\n"),
         Err(PlanError::Impossible { what, hint }) => {
-            format!("  impossible\n{}", told(&what, &hint))
+            format!("  impossible\n{}", facts(&what, &hint))
         }
         Err(PlanError::Taken { what, holders, hint }) => {
-            format!("  taken by {}\n{}", numbers(&holders.join(", ")), told(&what, &hint))
+            format!("  taken by {}\n{}", numbers(&holders.join(", ")), facts(&what, &hint))
         }
     }
 }

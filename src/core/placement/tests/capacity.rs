@@ -34,9 +34,9 @@ fn rows(capacity: &Capacity) -> Vec<(u32, u32, u32)> {
 
 /// The advice on the next size: its GPU count, GPUs that are freed, guests that move, their new
 /// GPUs, GPUs restarted.
-type Answer = (u32, Vec<usize>, Vec<(String, Option<Vec<usize>>)>, usize);
+type Counted = (u32, Vec<usize>, Vec<(String, Option<Vec<usize>>)>, usize);
 
-fn answer(capacity: &Capacity) -> Answer {
+fn answer(capacity: &Capacity) -> Counted {
     let next = capacity.next.as_ref().expect("a size does not fit");
     let advice = next.advice.as_ref().expect("something would free it");
     let guests = advice.guests.iter();

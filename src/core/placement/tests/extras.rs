@@ -7,7 +7,7 @@ use crate::cpuset::NodeId;
 use crate::placement::affinity::Homes;
 use crate::placement::cover::Beside;
 use crate::placement::explain::Reasons;
-use crate::placement::extras::{Extras, Search};
+use crate::placement::extras::{Extras, ExtrasSearch};
 use crate::placement::nearness::Far;
 use crate::placement::taken::Taken;
 use crate::placement::*;
@@ -159,7 +159,7 @@ fn choose(
         GpuWish::Indexes(indexes) => indexes.iter().map(|&at| all[at as usize]).collect(),
         _ => vec![],
     };
-    let search = Search::new(host, &homes, &taken, request);
+    let search = ExtrasSearch::new(host, &homes, &taken, request);
     search.check()?;
     let mut reasons = Reasons::default();
     let extras = search.choose(&gpus, &mut reasons)?;

@@ -288,8 +288,8 @@ fn a_size_that_is_mounted_nowhere_is_said() {
     ] {
         let host = changed(|parts| parts.machine.hugetlbfs = mounts.clone());
         let placement = plan_on(&host, &[], &gib).unwrap();
-        let told = says(&placement, "mount -t hugetlbfs -o pagesize=1G hugetlbfs", true);
-        assert_eq!(told, said, "{mounts:?}: {:?}", placement.reasons);
+        let is_said = says(&placement, "mount -t hugetlbfs -o pagesize=1G hugetlbfs", true);
+        assert_eq!(is_said, said, "{mounts:?}: {:?}", placement.reasons);
         let plain = plan_on(&host, &[], &run(1, 0)).unwrap();
         assert!(!says(&plain, "hugetlbfs", true));
     }

@@ -197,10 +197,10 @@ proptest! {
         prop_assert_eq!(missing, 0, "what is chosen is there");
         prop_assert_eq!(auto.huge_pages.is_some(), !auto.node_pages.is_empty());
         if let (None, Ok(off)) = (auto.huge_pages, off) {
-            let told = |p: &Placement| {
+            let rest = |p: &Placement| {
                 (p.devices.clone(), p.vcpu_pins.clone(), p.cells.clone(), p.node_pages.clone())
             };
-            prop_assert_eq!(told(&auto), told(&off), "on normal pages all is as with `off`");
+            prop_assert_eq!(rest(&auto), rest(&off), "on normal pages all is as with `off`");
         }
         // After the advised command the guest gets them.
         let advice = auto.reasons.iter().find_map(|reason| match &reason.because {

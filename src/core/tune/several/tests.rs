@@ -45,8 +45,8 @@ impl House {
             abilities: Default::default(),
             versions: &versions,
         };
-        let new: Vec<Wanted<'_>> =
-            new.iter().map(|request| Wanted { name: "new", request, sets: &[] }).collect();
+        let new: Vec<JointGuest<'_>> =
+            new.iter().map(|request| JointGuest { name: "new", request, sets: &[] }).collect();
         several(&given, changes, &new)
     }
 

@@ -160,12 +160,12 @@ impl Writer<'_, '_> {
             if planned.is_empty() { guests.iter().collect() } else { planned };
         let others = Others::of(guests);
         let each = |tell: &dyn Fn(&Guest<'_>) -> String| -> Vec<String> {
-            let told = about.iter().take(MOST);
-            let told =
-                told.map(|guest| format!("{} ({}): {}", guest.name, guest.letter, tell(guest)));
+            let shown = about.iter().take(MOST);
+            let shown =
+                shown.map(|guest| format!("{} ({}): {}", guest.name, guest.letter, tell(guest)));
             let rest = about.len().saturating_sub(MOST);
             let rest = (rest > 0).then(|| format!("and {}, in the table", count(rest, "guest")));
-            told.chain(rest).collect()
+            shown.chain(rest).collect()
         };
         let mut which = each(&|guest| gpus(topology, guest));
         which.extend(self.free_gpus());

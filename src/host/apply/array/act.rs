@@ -128,8 +128,8 @@ pub(super) fn assemble(assembly: &Assembly) -> Result<(), ArrayError> {
 /// Refuses a drive with content that was not known when its overwriting was planned.
 fn refuse_foreign(member: &str, uuid: &str, known: Option<&[String]>) -> Result<(), ArrayError> {
     let known = known.unwrap_or_default();
-    let told = foreign(Path::new(member), uuid).says(member);
-    match told.into_iter().find(|phrase| !known.contains(phrase)) {
+    let phrases = foreign(Path::new(member), uuid).says(member);
+    match phrases.into_iter().find(|phrase| !known.contains(phrase)) {
         None => Ok(()),
         Some(found) => Err(ArrayError::Become { found }),
     }

@@ -20,7 +20,7 @@ const DISCARD: u16 = 9;
 /// The planned network of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Wanted {
+pub struct PlannedNetwork {
     /// The bridge that must be up; `None` without bridge.
     pub bridge: Option<String>,
     /// Ports, each with the device that it must be a port of.
@@ -38,7 +38,7 @@ pub struct Wanted {
     pub wait_s: u64,
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for PlannedNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut wants = Vec::new();
         wants.extend(self.bridge.as_ref().map(|bridge| format!("{bridge} is up")));
@@ -57,7 +57,7 @@ impl fmt::Display for Wanted {
     }
 }
 
-impl Wanted {
+impl PlannedNetwork {
     pub(super) fn wait(&self, observer: &mut dyn Observer) -> Result<(), StepError> {
         let until = Instant::now() + Duration::from_secs(self.wait_s);
         loop {

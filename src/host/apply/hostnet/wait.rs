@@ -39,19 +39,19 @@ impl Waiting {
 
 /// An answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum NetworkVerdict {
     /// The host can be reached: it is kept.
     Keep,
     /// It is reverted.
     TakeBack,
 }
 
-impl Answer {
+impl NetworkVerdict {
     /// Returns the word for it in its file.
     fn word(self) -> &'static str {
         match self {
-            Answer::Keep => "keep",
-            Answer::TakeBack => "take-back",
+            NetworkVerdict::Keep => "keep",
+            NetworkVerdict::TakeBack => "take-back",
         }
     }
 }
@@ -107,8 +107,8 @@ pub(super) fn wait(
     let until = Instant::now() + Duration::from_secs(within_s);
     loop {
         match input::state(&answer).ok().flatten().as_deref() {
-            Some(word) if word == Answer::Keep.word() => return Ok(()),
-            Some(word) if word == Answer::TakeBack.word() => {
+            Some(word) if word == NetworkVerdict::Keep.word() => return Ok(()),
+            Some(word) if word == NetworkVerdict::TakeBack.word() => {
                 return Err(HostNetError::Declined.into());
             }
             // Missing or incomplete so far.
@@ -164,7 +164,7 @@ pub(super) fn sweep() {
 }
 
 /// Answers a wait, and waits until it has ended; returns whether it has.
-pub fn answer(bridge: &str, answer: Answer, limit: Duration) -> Result<bool, HostNetError> {
+pub fn answer(bridge: &str, answer: NetworkVerdict, limit: Duration) -> Result<bool, HostNetError> {
     let path = file(bridge, ANSWER);
     fs::write(&path, answer.word()).map_err(failed(&path))?;
     crate::trace::wrote(&path);

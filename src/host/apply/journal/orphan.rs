@@ -222,7 +222,7 @@ pub(super) fn read(text: &str) -> Result<Option<Story>, (usize, Wrong)> {
             (Some(_), Record::Change(_)) => {
                 return Err(wrong("a second change in one journal".into()));
             }
-            (Some(told), record) => told.add(record).map_err(wrong)?,
+            (Some(story), record) => story.add(record).map_err(wrong)?,
         }
     }
     Ok(story.filter(|story| !story.steps.is_empty()))

@@ -50,8 +50,8 @@ fn a_torn_line_was_not_begun_and_a_damaged_one_is_named() {
     drop(journal);
     let text = std::fs::read_to_string(&path).unwrap();
     for end in 0..text.len() {
-        let told = read(&text[..end]).unwrap();
-        let begun = told.iter().any(|story| story.steps[0].1 != Progress::Untouched);
+        let stories = read(&text[..end]).unwrap();
+        let begun = stories.iter().any(|story| story.steps[0].1 != Progress::Untouched);
         assert!(!begun, "a step whose record is torn at byte {end} counts as begun");
     }
     for (line, wrong, reason) in [

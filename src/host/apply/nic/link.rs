@@ -97,8 +97,8 @@ pub fn guard(netdev: &str, vf: u32) -> Result<Guard, LinkError> {
     let mut guard = Guard::default();
     for info in infos.flatten().flat_map(|LinkVfInfo(info)| info) {
         match info {
-            VfInfo::Trust(told) if told.vf_id == vf => guard.trust = Some(told.enabled),
-            VfInfo::SpoofCheck(told) if told.vf_id == vf => guard.spoof = Some(told.enabled),
+            VfInfo::Trust(now) if now.vf_id == vf => guard.trust = Some(now.enabled),
+            VfInfo::SpoofCheck(now) if now.vf_id == vf => guard.spoof = Some(now.enabled),
             _ => {}
         }
     }

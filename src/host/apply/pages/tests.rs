@@ -180,19 +180,19 @@ fn pages_taken_by_others_are_reported() {
 #[test]
 fn missing_nodes_and_pools_are_reported() {
     let played = Played::new(2, 0);
-    let told = |step: PagesStep| played.on(|pages| pages.expect(&step)).unwrap_err().to_string();
-    assert_eq!(told(PagesStep { node: NodeId(5), ..step(2, 4) }), "node 5 does not exist");
+    let refusal = |step: PagesStep| played.on(|pages| pages.expect(&step)).unwrap_err().to_string();
+    assert_eq!(refusal(PagesStep { node: NodeId(5), ..step(2, 4) }), "node 5 does not exist");
     let gib = MemSize::from_gib(1);
     let absent = PagesStep { page_kib: gib, ..step(2, 4) };
-    assert_eq!(told(absent), "node 1 has no pool of 1 GiB pages");
+    assert_eq!(refusal(absent), "node 1 has no pool of 1 GiB pages");
     // The device to be removed is gone.
     played.on(|pages| pages.undo(&absent)).unwrap();
     played.on(|pages| pages.perform(&PagesStep { node: NodeId(5), ..step(4, 2) })).unwrap();
     let changed = "node 1 has 2 pages of 2 MiB reserved; it had 3 when this was planned";
-    assert_eq!(told(step(3, 9)), changed);
+    assert_eq!(refusal(step(3, 9)), changed);
     played.on(|pages| pages.expect(&step(3, 0))).unwrap();
     fs::write(played.dir.path().join(POOL).join("nr_hugepages"), "many\n").unwrap();
-    assert!(told(step(2, 4)).ends_with("nr_hugepages line 1: `many` is not a number in range"));
+    assert!(refusal(step(2, 4)).ends_with("nr_hugepages line 1: `many` is not a number in range"));
     assert!(played.log.borrow().is_empty(), "{:?}", played.log);
 }
 

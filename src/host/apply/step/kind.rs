@@ -35,23 +35,23 @@ static NAMES: LazyLock<Vec<&str>> =
 
 /// The error of a name that a noun has no step of: the names that it has.
 #[derive(Debug)]
-struct Known(&'static [&'static str]);
+struct StepNames(&'static [&'static str]);
 
-impl fmt::Display for Known {
+impl fmt::Display for StepNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join(", "))
     }
 }
 
-impl std::error::Error for Known {}
+impl std::error::Error for StepNames {}
 
-impl Error for Known {
-    fn custom<T: fmt::Display>(_: T) -> Known {
-        Known(&[])
+impl Error for StepNames {
+    fn custom<T: fmt::Display>(_: T) -> StepNames {
+        StepNames(&[])
     }
 
-    fn unknown_variant(_: &str, known: &'static [&'static str]) -> Known {
-        Known(known)
+    fn unknown_variant(_: &str, known: &'static [&'static str]) -> StepNames {
+        StepNames(known)
     }
 }
 
@@ -59,7 +59,7 @@ impl Kinds {
     /// Reads a step without a name, for the list of names in documents.
     fn of<T: DeserializeOwned + Into<Step>>() -> Kinds {
         let unnamed = MapDeserializer::new([("step", "")].into_iter());
-        let names = T::deserialize(unnamed).err().map_or(&[][..], |Known(names)| names);
+        let names = T::deserialize(unnamed).err().map_or(&[][..], |StepNames(names)| names);
         Kinds { names, read: |value| serde_json::from_value::<T>(value).map(T::into) }
     }
 }

@@ -35,9 +35,9 @@ pub fn killed(
 pub fn recovered(dir: &std::path::Path, fake: &Fake) -> Recovery {
     let mut orphans = Orphan::all_in(&dir.join("journal")).unwrap().readable;
     assert_eq!(orphans.len(), 1);
-    let told = Recovery::of(orphans[0].story.as_ref());
+    let foretold = Recovery::of(orphans[0].story.as_ref());
     let recovery = recover(orphans.remove(0), fake, &mut Watch::default(), &["a".into()]).unwrap();
-    assert_eq!(recovery, told, "what was foretold is not what was done");
+    assert_eq!(recovery, foretold, "what was foretold is not what was done");
     assert_eq!(files(&dir.join("journal")), 0, "the journal stays");
     recovery
 }

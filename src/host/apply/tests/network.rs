@@ -198,16 +198,16 @@ fn a_change_that_is_killed_at_any_step_is_undone_or_finished() {
 #[test]
 fn concurrent_changes_by_others_are_not_lost() {
     // Another network of the name; one that was edited; one that was started again.
-    let told = |steps: &[Step], fake: &Fake| {
+    let refusal = |steps: &[Step], fake: &Fake| {
         let error = apply(steps, fake, &mut Watch::default(), None).unwrap_err();
         let ApplyError::Failed { source, .. } = error else { panic!("{error}") };
         source.to_string()
     };
     let there = fake(true, vec![]);
-    assert!(told(&make(), &there).contains("has a network of this name"));
+    assert!(refusal(&make(), &there).contains("has a network of this name"));
     there.networks.all.borrow_mut().get_mut("n").unwrap().xml = xml(4000);
     let said = "the definition of network `n` was changed by someone else in the meantime";
-    assert_eq!(told(&change(), &there), said);
+    assert_eq!(refusal(&change(), &there), said);
     assert_eq!(there.networks.seen(), [(n(), true, true, Some(4000))]);
-    assert!(told(&delete()[2..], &there).contains("it was started again meanwhile"));
+    assert!(refusal(&delete()[2..], &there).contains("it was started again meanwhile"));
 }

@@ -67,24 +67,24 @@ impl BoardReports {
         ids: AskNvml,
         links: Begun,
     ) -> Result<BoardReports, FsError> {
-        let mut told = BoardReports::nothing(found);
+        let mut reports = BoardReports::nothing(found);
         let Sets::Switched { shared, .. } = found.board.sets else {
-            told.links = links.ask();
-            return Ok(told);
+            reports.links = links.ask();
+            return Ok(reports);
         };
         let config = Config::read(root)?;
-        told.whole_gpus_only = config.is_of_whole_gpus();
+        reports.whole_gpus_only = config.is_of_whole_gpus();
         if let Some(mode) = config.mode {
-            told.model = mode.model();
-            told.model_source = format!("model by FABRIC_MODE={} in {PATH}", mode as u8);
+            reports.model = mode.model();
+            reports.model_source = format!("model by FABRIC_MODE={} in {PATH}", mode as u8);
         } else {
-            told.model_source.push_str(": no FABRIC_MODE is set");
+            reports.model_source.push_str(": no FABRIC_MODE is set");
         }
-        told.notes.extend(config.notes);
+        reports.notes.extend(config.notes);
         let gpus: Vec<Bdf> = found.layout.slots.iter().copied().flatten().collect();
         let (file, note) = modules::from_file(root, &gpus)?;
-        told.notes.extend(note);
-        let is_shared = told.model == FabricModel::SharedNvswitch;
+        reports.notes.extend(note);
+        let is_shared = reports.model == FabricModel::SharedNvswitch;
         let live = root.is_live() && (is_shared || ids == AskNvml::All);
         let bound = |gpu: &Bdf| found.census.driver(*gpu) == Some("nvidia");
         let wanted = |gpu: &Bdf| bound(gpu) && (ids == AskNvml::All || !file.contains_key(gpu));
@@ -98,32 +98,32 @@ impl BoardReports {
         let answer = nvml.map(nvml::answer);
         match &answer {
             Some(Ok(answer)) => {
-                told.modules.add(Source::Nvml, answer.ids.iter().copied());
+                reports.modules.add(Source::Nvml, answer.ids.iter().copied());
                 for (gpu, reason) in &answer.silent {
-                    told.notes.push(format!("NVML has no module id of GPU {gpu}: {reason}"));
+                    reports.notes.push(format!("NVML has no module id of GPU {gpu}: {reason}"));
                 }
             }
             Some(Err(reason)) if asks_modules => {
-                told.notes.push(format!("NVML has no module ids: {reason}"));
-                told.modules_untold = Some(reason.clone());
+                reports.notes.push(format!("NVML has no module ids: {reason}"));
+                reports.modules_untold = Some(reason.clone());
             }
             _ => {}
         }
-        told.links = links.end(answer.as_ref());
+        reports.links = links.end(answer.as_ref());
         match listing.map(Manager::end_list) {
             Some(Ok(listed)) => {
                 // Since H100 its addresses are null; if not, they are unreliable.
                 if shared.reset_cuts_links {
-                    told.modules.add(Source::Manager, addresses(&listed, &gpus));
+                    reports.modules.add(Source::Manager, addresses(&listed, &gpus));
                 }
-                told.listed = Some(listed);
+                reports.listed = Some(listed);
             }
-            Some(Err(refusal)) => told.notes.push(refusal.note(&config.address)),
+            Some(Err(refusal)) => reports.notes.push(refusal.note(&config.address)),
             None => {}
         }
-        told.modules.add(Source::File, file);
-        told.notes.append(&mut told.modules.notes);
-        Ok(told)
+        reports.modules.add(Source::File, file);
+        reports.notes.append(&mut reports.modules.notes);
+        Ok(reports)
     }
 }
 

@@ -29,7 +29,7 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// One GPU of the stored file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct StoredGpu {
     /// Vendor and device id, to detect another card in its place.
     ids: (u16, u16),
     #[serde(flatten)]
@@ -43,7 +43,7 @@ struct File {
     format: String,
     version: u32,
     /// GPUs by address.
-    gpus: Vec<Kept>,
+    gpus: Vec<StoredGpu>,
 }
 
 /// The NVLinks read from a host.
@@ -69,7 +69,7 @@ fn gpus(parts: &Parts) -> impl Iterator<Item = &PciDevice> {
 
 /// Reads the stored file, and says why it is not used, or not wholly, if there are GPUs. It only
 /// keeps the driver's report, so whatever is wrong with it is no error.
-fn kept(root: &FsRoot, parts: &Parts) -> (Vec<Kept>, Option<String>) {
+fn kept(root: &FsRoot, parts: &Parts) -> (Vec<StoredGpu>, Option<String>) {
     let ids: BTreeMap<Bdf, (u16, u16)> =
         gpus(parts).map(|gpu| (gpu.bdf, (gpu.vendor, gpu.device))).collect();
     let all = if ids.is_empty() { Ok(Vec::new()) } else { stored(root) };
@@ -98,7 +98,7 @@ fn kept(root: &FsRoot, parts: &Parts) -> (Vec<Kept>, Option<String>) {
 }
 
 /// Returns the entries of the stored file; empty if it is missing.
-fn stored(root: &FsRoot) -> Result<Vec<Kept>, FsError> {
+fn stored(root: &FsRoot) -> Result<Vec<StoredGpu>, FsError> {
     if root.is_live() {
         // The files of a record belong to whoever made it.
         owned(root, PATH)?;
@@ -135,7 +135,7 @@ fn boot(root: &FsRoot) -> Result<Option<String>, FsError> {
 
 /// Returns GPUs bound to the driver whose links were not stored in this boot; empty with fewer than
 /// two GPUs.
-fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsError> {
+fn unknown(root: &FsRoot, parts: &Parts, kept: &[StoredGpu]) -> Result<Vec<Bdf>, FsError> {
     if !root.is_live() || gpus(parts).count() < 2 {
         return Ok(Vec::new());
     }
@@ -147,7 +147,7 @@ fn unknown(root: &FsRoot, parts: &Parts, kept: &[Kept]) -> Result<Vec<Bdf>, FsEr
 
 /// A query in progress.
 pub struct Begun {
-    kept: Vec<Kept>,
+    kept: Vec<StoredGpu>,
     /// Why the stored file is not used, with the remedy.
     unread: Option<String>,
     /// GPUs to query from NVML.
@@ -186,7 +186,7 @@ impl Begun {
                 }
             }
             Some(Err(reason)) if !unknown.is_empty() => {
-                note = Some(format!("NVML has not told the NVLinks: {reason}"));
+                note = Some(format!("NVML has not reported the NVLinks: {reason}"));
             }
             _ => {}
         }
@@ -204,7 +204,7 @@ pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
     super::super::pci::devices(root, &mut parts)?;
     let parts = &parts;
     let (mut kept, _) = kept(root, parts);
-    let empty: &[Kept] = &[];
+    let empty: &[StoredGpu] = &[];
     let unknown = unknown(root, parts, if again { empty } else { &kept })?;
     if unknown.is_empty() {
         return Ok(None);
@@ -218,7 +218,7 @@ pub fn to_keep(root: &FsRoot, again: bool) -> Result<Option<String>, FsError> {
     for links in answer.links.into_iter().map(|links| links.among(&all)) {
         kept.retain(|kept| kept.links.bdf != links.bdf);
         let ids = gpus(parts).find(|gpu| gpu.bdf == links.bdf).map(|gpu| (gpu.vendor, gpu.device));
-        kept.extend(ids.map(|ids| Kept { ids, links, boot: boot.clone() }));
+        kept.extend(ids.map(|ids| StoredGpu { ids, links, boot: boot.clone() }));
     }
     kept.sort_by_key(|kept| kept.links.bdf);
     let file = File { format: FORMAT.into(), version: VERSION, gpus: kept };

@@ -267,9 +267,9 @@ mod tests {
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = from_file(&FsRoot::at(dir.path()).unwrap(), &[bdf(0x1b)]).unwrap_err();
         assert!(error.to_string().ends_with("it is not a regular file"), "{error}");
-        let told = hint(&error).unwrap();
-        assert!(told.contains(&format!("`mv {0} {0}.old`", fifo.display())), "{told}");
-        assert!(!told.contains("--write"), "a record is not this host: {told}");
+        let advice = hint(&error).unwrap();
+        assert!(advice.contains(&format!("`mv {0} {0}.old`", fifo.display())), "{advice}");
+        assert!(!advice.contains("--write"), "a record is not this host: {advice}");
         let here = FsError::NotText { path: PATH.into(), reason: String::new() };
         assert!(hint(&here).unwrap().contains("`gpuvm host modules --write`"));
         let other = FsError::NotText { path: "/etc/gpuvm/other".into(), reason: String::new() };

@@ -25,10 +25,10 @@ struct Places<'a> {
 pub fn fill(
     fabric: &mut Fabric,
     found: &Found<'_>,
-    told: &BoardReports,
+    reports: &BoardReports,
     shared: &Shared,
 ) -> (Vec<String>, String) {
-    let mut modules = told.modules.clone();
+    let mut modules = reports.modules.clone();
     if modules.is_empty() && found.modules_by_bus() {
         let gpus = found.layout.slots.iter().copied();
         let ids = gpus.zip(1..).filter_map(|(gpu, id)| Some((gpu?, id)));
@@ -39,7 +39,7 @@ pub fn fill(
     let whole: Option<Vec<Bdf>> = found.layout.slots.iter().copied().collect();
     let places = Places { found, by_id: modules.by_id(), whole };
     let mut notes = Vec::new();
-    let from = match &told.listed {
+    let from = match &reports.listed {
         Some(listed) => {
             let left_out = read(fabric, &places, listed);
             if left_out > 0 {
@@ -65,7 +65,7 @@ pub fn fill(
                 .into(),
         );
     }
-    let source = format!("{from}; {}; {}", told.model_source, source(&modules, found));
+    let source = format!("{from}; {}; {}", reports.model_source, source(&modules, found));
     (notes, source)
 }
 

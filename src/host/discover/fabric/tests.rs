@@ -275,9 +275,9 @@ fn full_passthrough_of_later_boards_is_all_or_one() {
     for (id, switch, switches, needed) in [(0x2330, 0x22a3, 4, 4), (0x2901, 0, 0, 0)] {
         let parts = host("", boards(1, id, switch, switches));
         let found = Found::of(&parts).ok().unwrap();
-        let told =
+        let reports =
             BoardReports { model: FabricModel::FullPassthrough, ..BoardReports::nothing(&found) };
-        let (fabric, notes) = judged(&found, &told);
+        let (fabric, notes) = judged(&found, &reports);
         assert_eq!(sizes(&fabric), [0, 1, 0, 0, 8], "{id:x}");
         assert_eq!(
             (fabric.partitions[0].nvlinks_per_gpu, fabric.partitions[0].nvswitches),
@@ -289,7 +289,8 @@ fn full_passthrough_of_later_boards_is_all_or_one() {
             assert!(notes[0].contains("which are not known here"), "{notes:?}");
             let bridge: Vec<Bdf> =
                 ["0000:05:00.0", "0000:05:00.1"].map(|b| b.parse().unwrap()).to_vec();
-            let (fabric, notes) = judged(&found, &BoardReports { bridge: bridge.clone(), ..told });
+            let (fabric, notes) =
+                judged(&found, &BoardReports { bridge: bridge.clone(), ..reports });
             assert_eq!(fabric.bridge, bridge);
             assert!(notes[0].contains("0000:05:00.0, 0000:05:00.1, which `--nic`"), "{notes:?}");
         }

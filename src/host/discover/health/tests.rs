@@ -32,13 +32,13 @@ fn findings() -> Vec<HealthFinding> {
 }
 
 /// The known health in a boot: entries, cards.
-fn known(boot: &str, entries: &[Remembered], cards: &[(Bdf, Card)]) -> Known {
-    Known {
+fn known(boot: &str, entries: &[Remembered], cards: &[(Bdf, Card)]) -> KnownHealth {
+    KnownHealth {
         entries: entries.to_vec(),
         usable: true,
         cards: cards.iter().cloned().collect(),
         boot: Some(boot.into()),
-        ..Known::default()
+        ..KnownHealth::default()
     }
 }
 
@@ -208,7 +208,7 @@ fn messages_of_programs_do_not_count() {
         of_gpu.iter().map(|one| (one.kind.number, one.times)).collect::<Vec<_>>(),
         [(79, 2)]
     );
-    let known = Known { xids: all, ..Known::default() };
+    let known = KnownHealth { xids: all, ..KnownHealth::default() };
     let health = known.health(&gpu(0, "vfio-pci")).unwrap();
     assert_eq!((health.source, health.is_over()), (HealthSource::KernelLog, true));
     assert_eq!(known.health(&gpu(1, "vfio-pci")), None);

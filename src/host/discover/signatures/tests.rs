@@ -52,8 +52,8 @@ fn marks_are_written_in_words_and_read_back() {
     assert_eq!(ext4.says(), "ext4 `data`");
     assert_eq!(one("dos").says(), "an MBR partition table");
     let content = Content::Signatures(vec![one("gpt"), one("PMBR"), ext4]);
-    let told = content.says("sdb");
-    assert_eq!(told, ["sdb holds a GPT partition table", "sdb holds ext4 `data`"]);
+    let phrases = content.says("sdb");
+    assert_eq!(phrases, ["sdb holds a GPT partition table", "sdb holds ext4 `data`"]);
     let text = serde_json::to_string(&content).unwrap();
     assert_eq!(serde_json::from_str::<Content>(&text).unwrap(), content);
     let unread = Content::Unread("Permission denied".into());

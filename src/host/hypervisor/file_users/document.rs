@@ -19,7 +19,7 @@ pub(super) struct Named {
     /// can.
     pub layered: bool,
     /// Whether libvirt reports its complete backing chain, as for disks in use.
-    pub told: bool,
+    pub is_whole: bool,
     /// Whether it is written.
     pub writes: bool,
     /// Whether others may use it, too.
@@ -38,7 +38,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
         how,
         raw: true,
         layered: false,
-        told: true,
+        is_whole: true,
         writes,
         shares: false,
     };
@@ -77,7 +77,7 @@ pub(super) fn read(xml: &DomainXml, live: bool) -> Vec<Named> {
     // Of files named by an argument of QEMU it is not known whether they are written.
     all.extend(arguments::paths(root).into_iter().map(|(path, is_image)| Named {
         raw: !is_image,
-        told: false,
+        is_whole: false,
         ..plain(path, How::Other, false)
     }));
     all
@@ -96,7 +96,7 @@ fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
         || disk.attr("device").is_some_and(|device| device == "cdrom");
     let shares = disk.child("shareable").is_some();
     let format = disk.child("driver").and_then(|driver| attr(driver, "type"));
-    let told = live && disk.child("backingStore").is_some();
+    let is_whole = live && disk.child("backingStore").is_some();
     let mut all = Vec::new();
     // Each with its role in the chain and its format.
     let mut open = vec![(disk, How::Disk, format)];
@@ -110,7 +110,7 @@ fn disk(disk: Element<'_>, live: bool) -> Vec<Named> {
             how: how.clone(),
             raw,
             layered,
-            told,
+            is_whole,
             writes,
             shares,
         };

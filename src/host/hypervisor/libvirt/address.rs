@@ -65,7 +65,7 @@ impl Agents {
         if self.silent.get().is_some_and(|since| since.elapsed() < AGENT_REST) {
             return Vec::new();
         }
-        let (tell, told) = mpsc::channel();
+        let (tell, answers) = mpsc::channel();
         let (domain, begun) = (domain.clone(), Instant::now());
         // It is abandoned on a timeout, and ends with the answer or with the program.
         std::thread::spawn(move || {
@@ -73,7 +73,7 @@ impl Agents {
             // After a timeout there is no receiver.
             let _ = tell.send(domain.interface_addresses(agent, 0).unwrap_or_default());
         });
-        let interfaces = told.recv_timeout(AGENT_WAIT).unwrap_or_default();
+        let interfaces = answers.recv_timeout(AGENT_WAIT).unwrap_or_default();
         // A missing agent is reported at once.
         if interfaces.is_empty() && begun.elapsed() > AGENT_WAIT / 2 {
             self.silent.set(Some(Instant::now()));

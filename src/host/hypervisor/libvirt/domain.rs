@@ -174,12 +174,12 @@ impl Libvirt {
             Ok(list(flags)?.iter().filter_map(|domain| domain.uuid_string().ok()).collect())
         };
         let known = if all.iter().any(|domain| domain.id().is_some()) {
-            Known {
+            ActiveFacts {
                 running: named(sys::VIR_CONNECT_LIST_DOMAINS_RUNNING)?,
                 persistent: named(sys::VIR_CONNECT_LIST_DOMAINS_PERSISTENT)?,
             }
         } else {
-            Known::default()
+            ActiveFacts::default()
         };
         let mut rows = Vec::with_capacity(all.len());
         for domain in &all {
@@ -227,13 +227,13 @@ impl Libvirt {
             }
         };
         std::thread::scope(|scope| {
-            let (tell, told) = mpsc::channel();
+            let (tell, answers) = mpsc::channel();
             for _ in 0..AT_ONCE.min(asked.len()) {
                 let tell = tell.clone();
                 scope.spawn(|| read(tell));
             }
             drop(tell);
-            for (at, text) in told {
+            for (at, text) in answers {
                 // One that cannot be read by its row is looked up by its name.
                 let (name, which) = wanted[at];
                 take(at, text.map_or_else(|| self.read_xml(name, which), Ok));
@@ -290,12 +290,12 @@ fn saved_state(name: &str) -> Kept {
 
 /// Facts about all active domains, read at once, by UUID.
 #[derive(Default)]
-struct Known {
+struct ActiveFacts {
     running: BTreeSet<String>,
     persistent: BTreeSet<String>,
 }
 
-impl Known {
+impl ActiveFacts {
     fn summary(&self, domain: &Domain) -> Result<DomainSummary, Error> {
         let (name, uuid) = (domain.name()?, domain.uuid_string()?);
         let state = match (domain.id().is_some(), self.running.contains(&uuid)) {

@@ -188,13 +188,13 @@ pub(super) fn of_network(
         // SAFETY: the array has `count` rows, each of them one that libvirt made.
         let row = unsafe { *rows.add(at) };
         // SAFETY: the same.
-        let told = unsafe { &*row };
-        let ip = text(told.ipaddr).and_then(|ip| ip.parse().ok());
+        let lease = unsafe { &*row };
+        let ip = text(lease.ipaddr).and_then(|ip| ip.parse().ok());
         found.extend(ip.map(|ip| NetworkLease {
-            mac: text(told.mac).unwrap_or_default().to_ascii_lowercase(),
+            mac: text(lease.mac).unwrap_or_default().to_ascii_lowercase(),
             ip,
-            host_name: text(told.hostname).filter(|name| !name.is_empty()),
-            expires_s: u64::try_from(told.expirytime).unwrap_or_default(),
+            host_name: text(lease.hostname).filter(|name| !name.is_empty()),
+            expires_s: u64::try_from(lease.expirytime).unwrap_or_default(),
         }));
         // SAFETY: a row is freed once.
         unsafe { sys::virNetworkDHCPLeaseFree(row) };

@@ -109,11 +109,11 @@ pub(super) fn overwritten<'i>(
     let (mut known, mut lines, mut refused) = (Vec::new(), String::new(), false);
     for id in ids {
         let content = foreign(Path::new(id), &record.uuid);
-        let told = content.says(id);
+        let phrases = content.says(id);
         refused |= matches!(content, Content::Unread(_))
             || content.signatures().iter().any(Signature::is_member);
-        told.iter().for_each(|phrase| lines += &format!("\n  {phrase}"));
-        known.extend(told);
+        phrases.iter().for_each(|phrase| lines += &format!("\n  {phrase}"));
+        known.extend(phrases);
     }
     let name = &record.name;
     if refused {

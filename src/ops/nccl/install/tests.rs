@@ -68,7 +68,7 @@ fn states(done: &Installed) -> Vec<(&'static str, State)> {
 #[test]
 fn the_file_is_written_once_and_found_until_the_guest_changes() {
     let stage = stage();
-    let told = nccl(&stage.world, &Source::Domain("a".into())).unwrap().file;
+    let noted = nccl(&stage.world, &Source::Domain("a".into())).unwrap().file;
     let missing = [(FILE, State::Missing), (TMPFILES, State::Missing)];
     for manner in [Manner::Check, Manner::DryRun] {
         let seen = done(&stage, manner).unwrap();
@@ -76,8 +76,8 @@ fn the_file_is_written_once_and_found_until_the_guest_changes() {
     }
     let first = done(&stage, Manner::Install).unwrap();
     assert_eq!((states(&first), first.found, first.written), (missing.to_vec(), true, true));
-    assert_eq!(file(&stage, FILE), Some(told.clone()));
-    assert_eq!(file(&stage, FOUND_AT), Some(told), "it is not found");
+    assert_eq!(file(&stage, FILE), Some(noted.clone()));
+    assert_eq!(file(&stage, FOUND_AT), Some(noted), "it is not found");
     assert_eq!(file(&stage, &format!("{FILE}.gpuvm-new")), None);
     let before = changes(&stage);
     let second = done(&stage, Manner::Install).unwrap();
@@ -230,8 +230,8 @@ fn only_exact_files_of_gpuvm_are_removed() {
     }
     assert_eq!(file(&stage, &format!("{FILE}.before-gpuvm.2")), None);
     let before = changes(&stage);
-    let told = uninstall(&stage.world, &Source::Domain("a".into()), true).unwrap();
-    assert_eq!((told.written, changes(&stage)), (false, before));
+    let removed = uninstall(&stage.world, &Source::Domain("a".into()), true).unwrap();
+    assert_eq!((removed.written, changes(&stage)), (false, before));
     assert_eq!(undone(&stage)[2].1, Removal::Removed);
     assert_eq!(file(&stage, FILE), Some(edited));
     // Settings that were changed since lose only the line, and a line for a user's own file stays.
