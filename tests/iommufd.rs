@@ -24,7 +24,8 @@ fn host(dir: &Path, node: Option<bool>, kernel: &str) -> String {
 fn host_of(name: &str, dir: &Path, node: Option<bool>, kernel: &str) -> String {
     let mut parts =
         load(&project().join(format!("topologies/{name}.json"))).unwrap().parts().clone();
-    parts.machine.iommufd = node.map(|node| Iommufd { node, unsafe_interrupts: None });
+    parts.machine.iommufd =
+        node.map(|node| Iommufd { node, unsafe_interrupts: None, groups: None });
     parts.machine.kernel_release = Some(kernel.to_owned());
     let path = dir.join(format!("{name}-{node:?}-{kernel}.json"));
     std::fs::write(&path, to_json(&Topology::new(parts).unwrap())).unwrap();
@@ -77,6 +78,31 @@ fn missing_features_of_the_host_are_named_by_every_verb_before_any_change() {
     let (_, out, _) = on(&without, &format!("plan --name a --gpus 1 --iommufd on {NEW} --json"));
     let error: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(error["code"], "guest-no-iommufd", "{out}");
+}
+
+/// libvirt 12.9 says of each function "VFIO PCI device assignment is not supported by the host".
+#[test]
+fn a_kernel_without_vfio_groups_passes_nothing_through_either_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = host(dir.path(), Some(true), "7.3.4");
+    let mut parts = load(Path::new(&path)).unwrap().parts().clone();
+    let iommufd = Iommufd { node: true, unsafe_interrupts: None, groups: Some(false) };
+    parts.machine.iommufd = Some(iommufd);
+    std::fs::write(&path, to_json(&Topology::new(parts).unwrap())).unwrap();
+    for how in ["on", "off"] {
+        for verb in VERBS {
+            let line = format!("{verb} --name a --gpus 1 --iommufd {how} {NEW}");
+            let (status, _, err) = on(&path, &line);
+            assert!(status == 1 && err.contains("CONFIG_VFIO_GROUP"), "{line}: {err}");
+            assert!(!err.contains("--iommufd off"), "{line}: {err}");
+        }
+        let (_, out, _) = on(&path, &format!("plan --gpus 1 --iommufd {how} {NEW} --json"));
+        assert!(out.contains("guest-no-groups"), "{how}: {out}");
+        let (status, _, err) = on(&path, &format!("capacity --iommufd {how} {NEW}"));
+        assert!(status == 1 && err.contains("CONFIG_VFIO_GROUP"), "{how}: {err}");
+    }
+    let (status, _, err) = on(&path, &format!("plan --gpus 0 --vcpus 2 {NEW}"));
+    assert_eq!(status, 0, "{err}");
 }
 
 #[test]

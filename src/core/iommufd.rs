@@ -26,6 +26,8 @@ pub struct Lack {
     pub what: String,
     /// The version or setting that enables it.
     pub remedy: String,
+    /// Whether passing through by VFIO groups needs it, too.
+    pub by_groups_too: bool,
 }
 
 impl Way<'_> {
@@ -46,6 +48,7 @@ impl Way<'_> {
                    module iommufd is not loaded"
                 .to_owned(),
             remedy: "`modprobe iommufd` loads it, if the kernel has CONFIG_IOMMUFD".to_owned(),
+            by_groups_too: false,
         })
     }
 
@@ -60,12 +63,31 @@ impl Way<'_> {
                  CONFIG_VFIO_DEVICE_CDEV"
             ),
             remedy: "a kernel with CONFIG_VFIO_DEVICE_CDEV has it".to_owned(),
+            by_groups_too: false,
+        })
+    }
+
+    /// A kernel without VFIO groups: libvirt 12.9 passes no function through where /dev/vfio/vfio
+    /// is missing, not even by iommufd ("VFIO PCI device assignment is not supported by the host").
+    pub fn groups(&self) -> Option<Lack> {
+        let version = self.versions.libvirt;
+        let version = version.map_or_else(String::new, |version| format!(" {version}"));
+        (self.topology.lacks_vfio_groups() && self.offered != Some(true)).then(|| Lack {
+            what: format!(
+                "this kernel has no VFIO groups (CONFIG_VFIO_GROUP), without which \
+                 libvirt{version} passes no function through"
+            ),
+            remedy: "a kernel with CONFIG_VFIO_GROUP has them".to_owned(),
+            by_groups_too: true,
         })
     }
 
     /// A libvirt that cannot do it. Where the kernel lacks it, a libvirt that knows it offers none
     /// either.
     fn libvirt(&self, is_whole: bool, has_node: bool) -> Option<Lack> {
+        if let Some(lack) = self.groups().filter(|_| has_node) {
+            return Some(lack);
+        }
         let version = self.versions.libvirt;
         let needed = if is_whole { LIBVIRT_IOMMUFD } else { LIBVIRT_IOMMUFD_DEVICES };
         let is_old = version.is_some_and(|version| version < needed);
@@ -84,7 +106,7 @@ impl Way<'_> {
             _ => return None,
         };
         let remedy = format!("libvirt {needed} or later has it");
-        Some(Lack { what, remedy })
+        Some(Lack { what, remedy, by_groups_too: false })
     }
 
     /// Returns the defect by which GPUs and NICs of one guest do not reach each other, and the
@@ -131,7 +153,7 @@ fn apart((defect, version): (Defect, Version)) -> Lack {
         Some(good) => format!("with {name} {good} or later they do"),
         None => defect.remedy(),
     };
-    Lack { what, remedy }
+    Lack { what, remedy, by_groups_too: false }
 }
 
 /// The hint that leads back to groups: the command for the domain of this name.
@@ -149,7 +171,8 @@ mod tests {
     fn host(node: Option<bool>, kernel: &str) -> Topology {
         let host = from_json(include_str!("../../topologies/dgx-h100.json")).unwrap();
         let mut parts = host.parts().clone();
-        parts.machine.iommufd = node.map(|node| Iommufd { node, unsafe_interrupts: None });
+        parts.machine.iommufd =
+            node.map(|node| Iommufd { node, unsafe_interrupts: None, groups: None });
         parts.machine.kernel_release = Some(kernel.to_owned());
         Topology::new(parts).unwrap()
     }
@@ -177,6 +200,28 @@ mod tests {
             for (lack, part) in lacks.iter().zip(parts) {
                 assert!(lack.what.contains(part), "{part}: {lack:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_groups_passes_nothing_through() {
+        let versions = Versions { libvirt: Some(Version(12, 9, 0)), qemu: None };
+        for (groups, offered, is_refused) in [
+            (Some(false), Some(false), true),
+            (Some(false), None, true),
+            (Some(false), Some(true), false),
+            (Some(true), Some(true), false),
+            (None, Some(true), false),
+        ] {
+            let mut parts = host(Some(true), "7.3.4").parts().clone();
+            let iommufd = parts.machine.iommufd.unwrap();
+            parts.machine.iommufd = Some(Iommufd { groups, ..iommufd });
+            let topology = &Topology::new(parts).unwrap();
+            let way = Way { topology, versions, offered };
+            let lacks = way.lacks(true, &[]);
+            assert_eq!(lacks.first().cloned(), way.groups());
+            assert_eq!(way.groups().is_some(), is_refused, "{groups:?} {offered:?}");
+            assert!(lacks.iter().all(|lack| lack.what.contains("CONFIG_VFIO_GROUP")), "{lacks:?}");
         }
     }
 

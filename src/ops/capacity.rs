@@ -1,7 +1,7 @@
 //! `capacity`: the guests that still fit on a host. Changes nothing.
 
 use crate::error::Result;
-use crate::guest::{BY_GROUPS, needs_template, refuse_lacks, way};
+use crate::guest::{BY_GROUPS, needs_template, refuse_lacks, refuse_without_groups, way};
 use crate::placement::{
     Capacity, Occupancy, capacity as counted, check_model, offered, vgpu_guests,
 };
@@ -83,10 +83,14 @@ fn joined(
     topology: &Topology,
 ) -> Result<(Vec<u32>, Option<String>)> {
     let CapacityRequest { like, sizes, taken } = wanted;
-    if !like.is_by_iommufd() {
+    if !like.is_by_iommufd() && !topology.lacks_vfio_groups() {
         return Ok((sizes.clone(), None));
     }
     let way = way(world, topology, world.stack(topology, taken.assume))?;
+    refuse_without_groups(&way)?;
+    if !like.is_by_iommufd() {
+        return Ok((sizes.clone(), None));
+    }
     let gpus: Vec<_> = topology.gpus().map(|gpu| gpu.bdf).collect();
     let mut lacks = way.lacks(true, &gpus);
     let others = like.extras.nics.number() + like.extras.vfs.number();
@@ -103,7 +107,7 @@ fn joined(
         return refuse_lacks(&lacks).map(|()| (sizes.clone(), None));
     }
     let out = out.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-    let left_out = first.map(|Lack { what, remedy }| {
+    let left_out = first.map(|Lack { what, remedy, .. }| {
         format!("guests with {out} GPUs are not counted: {what}; {remedy}, and {BY_GROUPS}")
     });
     Ok((fit, left_out))

@@ -50,6 +50,9 @@ pub enum StartError {
     /// Its functions are passed through by iommufd, which the host does not have.
     #[error("domain `{name}` cannot start: {what}")]
     NoIommufd { name: String, what: String },
+    /// It has functions, and the host's kernel lacks what libvirt needs to pass any through.
+    #[error("domain `{name}` cannot start: {what}")]
+    NoGroups { name: String, what: String },
 }
 
 impl Coded for StartError {}
@@ -77,14 +80,27 @@ pub(crate) fn refuse_disks(xml: &DomainXml, world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a guest by iommufd on a host without it: libvirt does not name the missing part ("failed
-/// to set memory accounting for iommufd: Bad file descriptor").
+/// Refuses a guest with functions on a host without what they need: libvirt does not name the
+/// missing part ("failed to set memory accounting for iommufd: Bad file descriptor").
 pub(crate) fn refuse_iommufd(xml: &DomainXml, world: &World) -> Result<()> {
-    let functions = by_iommufd(xml);
-    if functions.is_empty() || !world.has_guests_here()? {
+    if Claims::read(xml).passed.is_empty() || !world.has_guests_here()? {
         return Ok(());
     }
-    without_iommufd(xml, &functions, &world.topology()?).map_or(Ok(()), Err)
+    let topology = world.topology()?;
+    if topology.lacks_vfio_groups() {
+        let (versions, offered) = match world.hypervisor_to_look()? {
+            Some(hypervisor) => (hypervisor.versions(), hypervisor.offers_iommufd()),
+            None => (Versions::default(), None),
+        };
+        if let Some(lack) = (Way { topology: &topology, versions, offered }).groups() {
+            let error = StartError::NoGroups { name: xml.name(), what: lack.what };
+            return Err(error.hint(lack.remedy));
+        }
+    }
+    let functions = by_iommufd(xml);
+    without_iommufd(xml, &functions, &topology)
+        .filter(|_| !functions.is_empty())
+        .map_or(Ok(()), Err)
 }
 
 /// The functions that a guest has by iommufd.
@@ -99,7 +115,7 @@ fn by_iommufd(xml: &DomainXml) -> Vec<Bdf> {
 fn without_iommufd(xml: &DomainXml, functions: &[Bdf], topology: &Topology) -> Option<Error> {
     let way = Way { topology, versions: Versions::default(), offered: None };
     let lack = way.lacks(xml.is_by_iommufd(), functions).into_iter().next();
-    let Lack { what, remedy } = lack?;
+    let Lack { what, remedy, .. } = lack?;
     let name = xml.name();
     let hint = format!("{remedy}; {}", back(&name));
     Some(StartError::NoIommufd { name, what }.hint(hint))
@@ -162,7 +178,8 @@ mod tests {
         assert_eq!(by_iommufd(&guest("")), []);
         for (node, is_refused) in [(Some(false), true), (Some(true), false), (None, false)] {
             let mut parts = host.parts().clone();
-            parts.machine.iommufd = node.map(|node| Iommufd { node, unsafe_interrupts: None });
+            parts.machine.iommufd =
+                node.map(|node| Iommufd { node, unsafe_interrupts: None, groups: None });
             let host = Topology::new(parts).unwrap();
             let refused = without_iommufd(&by_iommufd_of_domain, &functions, &host);
             assert_eq!(refused.is_some(), is_refused, "{node:?}");

@@ -50,8 +50,9 @@ pub fn check<'t>(
     let functions: Vec<Bdf> = passed.map(|passed| passed.bdf.value).collect();
     let way = Way { topology, versions: *versions, offered: None };
     let back = back(&guest.name);
-    for Lack { what, remedy } in way.lacks(whole.is_some(), &functions) {
-        report.add(&MISSING, spot, what, format!("{remedy}; {back}"));
+    for Lack { what, remedy, by_groups_too } in way.lacks(whole.is_some(), &functions) {
+        let hint = if by_groups_too { remedy } else { format!("{remedy}; {back}") };
+        report.add(&MISSING, spot, what, hint);
     }
     if let Some((defect, version)) = way.unreached(&functions) {
         let message = format!("{} {version}: {}", defect.of.name(), defect.what);

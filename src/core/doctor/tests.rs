@@ -133,7 +133,8 @@ fn a_defect_is_listed_where_the_host_has_what_it_is_about() {
         qemu: Some(Version(qemu.0, qemu.1, 0)),
     };
     let iommufd = |machine: &mut crate::topology::Machine| {
-        machine.iommufd = Some(crate::topology::Iommufd { node: true, unsafe_interrupts: None });
+        machine.iommufd =
+            Some(crate::topology::Iommufd { node: true, unsafe_interrupts: None, groups: None });
     };
     let plain = |_: &mut crate::topology::Machine| {};
     assert!(!listed(&plain, of((11, 3), (10, 2))).contains("iommufd"));

@@ -291,7 +291,8 @@ mod tests {
         );
         assert!(said(0x2941, &|parts| kernel(parts, None, Some(0))).contains("no SMMUv3"));
         let without = |parts: &mut Parts| {
-            parts.machine.iommufd = Some(Iommufd { node: false, unsafe_interrupts: None });
+            parts.machine.iommufd =
+                Some(Iommufd { node: false, unsafe_interrupts: None, groups: None });
         };
         assert!(said(0x2941, &without).contains("no /dev/iommu"));
         let of_versions = said(0x2941, &old);

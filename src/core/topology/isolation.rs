@@ -42,6 +42,9 @@ pub struct Iommufd {
     /// loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsafe_interrupts: Option<bool>,
+    /// Whether the kernel has VFIO groups (CONFIG_VFIO_GROUP); `None` while VFIO is not loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<bool>,
 }
 
 /// The state of the IOMMU as the kernel shows it.
@@ -226,6 +229,11 @@ pub enum Isolated {
 }
 
 impl Topology {
+    /// Whether the kernel is known to have no VFIO groups.
+    pub fn lacks_vfio_groups(&self) -> bool {
+        self.machine().iommufd.is_some_and(|iommufd| iommufd.groups == Some(false))
+    }
+
     /// Returns why no guest can get a function; `None` if one can, or the record does not contain
     /// it.
     pub fn barred(&self, device: &PciDevice) -> Option<Barred> {

@@ -90,7 +90,7 @@ mod tests {
     fn tuned(text: &str, items: &Items, node: bool) -> Result<Tuned, TuneError> {
         let host = from_json(include_str!("../../../topologies/dgx-h100.json")).unwrap();
         let mut parts = host.parts().clone();
-        parts.machine.iommufd = Some(Iommufd { node, unsafe_interrupts: None });
+        parts.machine.iommufd = Some(Iommufd { node, unsafe_interrupts: None, groups: None });
         parts.machine.kernel_release = Some("7.3.4".to_owned());
         let (libvirt, qemu) = (Some(Version(12, 9, 0)), Some(Version(11, 0, 1)));
         let given = Given {

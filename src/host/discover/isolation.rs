@@ -39,7 +39,10 @@ pub fn iommufd(root: &FsRoot) -> Option<Iommufd> {
     let option = "sys/module/iommufd/parameters/allow_unsafe_interrupts";
     let value = root.read(option).ok().flatten();
     let unsafe_interrupts = value.map(|value| is_true(Some(&value)));
-    Some(Iommufd { node, unsafe_interrupts })
+    // A kernel without groups makes only the class of the functions' own devices.
+    let groups = ["sys/class/vfio", "sys/class/vfio-dev"].map(|class| root.exists(class));
+    let groups = groups.contains(&true).then_some(groups[0]);
+    Some(Iommufd { node, unsafe_interrupts, groups })
 }
 
 /// Reads the number of IOMMU groups; `None` if the host's files do not show it.

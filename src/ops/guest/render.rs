@@ -41,6 +41,9 @@ pub enum RenderError {
     /// iommufd.
     #[error("functions cannot be passed through by iommufd: {why}")]
     NoIommufd { why: String },
+    /// The host's kernel lacks what libvirt needs to pass any function through.
+    #[error("functions cannot be passed through: {why}")]
+    NoGroups { why: String },
 }
 
 impl Coded for RenderError {}
@@ -202,10 +205,15 @@ pub(super) fn refuse_emulated(virt: VirtType, planned: &Planned) -> Result<()> {
 /// that could not reach each other then.
 pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     let Planned { topology, request, placement, stack, .. } = planned;
-    if !request.is_by_iommufd() {
+    let may_lack_groups = topology.lacks_vfio_groups() && !placement.devices.is_empty();
+    if !request.is_by_iommufd() && !may_lack_groups {
         return Ok(());
     }
     let way = way(world, topology, *stack)?;
+    refuse_without_groups(&way)?;
+    if !request.is_by_iommufd() {
+        return Ok(());
+    }
     let mut lacks = way.lacks(true, &placement.devices);
     lacks.extend(way.unreached_lack(&placement.devices));
     refuse_lacks(&lacks)
@@ -219,13 +227,23 @@ pub(crate) fn way<'t>(
     stack: Option<RecordedStack>,
 ) -> Result<Way<'t>> {
     let (versions, offered) = match stack {
-        Some(of) => (of.stack.versions(), of.stack.abilities.iommufd),
+        Some(of) => {
+            // An assumed libvirt has not seen this kernel.
+            let is_seen = |_: &bool| !(of.is_assumed && topology.lacks_vfio_groups());
+            (of.stack.versions(), of.stack.abilities.iommufd.filter(is_seen))
+        }
         None => match world.hypervisor_to_look()? {
             Some(hypervisor) => (hypervisor.versions(), hypervisor.offers_iommufd()),
             None => (Versions::default(), None),
         },
     };
     Ok(Way { topology, versions, offered })
+}
+
+/// Refuses functions where libvirt passes none through.
+pub(crate) fn refuse_without_groups(way: &Way<'_>) -> Result<()> {
+    let lack = way.groups();
+    lack.map_or(Ok(()), |lack| Err(RenderError::NoGroups { why: lack.what }.hint(lack.remedy)))
 }
 
 /// Refuses functions by iommufd where something is missing for them.

@@ -2,7 +2,7 @@
 # Guests that have their GPUs by iommufd, on a kernel with it (run --kernel iommufd, VDGX_RELEASE=trixie): what the host
 # shows, what the guest sees, what verify compares; who keeps a GPU from being reset and taken: a guest, also without
 # libvirt, a process that has opened or bound its device, and one that is not seen; a guest with both ways; a create that is killed at
-# each of its records. On iommufd-alone, a kernel without VFIO groups, gpuvm binds the device itself.
+# each of its records. On iommufd-alone, a kernel without VFIO groups, gpuvm binds the device, and libvirt passes none through.
 . /usr/lib/vdgx/halts
 start_libvirt || exit 1
 mapfile -t g < <(bdfs 0302 10de)
@@ -40,7 +40,14 @@ else
   check "no group has a device" test ! -e "/dev/vfio/$group" -a ! -e /sys/class/vfio
 fi
 virsh domcapabilities --virttype qemu --machine q35 >/tmp/capabilities
-check "libvirt offers it" grep -qz "<enum name='iommufd'>[^/]*<value>yes" /tmp/capabilities
+offers() { grep -qz "<enum name='iommufd'>[^/]*<value>yes" /tmp/capabilities; }
+if [[ $kernel == iommufd ]]; then
+  check "libvirt offers it" offers
+else
+  # Not even by iommufd: "VFIO PCI device assignment is not supported by the host" (12.9).
+  offers && fail "libvirt offers it without groups"
+  equal "its record has no groups" false "$(gpuvm host show --json | jq .host.machine.iommufd.groups)"
+fi
 
 say "a process has the device"
 for way in open bind; do
@@ -55,7 +62,9 @@ for way in open bind; do
   refused "$way" "process $holder \(cdev\)" "$node"
   make x --gpu 0 && fail "$way: a guest gets the GPU"
   said
-  has "$way: the refused guest's message names it" /tmp/out "$gpu.*process $holder"
+  if [[ $kernel == iommufd ]]; then
+    has "$way: the refused guest's message names it" /tmp/out "$gpu.*process $holder"
+  fi
   if [[ $way == bind ]]; then
     # Another file system in the place of its directory hides the process from gpuvm.
     before=$(resets "$gpu")
@@ -81,6 +90,23 @@ if [[ $kernel == iommufd ]]; then
 fi
 check "nobody has it: it is released" gpuvm device release "$gpu"
 check "all is as before" diff /tmp/before <(/share/vdgx/state)
+
+if [[ $kernel != iommufd ]]; then
+  say "no guest without groups"
+  for how in on off; do
+    make x --gpu 0 --iommufd $how && fail "$how: a guest gets the GPU"
+    said
+    has "$how: the reason" /tmp/out "CONFIG_VFIO_GROUP"
+  done
+  gpuvm capacity >/tmp/out 2>&1
+  equal "capacity is refused, too" "1 1" "$? $(grep -c CONFIG_VFIO_GROUP /tmp/out)"
+  foreign b "$gpu"
+  virsh -q create /tmp/b.xml >/tmp/late 2>&1 && fail "libvirt starts a guest without groups"
+  has "libvirt says no" /tmp/late "VFIO PCI device assignment is not supported"
+  quietly gpuvm device release "$gpu"
+  check "all is as before" diff /tmp/before <(/share/vdgx/state)
+  finish
+fi
 
 say "a guest with two GPUs"
 phase "create a" create a --gpu "${g[0]}" --gpu "${g[1]}" --iommufd on || { fail "create a"; finish; }

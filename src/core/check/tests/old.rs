@@ -109,7 +109,10 @@ pub const OLD: &[Defect] = &[
     setting(
         "iommufd-missing",
         "/domain/iommufd",
-        |s| s.host.machine.iommufd = Some(Iommufd { node: false, unsafe_interrupts: None }),
+        |s| {
+            s.host.machine.iommufd =
+                Some(Iommufd { node: false, unsafe_interrupts: None, groups: None })
+        },
         &[IOMMUFD],
     ),
     setting(
