@@ -6,6 +6,7 @@ use crate::domain::DomainXml;
 use crate::error::{Doing as _, Result};
 use crate::formats;
 use crate::hypervisor::XmlOf;
+use crate::lookup::refuse_unread;
 use crate::nic_sources;
 use crate::placement::Occupancy;
 use crate::source::{Source, definition};
@@ -45,6 +46,9 @@ pub struct Checked {
 /// Checks a domain; changes nothing.
 pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     let (domain, running) = read(&wanted.source, world)?;
+    if let Err(error) = refuse_unread(&domain) {
+        world.warning(&error.whole());
+    }
     let topology = world.judged_by(world.topology()?, wanted.taken.assume);
     let mut not_checked = Vec::new();
     let others = others(&wanted.taken, world, &mut not_checked)?;

@@ -72,3 +72,16 @@ fn a_file_is_judged_without_libvirt_and_what_that_leaves_out_is_said() {
         assert!(is_unseen(&checked, what), "{what}: {checked:?}");
     }
 }
+
+#[test]
+fn a_record_that_cannot_be_read_is_named_beside_the_findings() {
+    let stage = stage(false);
+    let metadata = format!(
+        "<metadata><gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1' uuid='{UUID}'>\
+         <gpuvm:request>{{</gpuvm:request></gpuvm:guest></metadata><memory>"
+    );
+    stage.fake.put_xml(&pinned_beyond().replace("<memory>", &metadata), false);
+    let checked = check(&stage.world, &named(Source::Domain("a".into()))).unwrap();
+    assert!(!checked.findings.is_empty());
+    assert_eq!(stage.caller.heard("its record cannot be read"), 1);
+}
