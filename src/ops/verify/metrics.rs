@@ -4,11 +4,13 @@
 use super::Compared;
 use crate::error::Result;
 use crate::files::write_own;
+use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::Verdict;
-use gpuvm_core::load::{GuestLoad, ThreadKind};
-use gpuvm_core::metrics::{METRICS_MARK, Metrics, Sample, is_metrics_of};
+use gpuvm_core::load::{AerCounts, GuestLoad, ThreadKind};
+use gpuvm_core::metrics::{METRICS_MARK, Metrics, Sample, bus_id, is_metrics_of};
 use gpuvm_core::verify::partition::Partitions;
 use gpuvm_core::verify::rules;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -43,6 +45,11 @@ fn text(found: &Compared, now: Duration, took: Duration) -> String {
     let gauges = partitions.iter().flat_map(of_partitions);
     for (name, help, samples) in gauges.chain(of_loads(loads)) {
         out.gauge(name, help, samples);
+    }
+    let errors = errors(loads);
+    if !errors.is_empty() {
+        let help = "PCIe errors that a passed-through function, or the port above it, counted.";
+        out.counter("gpuvm_pcie_aer_total", help, errors);
     }
     let seconds = |time: Duration| format!("{:.3}", time.as_secs_f64());
     let help = "How long the comparison took.";
@@ -100,6 +107,26 @@ fn of_loads(loads: &[GuestLoad]) -> Vec<Gauge> {
         ("gpuvm_memory_local_ratio", "Part of the memory on its planned nodes.", local.collect()),
     ];
     gauges.into_iter().filter(|(.., samples)| !samples.is_empty()).collect()
+}
+
+/// The errors of functions and of the ports above them, each port once.
+fn errors(loads: &[GuestLoad]) -> Vec<Sample<'static>> {
+    let devices = loads.iter().flat_map(|load| &load.devices);
+    let all: BTreeMap<Bdf, AerCounts> = devices
+        .flat_map(|device| {
+            [device.aer.map(|aer| (device.bdf, aer)), device.port.zip(device.port_aer)]
+        })
+        .flatten()
+        .collect();
+    let each = all.into_iter().flat_map(|(bdf, AerCounts { correctable, nonfatal, fatal })| {
+        [("correctable", correctable), ("nonfatal", nonfatal), ("fatal", fatal)].map(
+            |(severity, count)| {
+                let labels = vec![("pci_bus_id", bus_id(bdf)), ("severity", severity.to_owned())];
+                (labels, count.to_string())
+            },
+        )
+    });
+    each.collect()
 }
 
 #[cfg(test)]
@@ -166,7 +193,9 @@ mod tests {
     #[test]
     fn a_sample_has_the_waits_of_each_vcpu_and_local_memory() {
         use gpuvm_core::cpuset::NodeId;
-        use gpuvm_core::load::{GuestPlan, GuestSample, NodeMemory, ThreadSample, guest_load};
+        use gpuvm_core::load::{
+            DeviceSample, GuestPlan, GuestSample, NodeMemory, ThreadSample, guest_load,
+        };
         use gpuvm_core::memsize::MemSize;
         let at = |at_ns, wait_ns| {
             let (kind, index) = (ThreadKind::Vcpu, Some(3));
@@ -182,7 +211,16 @@ mod tests {
                 io: None,
                 nics: Default::default(),
                 disks: None,
-                devices: vec![],
+                functions: None,
+                kvm: None,
+                devices: vec![DeviceSample {
+                    bdf: "0000:3b:00.0".parse().unwrap(),
+                    width: None,
+                    max_width: None,
+                    aer: Some(AerCounts { correctable: 4, nonfatal: 0, fatal: 1 }),
+                    port: "0000:3a:00.0".parse().ok(),
+                    port_aer: Some(AerCounts { correctable: 7, nonfatal: 2, fatal: 0 }),
+                }],
                 unread: Default::default(),
             }
         };
@@ -194,6 +232,9 @@ mod tests {
         for line in [
             "gpuvm_vcpu_wait_ratio{domain=\"a\",vcpu=\"3\"} 0.25",
             "gpuvm_memory_local_ratio{domain=\"a\"} 0.5",
+            "# TYPE gpuvm_pcie_aer_total counter",
+            "gpuvm_pcie_aer_total{pci_bus_id=\"00000000:3B:00.0\",severity=\"fatal\"} 1",
+            "gpuvm_pcie_aer_total{pci_bus_id=\"00000000:3A:00.0\",severity=\"correctable\"} 7",
         ] {
             assert!(text.lines().any(|one| one == line), "{line}\n{text}");
         }
