@@ -49,6 +49,7 @@ use gpuvm_host::slurm::SlurmError;
 use gpuvm_ops::backing::BackingError;
 use gpuvm_ops::bind::DeviceError;
 use gpuvm_ops::bundle::ExportError;
+use gpuvm_ops::by_ssh::SshError;
 use gpuvm_ops::claim::ClaimError;
 use gpuvm_ops::clone::CloneError;
 use gpuvm_ops::console::ConsoleError;
@@ -128,7 +129,7 @@ where
 }
 
 /// The error types that occur as causes.
-static KNOWN: [CodedError; 118] = [
+static KNOWN: [CodedError; 119] = [
     CodedError { codes: &[], of: of_obstacles },
     CodedError {
         codes: gpuvm_ops::error::Error::VARIANTS,
@@ -229,6 +230,7 @@ static KNOWN: [CodedError; 118] = [
     known::<StepError>(),
     known::<SumError>(),
     known::<MeasureError>(),
+    known::<SshError>(),
     known::<TopError>(),
     known::<TopoError>(),
     known::<TopologyError>(),

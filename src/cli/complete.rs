@@ -100,7 +100,8 @@ impl Kind {
                 "stop" | "restart" | "console" | "ssh" | "exec" | "shell" | "pause" | "top"
                 | "measure",
             )
-            | ("why", "top") => Kind::Running,
+            | ("why", "top")
+            | ("peer", "measure") => Kind::Running,
             ("of", "export") => Kind::Guest,
             ("name", "network doctor") => Kind::Guest,
             ("name", _) if arg.is_positional() => {

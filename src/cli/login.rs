@@ -151,25 +151,14 @@ fn is_user(option: &str) -> bool {
 fn options(found: &Login, args: &LoginArgs, caller: Option<&User>) -> Vec<OsString> {
     let mut options = args.option.clone();
     options.extend(found.user.as_ref().map(|user| format!("User={user}")));
-    options.push(format!("HostKeyAlias=gpuvm-{}", found.uuid));
+    options.push(format!("HostKeyAlias={}", found.key_alias()));
     let mut asks = by("ssh".as_ref(), caller);
     asks.arg("-G").args(options.iter().flat_map(|option| ["-o", option.as_str()]));
     if !is_strict(asks.arg("--").arg(found.address.to_string())) {
         let unknown = if found.proven { "accept-new" } else { "ask" };
         options.push(format!("StrictHostKeyChecking={unknown}"));
     }
-    // A guest may use anything forwarded to it: keys of the agent, the display, credentials.
-    let forwards = ["ForwardAgent", "ForwardX11", "GSSAPIDelegateCredentials"];
-    options.extend(forwards.map(|forward| format!("{forward}=no")));
-    // A shared connection is found by address alone, and networks of several machines use the same
-    // addresses.
-    options.push("ControlPath=none".into());
-    // A proxy in the caller's settings for such an address is not meant for this guest.
-    options.push(found.through.as_ref().map_or("ProxyCommand=none".to_owned(), |through| {
-        // ssh expands percent signs.
-        let words: Vec<String> = through.iter().map(|w| word(w).replace('%', "%%")).collect();
-        format!("ProxyCommand=ssh -W '[%h]:%p' {}", words.join(" "))
-    }));
+    options.extend(found.safe_options());
     options.into_iter().flat_map(|option| ["-o".into(), option.into()]).collect()
 }
 
@@ -265,13 +254,13 @@ fn by(program: &OsStr, caller: Option<&User>) -> Command {
 /// Becomes the user who called by sudo, for good: the files that ssh reads and the programs that it
 /// runs are theirs.
 fn become_caller() -> anyhow::Result<Option<User>> {
-    let Some(caller) = caller()? else { return Ok(None) };
+    let Some(caller) = sudo_caller()? else { return Ok(None) };
     become_one(&caller).with_context(|| format!("cannot run ssh as `{}`", caller.name))?;
     Ok(Some(caller))
 }
 
 /// Returns the user who called sudo, whose keys are used; `None` without sudo.
-fn caller() -> anyhow::Result<Option<User>> {
+pub(super) fn sudo_caller() -> anyhow::Result<Option<User>> {
     let id = std::env::var("SUDO_UID").ok().filter(|id| geteuid().is_root() && id != "0");
     let Some(id) = id else { return Ok(None) };
     let user = id.parse().ok().and_then(|id| User::from_uid(Uid::from_raw(id)).ok().flatten());

@@ -3,8 +3,10 @@
 use super::args::MeasureArgs;
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND};
+use super::login::sudo_caller;
 use super::table::Table;
 use gpuvm_core::measure::{Line, MeasureReport};
+use gpuvm_ops::by_ssh::SshWanted;
 use gpuvm_ops::measure::{MeasureRequest, Usual, measure, usual};
 use std::fmt::Write as _;
 
@@ -14,11 +16,20 @@ pub fn run(args: &MeasureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.history {
         return history(args, cx);
     }
+    let ssh = if args.ssh {
+        let (user, address, caller) = (args.user.clone(), args.address, sudo_caller()?);
+        Some(SshWanted { user, address, caller })
+    } else {
+        None
+    };
     let request = MeasureRequest {
         name: args.name.clone(),
         suite: args.suite.into(),
         only: args.programs.iter().map(|&tool| tool.into()).collect(),
         directories: args.directories.clone(),
+        ssh,
+        peer: args.peer.clone(),
+        file: args.file.clone(),
         force: args.force,
         threshold: args.threshold,
     };

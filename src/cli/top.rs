@@ -3,6 +3,7 @@
 mod bytes;
 mod columns;
 mod frame;
+mod sampler;
 mod screen;
 mod text;
 

@@ -44,7 +44,27 @@ impl Metrics {
         help: &str,
         samples: impl IntoIterator<Item = Sample<'a>>,
     ) {
-        writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} gauge").expect("text");
+        self.add("gauge", name, help, samples);
+    }
+
+    /// Adds a counter with its samples; its name ends with `_total`.
+    pub fn counter<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = Sample<'a>>,
+    ) {
+        self.add("counter", name, help, samples);
+    }
+
+    fn add<'a>(
+        &mut self,
+        kind: &str,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = Sample<'a>>,
+    ) {
+        writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}").expect("text");
         for (labels, value) in samples {
             self.0.push_str(name);
             for ((label, text), at) in labels.iter().zip(0..) {
@@ -73,7 +93,7 @@ fn escaped(value: &str) -> String {
 }
 
 /// An address as NVML writes it, and so dcgm-exporter: eight digits of the segment, upper case.
-fn bus_id(bdf: Bdf) -> String {
+pub fn bus_id(bdf: Bdf) -> String {
     let (bus, device) = (bdf.bus(), bdf.device());
     format!("{:08X}:{bus:02X}:{device:02X}.{}", bdf.segment(), bdf.function())
 }

@@ -5,7 +5,7 @@ use crate::program::{command, for_caller};
 use crate::trace::Running;
 use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -90,30 +90,11 @@ fn run(
     let shown = argv.join(" ");
     let mut command = make(program);
     command.args(argv.get(1..).unwrap_or_default());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let unstarted = |source| CommandError::Unstarted { program: program.to_owned(), source };
-    let running = Running::begins(&command);
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            running.failed(&error);
-            return Err(unstarted(error));
-        }
-    };
-    let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let status = loop {
-        if let Some(status) = child.try_wait().map_err(unstarted)? {
-            break status;
-        }
-        if stops() {
-            // A process stuck in the kernel ends later, and is not waited for.
-            let _ = child.kill();
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    running.ended(status);
-    let (out, err) = (read(&out), read(&err));
+    let ended = end_of(command, stops);
+    let ended =
+        ended.map_err(|source| CommandError::Unstarted { program: program.to_owned(), source })?;
+    let Some(Ended { status, stdout, stderr }) = ended else { return Ok(None) };
+    let [out, err] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if status.success() {
         return Ok(Some(out));
     }
@@ -125,6 +106,45 @@ fn run(
         lines => lines.iter().rev().copied().collect::<Vec<_>>().join("; "),
     };
     Err(CommandError::Failed { command: shown, status: status.code(), message })
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its status.
+    pub status: ExitStatus,
+    /// Its standard output, at most 16 MiB.
+    pub stdout: Vec<u8>,
+    /// Its standard error, at most 16 MiB.
+    pub stderr: Vec<u8>,
+}
+
+/// Runs a command without standard input to its end, whatever its status; `None` if `stops`
+/// cancels the wait. Errors: it could not be started.
+pub fn end_of(mut command: Command, stops: &mut dyn FnMut() -> bool) -> io::Result<Option<Ended>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = Running::begins(&command);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            running.failed(&error);
+            return Err(error);
+        }
+    };
+    let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if stops() {
+            // A process stuck in the kernel ends later, and is not waited for.
+            let _ = child.kill();
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    running.ended(status);
+    Ok(Some(Ended { status, stdout: read(&out), stderr: read(&err) }))
 }
 
 /// The output of a child's stream, and its reader.
@@ -158,13 +178,12 @@ fn reader<R: Read + Send + 'static>(stream: Option<R>) -> Stream {
 
 /// Returns a stream's output at its end. A process left behind by the child may hold it open; then
 /// this is the output so far.
-fn read(stream: &Stream) -> String {
+fn read(stream: &Stream) -> Vec<u8> {
     let until = Instant::now() + LEFT_OPEN;
     while !stream.reader.is_finished() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let bytes = stream.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-    String::from_utf8_lossy(&bytes).into_owned()
+    std::mem::take(&mut *stream.bytes.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub const MOST_INPUT: usize = 1 << 20;
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
 /// Runs a program with both outputs bounded, and passes its status on: both go through `head`, and
 /// the status through descriptor 5. systemd gives an agent no HOME.
-const BOUNDED: &str = "exec 3>&1 4>&2
+pub(crate) const BOUNDED: &str = "exec 3>&1 4>&2
 s=$( { { { HOME=${HOME-/root} \"$@\" 3>&- 4>&- 5>&- 6>&-; echo $? >&5; } 2>&6 | \
                        head -c LIMIT >&3; } 6>&1 | head -c LIMIT >&4; } 5>&1 )
 exit $s";

@@ -121,6 +121,7 @@ mod availability;
 pub mod backing;
 pub mod bind;
 pub mod bundle;
+pub mod by_ssh;
 pub mod capacity;
 pub mod capture;
 pub mod cards;

@@ -55,6 +55,32 @@ pub struct Login {
     pub through: Option<Vec<String>>,
 }
 
+impl Login {
+    /// Options of ssh that keep a guest from using anything of the caller, and that lead to it
+    /// alone.
+    pub fn safe_options(&self) -> Vec<String> {
+        // A guest may use anything forwarded to it: keys of the agent, the display, credentials.
+        let forwards = ["ForwardAgent", "ForwardX11", "GSSAPIDelegateCredentials"];
+        let mut options: Vec<String> =
+            forwards.iter().map(|forward| format!("{forward}=no")).collect();
+        // A shared connection is found by address alone, and networks of several machines use the
+        // same addresses.
+        options.push("ControlPath=none".into());
+        // A proxy in the caller's settings for such an address is not meant for this guest.
+        options.push(self.through.as_ref().map_or("ProxyCommand=none".to_owned(), |through| {
+            // ssh expands percent signs.
+            let words: Vec<String> = through.iter().map(|w| word(w).replace('%', "%%")).collect();
+            format!("ProxyCommand=ssh -W '[%h]:%p' {}", words.join(" "))
+        }));
+        options
+    }
+
+    /// The name by which ssh knows the guest's host key.
+    pub fn key_alias(&self) -> String {
+        format!("gpuvm-{}", self.uuid)
+    }
+}
+
 /// Finds the way into a guest, and waits for its address.
 pub fn login(world: &World, wanted: &LoginWanted) -> Result<Login> {
     let LoginWanted { name, user, .. } = wanted;

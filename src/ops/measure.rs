@@ -1,12 +1,18 @@
-//! `measure`: runs the measuring programs that a guest has, by its agent, and judges their results
-//! ([`gpuvm_core::measure`]). Nothing is installed; fio makes a file in the guest and removes it.
+//! `measure`: runs the measuring programs that a guest has, by its agent or by ssh, and judges
+//! their results ([`gpuvm_core::measure`]). Nothing is installed; fio makes a file in the guest and
+//! removes it.
+
+mod inside;
+mod rdma;
 
 use crate::apply::now_s;
+use crate::by_ssh::SshWanted;
+use crate::discover::expected::expected;
 use crate::doctor::diagnose;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
-use crate::error::{Class, Coded, Error, Result, classed};
-use crate::exec::{ExecWanted, Executed, exec};
+use crate::error::{Class, Coded, Error, Result, classed, usage};
+use crate::exec::Executed;
 use crate::guest::find_alive;
 use crate::history::measured;
 use crate::hypervisor::machine::{Machine, command_there};
@@ -18,19 +24,20 @@ use crate::topology::{Proximity, Topology};
 use crate::verify::{Verify, verify};
 use crate::world::World;
 use gpuvm_core::measure::{
-    Call, Candidate, Faulty, GpuState, Line, MeasureReport, NotMeasured, Promise, Reading, Run,
-    Shape, Suite, Tool, What, candidates, judge, median, read, read_gpus, smi_paths,
+    Basis, Call, Candidate, Faulty, FioFile, GpuState, Line, MeasureReport, NcclLog, NotMeasured,
+    OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Tool, What, candidates, judge, median,
+    read,
 };
-use gpuvm_core::topology::pairs::rate;
+use gpuvm_core::p2p::{Op, Way};
+use gpuvm_core::topology::DeviceKind;
+use gpuvm_core::topology::pairs::{PairKind, Pairs, rate};
+use inside::{Inside, SHORT_S};
+use rdma::Peer;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use strum::IntoEnumIterator as _;
 
-/// How much longer than a program's own limit its end is waited for.
-const GRACE: Duration = Duration::from_secs(10);
-/// The most seconds of a short command in the guest.
-const SHORT_S: u64 = 30;
 /// Use of a GPU in percent from which it counts as busy.
 const BUSY_PERCENT: u32 = 5;
 /// The exit status of timeout(1) if it ended the program, and of one that it had to kill.
@@ -64,6 +71,12 @@ pub struct MeasureRequest {
     pub only: Vec<Tool>,
     /// Directories of the guest in which programs are looked for first.
     pub directories: Vec<String>,
+    /// The way by ssh; `None`: by the guest's agent.
+    pub ssh: Option<SshWanted>,
+    /// The guest on the other side of RDMA; `None`: another NIC of this one.
+    pub peer: Option<String>,
+    /// The file or block device of the guest that fio reads; `None`: one that it makes.
+    pub file: Option<String>,
     /// Whether GPUs that are in use are measured, too.
     pub force: bool,
     /// Scales expected values.
@@ -97,16 +110,9 @@ pub fn measure(
 ) -> Result<MeasureReport> {
     world.refuse_without_guests("measure")?;
     let hypervisor = &*world.hypervisor()?;
-    if let Machine::Elsewhere { host } = hypervisor.machine() {
-        let message = format!(
-            "domain `{}` runs on machine `{host}`, whose topology gives the expected values",
-            request.name
-        );
-        let command = format!("measure {}", word(&request.name));
-        let hint = format!("`{}`", command_there(&host, &command));
-        return Err(classed(Class::OtherMachine, message, hint));
-    }
+    refuse_elsewhere(hypervisor, &request.name)?;
     let row = find_alive(hypervisor, &request.name, "nothing can be measured in it")?;
+    refuse_peer(hypervisor, request)?;
     let lock = measured::lock(world.state()).map_err(|error| -> Error {
         match error {
             crate::apply::LockError::Held { .. } => {
@@ -115,13 +121,10 @@ pub fn measure(
             other => other.into(),
         }
     })?;
-    let guest = Guest { world, request };
-    let (gpus, smi_note) = guest.gpus()?;
-    if let Some((gpu, why)) = busy(&gpus).filter(|_| !request.force) {
-        let name = request.name.clone();
-        let hint = "end what uses it, or measure all the same with --force";
-        return Err(MeasureError::Busy { name, gpu, why }.hint(hint));
-    }
+    let directories = &request.directories[..];
+    let guest = Inside::open(world, &request.name, directories, request.ssh.as_ref())?;
+    let (gpus, smi_note) = idle_gpus(&guest, request)?;
+    let peer = peer(world, request)?;
     let shape = Shape {
         model: gpus.first().map(|gpu| gpu.name.clone()).unwrap_or_default(),
         gpus: gpus.len(),
@@ -129,8 +132,10 @@ pub fn measure(
     };
     let promise = promise(world, hypervisor, &request.name);
     let runs = measured::read(world.state(), &row.uuid)?;
+    let own = own_expected(world)?;
     let mut report = MeasureReport {
         domain: request.name.clone(),
+        peer: request.peer.clone(),
         suite: request.suite,
         shape,
         lines: Vec::new(),
@@ -138,24 +143,85 @@ pub fn measure(
         notes: smi_note.into_iter().collect(),
         not_measured: Vec::new(),
     };
+    let judged = Judged(Basis { runs: &runs, own: &own, threshold: request.threshold });
     for tool in wanted(request) {
-        guest.measure(tool, (promise, &runs), &mut report, progress)?;
+        if tool.is_pair() {
+            let ends = (world, &guest, peer.as_ref());
+            let how = (tool, request.suite, promise);
+            let is_named = peer.is_some() || !request.only.is_empty();
+            rdma::measure(ends, how, is_named, &mut report, &judged, progress)?;
+        } else {
+            let how = (tool, request, promise);
+            measure_alone(&guest, how, &mut report, &judged, progress)?;
+        }
     }
     if gpus.is_empty() {
         report.not_measured.retain(|one| one.tool.least_gpus() == 0 || !request.only.is_empty());
     } else if let Ok((after, _)) = guest.gpus() {
         report.notes.extend(throttled(&after));
+        report.notes.extend(faulty(&after));
     }
-    if !report.lines.is_empty() {
-        let readings = report.lines.iter().map(|line| line.reading.clone()).collect();
-        let run = Run { at_s: now_s(), shape: report.shape.clone(), readings };
-        if let Err(error) = measured::add(world.state(), &row.uuid, run) {
-            world.warning(&format!("this run is not remembered: {error}"));
-        }
-    }
+    remember(world, &row.uuid, &report);
     drop(lock);
     explain(world, &mut report);
     Ok(report)
+}
+
+/// Refuses guests of another machine.
+fn refuse_elsewhere(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
+    let Machine::Elsewhere { host } = hypervisor.machine() else { return Ok(()) };
+    let message = format!(
+        "domain `{name}` runs on machine `{host}`, whose topology gives the expected values"
+    );
+    let command = format!("measure {}", word(name));
+    let hint = format!("`{}`", command_there(&host, &command));
+    Err(classed(Class::OtherMachine, message, hint))
+}
+
+/// Adds the values to the history of the guest.
+fn remember(world: &World, uuid: &str, report: &MeasureReport) {
+    if report.lines.is_empty() {
+        return;
+    }
+    let readings = report.lines.iter().map(|line| line.reading.clone()).collect();
+    let run = Run { at_s: now_s(), shape: report.shape.clone(), readings };
+    if let Err(error) = measured::add(world.state(), uuid, run) {
+        world.warning(&format!("this run is not remembered: {error}"));
+    }
+}
+
+/// Enters the guest on the other side.
+fn peer<'a>(world: &'a World, request: &'a MeasureRequest) -> Result<Option<Peer<'a>>> {
+    let Some(name) = &request.peer else { return Ok(None) };
+    // An address that the caller names is that of the measured guest.
+    let ssh = request.ssh.as_ref().map(|ssh| SshWanted { address: None, ..ssh.clone() });
+    let inside = Inside::open(world, name, &request.directories, ssh.as_ref())?;
+    let gpus = idle_gpus(&inside, request)?.0.len();
+    Ok(Some(Peer { inside, gpus }))
+}
+
+/// Refuses a guest on the other side that is the same one, or does not run.
+fn refuse_peer(hypervisor: &dyn Hypervisor, request: &MeasureRequest) -> Result<()> {
+    let Some(peer) = &request.peer else { return Ok(()) };
+    if *peer == request.name {
+        let message = format!("`{peer}` cannot be its own peer");
+        return Err(usage(message, "without --peer, its own NICs are measured in pairs"));
+    }
+    find_alive(hypervisor, peer, "nothing can be measured with it").map(drop)
+}
+
+/// The GPUs of a guest; refused if one is in use.
+fn idle_gpus(
+    guest: &Inside<'_>,
+    request: &MeasureRequest,
+) -> Result<(Vec<GpuState>, Option<String>)> {
+    let (gpus, note) = guest.gpus()?;
+    if let Some((gpu, why)) = busy(&gpus).filter(|_| !request.force) {
+        let name = guest.name.to_owned();
+        let hint = "end what uses it, or measure all the same with --force";
+        return Err(MeasureError::Busy { name, gpu, why }.hint(hint));
+    }
+    Ok((gpus, note))
 }
 
 /// Returns the earlier values of a guest, by GPUs and by quantity.
@@ -205,6 +271,15 @@ fn busy(gpus: &[GpuState]) -> Option<(usize, String)> {
     })
 }
 
+/// The faults of cards that their driver reports.
+fn faulty(gpus: &[GpuState]) -> Vec<String> {
+    let each = gpus
+        .iter()
+        .enumerate()
+        .flat_map(|(at, gpu)| gpu.faults.iter().map(move |fault| format!("GPU {at}: {fault}")));
+    each.collect()
+}
+
 fn throttled(gpus: &[GpuState]) -> Vec<String> {
     let throttled = gpus.iter().enumerate().filter(|(_, gpu)| !gpu.throttled.is_empty());
     let text = |(at, gpu): (usize, &GpuState)| {
@@ -225,7 +300,22 @@ pub(crate) fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) ->
         let paths: Option<Vec<u32>> = gpus.iter().map(|&gpu| rate(&topology, gpu)).collect();
         let linked = |a, b| matches!(topology.proximity(a, b), Proximity::NvLink(_));
         let nvlink = gpus.iter().skip(1).any(|&gpu| linked(gpus[0], gpu));
-        Ok(Promise { path_gb_s: paths.and_then(|paths| paths.into_iter().min()), nvlink })
+        let nics = topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf);
+        let nics: Vec<_> = nics.filter(|bdf| passed.contains(bdf)).collect();
+        let nic_paths: Option<Vec<u32>> = nics.iter().map(|&nic| rate(&topology, nic)).collect();
+        let own: Vec<_> = passed.iter().copied().collect();
+        let pairs = Pairs::of(&topology, Some(&own)).pairs;
+        let direct = pairs.iter().filter(|pair| {
+            let ways = [Op::Write, Op::Read].map(|op| pair.way(op));
+            pair.kind == PairKind::GpuNic && ways.iter().all(|way| *way == Way::Switch)
+        });
+        Ok(Promise {
+            path_gb_s: paths.and_then(|paths| paths.into_iter().min()),
+            nvlink,
+            nic_path_gb_s: nic_paths.and_then(|paths| paths.into_iter().min()),
+            is_direct: !gpus.is_empty() && direct.count() == gpus.len() * nics.len(),
+            line_gbit_s: None,
+        })
     };
     find().unwrap_or_default()
 }
@@ -266,100 +356,83 @@ fn not_asked(verb: &str, error: &Error) -> String {
     format!("`{verb}` gives no causes: {}", error.whole())
 }
 
-/// A guest in which programs are run.
-struct Guest<'a> {
-    world: &'a World,
-    request: &'a MeasureRequest,
+/// Reads the speeds that the admin of this host expects.
+pub(crate) fn own_expected(world: &World) -> Result<Vec<OwnExpected>> {
+    let Some(root) = world.root()? else { return Ok(Vec::new()) };
+    Ok(expected(&root)?)
 }
 
-impl Guest<'_> {
-    /// Runs a program of the guest; it is ended at its limit.
-    fn run(&self, program: &str, words: &[String], limit_s: u64) -> Result<Executed> {
-        let bounded = ["/usr/bin/timeout".to_owned(), "-k".to_owned(), "5".to_owned()];
-        let command = bounded.into_iter().chain([limit_s.to_string(), program.to_owned()]);
-        let wanted = ExecWanted {
-            name: self.request.name.clone(),
-            command: command.chain(words.iter().cloned()).collect(),
-            input: None,
-            limit: Some(Duration::from_secs(limit_s) + GRACE),
-        };
-        exec(self.world, &wanted)
-    }
+/// How values are judged.
+struct Judged<'a>(Basis<'a>);
 
-    /// The first of these paths at which the guest has a program.
-    fn first(&self, paths: &[String]) -> Result<Option<String>> {
-        let words: Vec<String> =
-            ["-1d", "--"].map(str::to_owned).into_iter().chain(paths.iter().cloned()).collect();
-        let listed = self.run("/bin/ls", &words, SHORT_S)?;
-        let there = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let there: BTreeSet<&str> = there.lines().collect();
-        Ok(paths.iter().find(|path| there.contains(path.as_str())).cloned())
-    }
-
-    /// The guest's GPUs by its driver, and why they are not known if it has none.
-    fn gpus(&self) -> Result<(Vec<GpuState>, Option<String>)> {
-        let Some(smi) = self.first(&smi_paths(&self.request.directories))? else {
-            return Ok((Vec::new(), None));
-        };
-        let words = ["-q", "-x"].map(str::to_owned);
-        let ended = self.run(&smi, &words, 60)?;
-        if ended.status != 0 {
-            return Ok((Vec::new(), Some(format!("nvidia-smi: {}", why(&ended)))));
-        }
-        match read_gpus(&String::from_utf8_lossy(&ended.stdout)) {
-            Ok(gpus) => Ok((gpus, None)),
-            Err(error) => Ok((Vec::new(), Some(format!("nvidia-smi: {error}")))),
-        }
-    }
-
-    /// Runs a measuring program and judges its values.
-    fn measure(
+impl Judged<'_> {
+    /// Adds the values of a program, with verdicts.
+    fn add(
         &self,
         tool: Tool,
-        (promise, runs): (Promise, &[Run]),
+        (readings, faults): (Vec<Reading>, Vec<Faulty>),
+        promise: Promise,
         report: &mut MeasureReport,
-        progress: &dyn Fn(&str),
-    ) -> Result<()> {
-        let gpus = report.shape.gpus;
-        let mut skip = |why: String| report.not_measured.push(NotMeasured { tool, why });
-        if gpus < tool.least_gpus() {
-            let need = if tool.least_gpus() == 1 { "a GPU" } else { "2 GPUs" };
-            skip(format!("it needs {need} with NVIDIA's driver; the guest has {gpus}"));
-            return Ok(());
+    ) {
+        report.faults.extend(faults);
+        for reading in readings {
+            let of = (&report.shape, promise);
+            let line: Line = judge(tool, reading, of, self.0);
+            report.lines.push(line);
         }
-        let Some(program) = self.first(&tool.paths(&self.request.directories))? else {
-            skip("the guest does not have it".to_owned());
-            return Ok(());
-        };
-        let file = format!("/var/tmp/gpuvm-measure-{}", random_uuid()?);
-        for call in tool.calls(self.request.suite, gpus, &file) {
-            progress(&format!("{tool}: up to {} s", call.limit_s));
-            let ended = match self.run(&program, &call.words, call.limit_s) {
-                Ok(ended) => ended,
-                Err(error) => {
-                    report.not_measured.push(NotMeasured { tool, why: error.whole() });
-                    continue;
-                }
-            };
-            if tool == Tool::Fio && ended.status != 0 {
-                // It removes its file only if it ends well.
-                let _ = self.run("/bin/rm", &["-f".to_owned(), file.clone()], SHORT_S);
-            }
-            match taken(&call, &ended) {
-                Ok((readings, faults)) => {
-                    report.faults.extend(faults);
-                    for reading in readings {
-                        let threshold = self.request.threshold;
-                        let of = (&report.shape, promise);
-                        let line: Line = judge(tool, reading, of, (runs, threshold));
-                        report.lines.push(line);
-                    }
-                }
-                Err(why) => report.not_measured.push(NotMeasured { tool, why }),
-            }
-        }
-        Ok(())
     }
+}
+
+/// Runs a measuring program that needs no other one, and judges its values.
+fn measure_alone(
+    guest: &Inside<'_>,
+    (tool, request, promise): (Tool, &MeasureRequest, Promise),
+    report: &mut MeasureReport,
+    judged: &Judged<'_>,
+    progress: &dyn Fn(&str),
+) -> Result<()> {
+    let gpus = report.shape.gpus;
+    let mut skip = |why: String| report.not_measured.push(NotMeasured { tool, why });
+    if gpus < tool.least_gpus() {
+        let need = if tool.least_gpus() == 1 { "a GPU" } else { "2 GPUs" };
+        skip(format!("it needs {need} with NVIDIA's driver; the guest has {gpus}"));
+        return Ok(());
+    }
+    let Some(program) = guest.find(|directories| tool.paths(directories))? else {
+        skip("the guest does not have it".to_owned());
+        return Ok(());
+    };
+    let made = format!("/var/tmp/gpuvm-measure-{}", random_uuid()?);
+    let file = request.file.clone().map_or_else(|| FioFile::Own(made.clone()), FioFile::Existing);
+    let (cells, numactl) = if tool == Tool::Stream { guest.cells()? } else { (Vec::new(), None) };
+    for call in tool.calls(request.suite, &Parts { gpus, file, cells, numactl }) {
+        progress(&format!("{tool}: up to {} s", call.limit_s));
+        // What binds the program comes first.
+        let command = [&call.before[..], std::slice::from_ref(&program), &call.words[..]].concat();
+        let ended = match guest.run(&command[0], &command[1..], call.limit_s) {
+            Ok(ended) => ended,
+            Err(error) => {
+                report.not_measured.push(NotMeasured { tool, why: error.whole() });
+                continue;
+            }
+        };
+        if tool == Tool::Fio && ended.status != 0 && request.file.is_none() {
+            // It removes its file only if it ends well.
+            let _ = guest.run("/bin/rm", &["-f".to_owned(), made.clone()], SHORT_S);
+        }
+        if tool == Tool::AllReducePerf {
+            let log = NcclLog::read(&String::from_utf8_lossy(&ended.stdout));
+            report.notes.extend(log.notes(&report.shape));
+        }
+        match taken(&call, &ended) {
+            Ok(found) => judged.add(tool, found, promise, report),
+            Err(why) => {
+                let of = call.device.map(|device| format!("{device}: ")).unwrap_or_default();
+                report.not_measured.push(NotMeasured { tool, why: format!("{of}{why}") });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The values of a program, or why it has none. DCGM ends with an error if a test fails, and says

@@ -15,6 +15,7 @@ use crate::error::{Coded as _, Doing as _, Error, Result};
 use crate::fabric::compared;
 use crate::formats;
 use crate::fsroot::FsRoot;
+use crate::history::measured;
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::lookup::{LISTED, no_domain};
 use crate::placement::Occupancy;
@@ -23,6 +24,7 @@ use crate::top::{Top, TopRequest};
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::load::GuestLoad;
+use gpuvm_core::measure::{Reading, newest};
 use gpuvm_core::verify::boot::with_lacks;
 use gpuvm_core::verify::identity::with_devices;
 use gpuvm_core::verify::load::with_load;
@@ -104,6 +106,19 @@ pub struct Compared {
     pub partitions: Option<Partitions>,
     /// The usage of running guests during the sample; empty without one.
     pub loads: Vec<GuestLoad>,
+    /// The last measurements in guests.
+    pub measured: Vec<LastMeasured>,
+}
+
+/// The last measurements in a guest.
+#[derive(Debug)]
+pub struct LastMeasured {
+    /// The domain.
+    pub domain: String,
+    /// When the last run was, in seconds since 1970, UTC.
+    pub at_s: u64,
+    /// The last value of each quantity.
+    pub readings: Vec<Reading>,
 }
 
 /// Compares every requested domain once.
@@ -130,7 +145,18 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
         let stale = partition::without_guest(partitions, &known);
         all.extend((!stale.is_empty()).then(|| Verified::without_guest(stale)));
     }
-    Ok(Compared { all, partitions: host.partitions, loads })
+    let is_wanted =
+        |row: &&DomainSummary| wanted.names.is_empty() || wanted.names.contains(&row.name);
+    let measured = summaries.iter().filter(is_wanted).filter_map(|row| last_measured(world, row));
+    let measured = measured.collect();
+    Ok(Compared { all, partitions: host.partitions, loads, measured })
+}
+
+/// The last measurements in a guest; none if there are none, or only root can read them.
+fn last_measured(world: &World, row: &DomainSummary) -> Option<LastMeasured> {
+    let runs = measured::read(world.state(), &row.uuid).ok()?;
+    let at_s = runs.last()?.at_s;
+    Some(LastMeasured { domain: row.name.clone(), at_s, readings: newest(&runs) })
 }
 
 /// Adds the findings of a sample of running guests. If they cannot be sampled, that is reported.

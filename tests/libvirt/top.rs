@@ -202,6 +202,22 @@ fn the_terminal_is_restored_however_the_screen_is_left() {
 }
 
 #[test]
+fn the_screen_goes_on_while_libvirt_does_not_answer() {
+    let Some(busy) = Busy::new(&["one"]) else { return };
+    let daemon = busy.0.libvirtd();
+    let drawn = at_a_terminal(&busy, |_, keys| {
+        kill(daemon, Signal::SIGSTOP).unwrap();
+        // The list of guests is read every 5 s.
+        std::thread::sleep(Duration::from_secs(10));
+        keys.write_all(b"s").unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        keys.write_all(b"q").unwrap();
+    });
+    kill(daemon, Signal::SIGCONT).unwrap();
+    assert!(drawn.contains("s: libvirt or the kernel does not answer"), "{drawn}");
+}
+
+#[test]
 fn guests_of_another_machine_are_refused_with_the_command_there() {
     let Some(daemon) = Daemon::elsewhere("far-host") else { return };
     let (code, out, err) = run(&mut daemon.gpuvm(&["top"]));

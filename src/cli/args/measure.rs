@@ -3,6 +3,7 @@
 use super::heading::BEHAVIOUR;
 use clap::{Args, ValueEnum};
 use gpuvm_core::measure::{Suite, Tool};
+use std::net::IpAddr;
 
 /// Examples of `measure`.
 pub const MEASURE: &str = "Examples:
@@ -10,6 +11,8 @@ pub const MEASURE: &str = "Examples:
   gpuvm measure train-a --suite full --json
   gpuvm measure train-a --program all_reduce_perf \
     --look-in /opt/nccl-tests/bin
+  gpuvm measure train-a --peer train-b --program ib_write_bw
+  gpuvm measure train-a --ssh --user ubuntu
   gpuvm measure train-a --history";
 
 /// Arguments of `measure`.
@@ -27,7 +30,8 @@ pub struct MeasureArgs {
     pub suite: SuiteArg,
     /// Measure with this program only; repeatable
     ///
-    /// nvbandwidth, all_reduce_perf, dcgmi, fio, stream or cyclictest.
+    /// nvbandwidth, all_reduce_perf, dcgmi, ib_write_bw, ib_read_bw, fio, stream, mlc or
+    /// cyclictest.
     #[arg(long = "program", value_name = "PROGRAM", value_enum, hide_possible_values = true)]
     pub programs: Vec<ToolArg>,
     /// Look in this directory of the guest first
@@ -36,6 +40,37 @@ pub struct MeasureArgs {
     /// /usr/local/cuda/bin.
     #[arg(long = "look-in", value_name = "DIR", value_parser = absolute)]
     pub directories: Vec<String>,
+    /// RDMA to this guest, not between own NICs
+    ///
+    /// For ib_write_bw and ib_read_bw, which both guests need. The first NIC of NAME measures to
+    /// the first one of the other guest, the second to the second, and so on. Both guests need an
+    /// IPv4 connection with each other.
+    #[arg(long, value_name = "NAME2")]
+    pub peer: Option<String>,
+    /// Let fio read this file of the guest
+    ///
+    /// An absolute path of a file or block device, which is only read. By default fio makes a file
+    /// of 1 GiB in /var/tmp.
+    #[arg(long = "fio-file", value_name = "PATH", value_parser = file)]
+    pub file: Option<String>,
+    /// Run programs by ssh instead of the guest agent
+    ///
+    /// For guests whose agent runs no programs, as RHEL ships it. Logs in as `gpuvm ssh` does, but
+    /// without questions: by a key that needs no passphrase or that ssh-agent has, and only if the
+    /// guest's host key is known already (`gpuvm ssh NAME` stores it). dcgmi and cyclictest may
+    /// need root.
+    #[arg(long)]
+    pub ssh: bool,
+    /// User in the guest, with --ssh
+    ///
+    /// Default: the one of `create --user`, as the domain's record has it.
+    #[arg(long, value_name = "USER", requires = "ssh")]
+    pub user: Option<String>,
+    /// Address of the guest, with --ssh
+    ///
+    /// Needed where the host cannot see it, as with `gpuvm ssh --address`.
+    #[arg(long, value_name = "IP", requires = "ssh")]
+    pub address: Option<IpAddr>,
     /// Scale expected values (default 1)
     ///
     /// 0.8 accepts a fifth less. From 0.1 to 2.
@@ -44,6 +79,7 @@ pub struct MeasureArgs {
     pub threshold: f64,
     /// Print the medians of earlier runs; run nothing
     #[arg(long, conflicts_with_all = ["suite", "programs", "directories", "threshold", "force"])]
+    #[arg(conflicts_with_all = ["peer", "file", "ssh", "user", "address"])]
     pub history: bool,
     /// Measure GPUs that are in use, too
     ///
@@ -81,10 +117,16 @@ pub enum ToolArg {
     AllReducePerf,
     /// DCGM's diagnostics
     Dcgmi,
+    /// RDMA writes between NICs or guests
+    IbWriteBw,
+    /// RDMA reads between NICs or guests
+    IbReadBw,
     /// Reads of a file in /var/tmp of the guest
     Fio,
     /// Memory bandwidth
     Stream,
+    /// Memory latency within and between cells
+    Mlc,
     /// Delays of timers
     Cyclictest,
 }
@@ -95,8 +137,11 @@ impl From<ToolArg> for Tool {
             ToolArg::Nvbandwidth => Tool::Nvbandwidth,
             ToolArg::AllReducePerf => Tool::AllReducePerf,
             ToolArg::Dcgmi => Tool::Dcgmi,
+            ToolArg::IbWriteBw => Tool::IbWriteBw,
+            ToolArg::IbReadBw => Tool::IbReadBw,
             ToolArg::Fio => Tool::Fio,
             ToolArg::Stream => Tool::Stream,
+            ToolArg::Mlc => Tool::Mlc,
             ToolArg::Cyclictest => Tool::Cyclictest,
         }
     }
@@ -105,6 +150,15 @@ impl From<ToolArg> for Tool {
 fn absolute(text: &str) -> Result<String, String> {
     let text = text.trim_end_matches('/');
     if text.starts_with('/') { Ok(text.to_owned()) } else { Err("not an absolute path".to_owned()) }
+}
+
+/// An absolute path without characters that fio or a terminal takes for something else.
+fn file(text: &str) -> Result<String, String> {
+    let is_odd = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
+    match text {
+        text if text.contains(is_odd) => Err("blanks and backslashes are not supported".to_owned()),
+        text => absolute(text),
+    }
 }
 
 fn factor(text: &str) -> Result<f64, String> {
@@ -123,6 +177,11 @@ mod tests {
             assert!(factor(wrong).is_err(), "{wrong}");
         }
         assert_eq!(absolute("/opt/x/"), Ok("/opt/x".to_owned()));
+        assert_eq!(
+            file("/dev/disk/by-path/pci-0000:05:00.0"),
+            absolute("/dev/disk/by-path/pci-0000:05:00.0")
+        );
+        assert!(file("/a b").is_err() && file("a").is_err() && file("/a\n").is_err());
         assert!(absolute("opt").is_err() && absolute("").is_err() && absolute("/").is_err());
     }
 }

@@ -563,14 +563,19 @@ pub enum Verb {
     Top(Late<TopArgs>),
     /// Measure how fast a guest is with the programs that it has
     ///
-    /// Runs nvbandwidth, all_reduce_perf of nccl-tests, dcgmi, fio, stream and cyclictest by the
-    /// guest's agent, as far as the guest has them, and judges each value: by the PCIe path and the
-    /// NVLinks that the host gives the guest, by published numbers of its board
+    /// Runs nvbandwidth, all_reduce_perf of nccl-tests, dcgmi, ib_write_bw and ib_read_bw of
+    /// perftest, fio, stream, mlc and cyclictest by the guest's agent or by ssh, as far as the
+    /// guest has them, and judges each value: by the PCIe path and the NVLinks that the host gives
+    /// the guest, by the line rate of its NICs, by published numbers of its board
     /// (gpuvm-hardware(7), REFERENCE SPEEDS), and by the median of its own last runs. Where a value
     /// is too low, it prints the findings of `verify` and `host doctor` that can explain it.
     ///
+    /// perftest runs between the guest's own NICs, or to another guest (--peer), with memory of the
+    /// guest and with memory of GPUs. stream runs in each cell if the guest has numactl.
+    ///
     /// Installs nothing. fio makes a file of 1 GiB in /var/tmp of the guest and removes it. The
-    /// values are remembered, 50 runs for each guest, until the guest is deleted.
+    /// values are remembered, 50 runs for each guest, until the guest is deleted; `verify
+    /// --metrics` writes the last ones.
     ///
     /// Exits with 3 if a value is low or has regressed, a result is wrong or a test failed, and
     /// with 1 if nothing could be measured.

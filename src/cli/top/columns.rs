@@ -16,7 +16,7 @@ pub(super) struct Column {
 }
 
 /// The columns between the name and the findings.
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 15] = [
     Column { head: "VCPU", least: 4, rank: 4, cell: |guest| guest.vcpus.to_string() },
     Column { head: "CPU%", least: 4, rank: 0, cell: |guest| percent(guest.cpu_ratio, 0) },
     Column { head: "WAIT%", least: 5, rank: 1, cell: |guest| percent(guest.wait_ratio, 1) },
@@ -28,6 +28,13 @@ const COLUMNS: [Column; 13] = [
     Column { head: "NET IN", least: 6, rank: 3, cell: |guest| read(guest.network().as_ref()) },
     Column { head: "OUT", least: 4, rank: 3, cell: |guest| written(guest.network().as_ref()) },
     Column { head: "THROTTLED", least: 9, rank: 10, cell: throttled },
+    Column {
+        head: "EXITS",
+        least: 5,
+        rank: 13,
+        cell: |guest| guest.exits_s.map_or_else(none, short),
+    },
+    Column { head: "HALT%", least: 5, rank: 14, cell: halt },
     Column { head: "IO%", least: 4, rank: 11, cell: |guest| percent(guest.iothread_ratio, 0) },
     Column { head: "LINK", least: 5, rank: 12, cell: link },
 ];
@@ -84,6 +91,10 @@ fn read(rate: Option<&gpuvm_core::load::ByteRate>) -> String {
 
 fn written(rate: Option<&gpuvm_core::load::ByteRate>) -> String {
     rate.map_or_else(none, |rate| short(rate.written_bytes_s))
+}
+
+fn halt(guest: &GuestLoad) -> String {
+    guest.halt_poll_ratio.map_or_else(none, |ratio| percent(ratio, 0))
 }
 
 fn throttled(guest: &GuestLoad) -> String {

@@ -1,27 +1,30 @@
 //! The whole terminal as a screen: alternate buffer, raw mode, keys. Restored on every way out.
 
+use super::super::args::Global;
 use super::super::context::Context;
 use super::super::error::EXIT_DONE;
 use super::super::raw::Raw;
 use super::frame::{Look, screen, utc};
+use super::sampler::{Frame, Sampler};
 use super::sorted;
 use crate::apply::Interrupt;
 use anyhow::Context as _;
 use gpuvm_core::load::{LoadOrder, LoadReport};
-use gpuvm_ops::top::{Top, TopRequest};
+use gpuvm_ops::top::TopRequest;
 use gpuvm_ops::verify::{Verify, verify};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use std::io::{Stdin, Write as _};
 use std::os::fd::AsFd as _;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terminal_size::terminal_size_of;
 
 /// How often the size of the terminal and signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
-/// The first interval.
-const FIRST: Duration = Duration::from_millis(300);
+/// How much later than its interval a sample may come before that is shown.
+const LATE: Duration = Duration::from_secs(2);
 /// How long the agent of a guest may take for `verify`.
 const AGENT: Duration = Duration::from_secs(2);
 /// Enters the alternate buffer and hides the cursor.
@@ -117,12 +120,17 @@ fn keys(bytes: &[u8]) -> Vec<Key> {
 /// The present view.
 struct Shown<'c> {
     cx: &'c Context<'c>,
-    top: Top,
+    sampler: Sampler,
     order: LoadOrder,
     report: LoadReport,
+    interval: Duration,
+    /// When the last sample came, and the time of day then.
+    came: (Instant, String),
     selected: Option<String>,
     /// Lines that are shown instead of the guests, until a key.
     page: Option<Vec<String>>,
+    /// The findings of `verify`, once they are there.
+    verifying: Option<Receiver<String>>,
     footer: Option<String>,
 }
 
@@ -134,38 +142,49 @@ pub(super) fn run(
     order: LoadOrder,
 ) -> anyhow::Result<u8> {
     let interrupt = Interrupt::hold(Box::new(|_, _| {})).context("cannot block signals")?;
-    let mut top = Top::open(cx, request)?;
-    // The first interval is short, so that there soon is something to see.
-    top.sample();
-    std::thread::sleep(FIRST);
-    top.sample();
-    let report = sorted(top.report(), order, false);
+    let mut sampler = Sampler::open(cx.global.clone(), request, interval);
+    let report = sorted(sampler.first()?, order, false);
     let stdin = std::io::stdin();
-    let mut shown = Shown { cx, top, order, report, selected: None, page: None, footer: None };
+    let mut shown = Shown {
+        cx,
+        sampler,
+        order,
+        report,
+        interval,
+        came: (Instant::now(), utc()),
+        selected: None,
+        page: None,
+        verifying: None,
+        footer: None,
+    };
     interrupt.hold_at_once();
     let _screen = Alternate::enter(&stdin)?;
-    let mut next = Instant::now() + interval;
     let (mut is_new, mut drawn) = (true, None);
     while interrupt.came().is_none() {
-        if Instant::now() >= next {
-            shown.refresh();
-            (next, is_new) = (Instant::now() + interval, true);
-        }
         // The size is asked for: a handler of SIGWINCH would only interrupt the same wait.
         let size = size();
-        if is_new || drawn != Some(size) {
+        is_new |= shown.receive(size.0);
+        let now = (size, shown.late());
+        if is_new || drawn.as_ref() != Some(&now) {
             shown.draw(size)?;
-            (is_new, drawn) = (false, Some(size));
+            (is_new, drawn) = (false, Some(now));
         }
-        for key in typed(&stdin, next.saturating_duration_since(Instant::now()).min(LOOK))? {
+        for key in typed(&stdin, LOOK)? {
             if key == Key::Quit {
                 return Ok(EXIT_DONE);
             }
-            shown.press(key, size)?;
+            shown.press(key);
             is_new = true;
         }
     }
     Ok(EXIT_DONE)
+}
+
+/// The last line while a sample does not come.
+fn late(since: Duration, interval: Duration) -> Option<String> {
+    let seconds = since.as_secs();
+    (since > interval + LATE)
+        .then(|| format!("no sample for {seconds} s: libvirt or the kernel does not answer"))
 }
 
 /// Columns and lines of the terminal.
@@ -194,10 +213,39 @@ fn typed(stdin: &Stdin, wait: Duration) -> anyhow::Result<Vec<Key>> {
 }
 
 impl Shown<'_> {
-    fn refresh(&mut self) {
-        self.top.sample();
-        self.report = sorted(self.top.report(), self.order, false);
-        self.footer = None;
+    /// Takes the messages of other threads, and returns whether there was anything.
+    fn receive(&mut self, width: usize) -> bool {
+        let mut is_new = false;
+        while let Some(frame) = self.sampler.next() {
+            is_new = true;
+            match frame {
+                Frame::Load(load) => {
+                    self.report = sorted(load, self.order, false);
+                    self.came = (Instant::now(), utc());
+                    if self.verifying.is_none() {
+                        self.footer = None;
+                    }
+                }
+                Frame::Memory(name) => {
+                    self.footer = Some(format!("the memory of {name} is shown as of now"));
+                }
+                // Only the first sample fails.
+                Frame::Failed(_) => {}
+            }
+        }
+        if let Some(text) = self.verifying.as_ref().and_then(|text| text.try_recv().ok()) {
+            let lines = text.lines();
+            self.page = Some(
+                lines.flat_map(|line| super::super::wrap::lines(line, width.max(40))).collect(),
+            );
+            (self.verifying, self.footer, is_new) = (None, None, true);
+        }
+        is_new
+    }
+
+    /// The sentence about a sample that does not come.
+    fn late(&self) -> Option<String> {
+        late(self.came.0.elapsed(), self.interval)
     }
 
     /// Draws the screen as one text, over the last one.
@@ -217,15 +265,15 @@ impl Shown<'_> {
     }
 
     fn look(&self, width: usize, height: usize) -> Look {
-        let footer = self.footer.clone().unwrap_or_else(|| {
+        let footer = self.late().or_else(|| self.footer.clone()).unwrap_or_else(|| {
             format!("q quit  s order: {}  n memory by node  Enter verify", self.order)
         });
-        Look { clock: utc(), width, height, selected: self.selected.clone(), footer }
+        Look { clock: self.came.1.clone(), width, height, selected: self.selected.clone(), footer }
     }
 
-    fn press(&mut self, key: Key, size: (usize, usize)) -> anyhow::Result<()> {
+    fn press(&mut self, key: Key) {
         if self.page.take().is_some() {
-            return Ok(());
+            return;
         }
         match key {
             Key::Up => self.select(-1),
@@ -235,22 +283,21 @@ impl Shown<'_> {
                 self.order.sort(&mut self.report.guests);
             }
             Key::Nodes => {
-                let Some(name) = self.chosen() else { return Ok(()) };
+                let Some(name) = self.chosen() else { return };
+                self.sampler.read_memory(&name);
                 self.footer = Some(format!("reading the memory of {name} ..."));
-                self.draw(size)?;
-                self.top.read_memory(&name);
-                self.footer = Some(format!("the memory of {name} is shown as of now"));
             }
-            Key::Verify => {
-                let Some(name) = self.chosen() else { return Ok(()) };
+            // One at a time.
+            Key::Verify if self.verifying.is_none() => {
+                let Some(name) = self.chosen() else { return };
                 self.footer = Some(format!("verify {name} ..."));
-                self.draw(size)?;
-                self.page = Some(self.verified(&name, size.0));
-                self.footer = None;
+                let (send, verifying) = channel();
+                let global = self.cx.global.clone();
+                std::thread::spawn(move || drop(send.send(verified(global, &name))));
+                self.verifying = Some(verifying);
             }
-            Key::Quit | Key::Other => {}
+            Key::Verify | Key::Quit | Key::Other => {}
         }
-        Ok(())
     }
 
     /// The selected guest, or the first one.
@@ -269,39 +316,45 @@ impl Shown<'_> {
         };
         self.selected = guests.get(at).map(|guest| guest.name.clone());
     }
+}
 
-    /// The findings of `verify` in a guest, in lines.
-    fn verified(&self, name: &str, width: usize) -> Vec<String> {
-        // Warnings would be written over the screen; and a broken connection stays broken.
-        let mut global = self.cx.global.clone();
-        global.quiet = true;
-        let own = Context::new(&global);
-        let mut text = String::new();
-        match verify(
-            &own,
-            &Verify { names: vec![name.to_owned()], agent_wait: AGENT, sample: Duration::ZERO },
-        ) {
-            Ok(compared) => {
-                for one in &compared.all {
-                    for finding in &one.findings {
-                        let (message, at) = (&finding.says.message, &finding.says.at);
-                        text += &format!("{}: {message}\n", finding.severity);
-                        text += &format!("  {at} ({})\n  hint: {}\n", finding.rule, finding.hint);
-                    }
-                    let count = crate::words::count(one.findings.len(), "difference");
-                    text += &format!("{name}: {count}, {} rules checked\n", one.rules);
+/// The findings of `verify` in a guest.
+fn verified(mut global: Global, name: &str) -> String {
+    // Warnings would be written over the screen; and a broken connection stays broken.
+    global.quiet = true;
+    let own = Context::new(&global);
+    let mut text = String::new();
+    match verify(
+        &own,
+        &Verify { names: vec![name.to_owned()], agent_wait: AGENT, sample: Duration::ZERO },
+    ) {
+        Ok(compared) => {
+            for one in &compared.all {
+                for finding in &one.findings {
+                    let (message, at) = (&finding.says.message, &finding.says.at);
+                    text += &format!("{}: {message}\n", finding.severity);
+                    text += &format!("  {at} ({})\n  hint: {}\n", finding.rule, finding.hint);
                 }
+                let count = crate::words::count(one.findings.len(), "difference");
+                text += &format!("{name}: {count}, {} rules checked\n", one.rules);
             }
-            Err(error) => text += &format!("error: {}\n", error.whole()),
         }
-        text += "any key returns\n";
-        text.lines().flat_map(|line| super::super::wrap::lines(line, width.max(40))).collect()
+        Err(error) => text += &format!("error: {}\n", error.whole()),
     }
+    text + "any key returns\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sample_that_does_not_come_is_reported() {
+        let (second, interval) = (Duration::from_secs(1), Duration::from_secs(5));
+        assert_eq!(late(second * 7, interval), None);
+        let said = late(second * 8, interval).unwrap();
+        assert_eq!(said, "no sample for 8 s: libvirt or the kernel does not answer");
+    }
 
     #[test]
     fn keys_are_read_from_sequences() {

@@ -18,8 +18,8 @@ pub use rates::{
 pub use report::{FreePages, HostLoad, LoadOrder, LoadReport, Pressure};
 pub use rules::{LoadFinding, OWN_RULES, OfLoad, THROTTLED, VERIFY_RULES, WAITS, rules};
 pub use sample::{
-    AerCounts, ByteCounts, DeviceSample, DiskSample, GuestPlan, GuestSample, NodeMemory,
-    QuotaGroup, TaskSample, TaskScan, ThreadKind, ThreadSample, Throttling,
+    AerCounts, ByteCounts, DeviceSample, GuestPlan, GuestSample, KvmCounts, NodeMemory, QuotaGroup,
+    TaskSample, TaskScan, ThreadKind, ThreadSample, Throttling, TimedBytes,
 };
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use super::counters::{grown, ratio};
 use super::neighbours::Neighbour;
 use super::rules::LoadFinding;
 use super::sample::{
-    AerCounts, ByteCounts, GuestPlan, GuestSample, NodeMemory, QuotaGroup, ThreadKind,
-    ThreadSample, Throttling,
+    AerCounts, ByteCounts, GuestPlan, GuestSample, KvmCounts, NodeMemory, QuotaGroup, ThreadKind,
+    ThreadSample, Throttling, TimedBytes,
 };
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, NodeSet, PcpuId};
@@ -109,6 +109,9 @@ pub struct DeviceLoad {
     /// Errors of the function so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aer: Option<AerCounts>,
+    /// The port above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<Bdf>,
     /// Errors of the port above it so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port_aer: Option<AerCounts>,
@@ -162,8 +165,16 @@ pub struct GuestLoad {
     pub io: Option<ByteRate>,
     /// Its disks.
     pub disk: Vec<NamedRate>,
-    /// Its NICs that are network devices of the host: the received and sent traffic of the guest.
+    /// Its NICs that are network devices of the host, and its virtual functions (`ens1f0 vf 3`) of
+    /// cards whose driver counts them: the received and sent traffic of the guest.
     pub net: Vec<NamedRate>,
+    /// Exits of its vCPUs to the host per second, by KVM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exits_s: Option<u64>,
+    /// CPU use of its idle vCPUs that poll for work before they halt (KVM's halt polling), which
+    /// `cpu_ratio` includes; 1 is one pcpu.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub halt_poll_ratio: Option<f64>,
     /// Its passed-through functions.
     pub devices: Vec<DeviceLoad>,
     /// The findings, errors first.
@@ -207,14 +218,15 @@ impl Interval {
 
     /// The rate of bytes; `None` where a counter was reset.
     fn rate(&self, before: ByteCounts, after: ByteCounts) -> Option<ByteRate> {
-        let per_second = |bytes: u64| {
-            u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(self.ns))
-                .unwrap_or(u64::MAX)
-        };
         Some(ByteRate {
-            read_bytes_s: per_second(grown(before.read, after.read)?),
-            written_bytes_s: per_second(grown(before.written, after.written)?),
+            read_bytes_s: self.per_second(grown(before.read, after.read)?),
+            written_bytes_s: self.per_second(grown(before.written, after.written)?),
         })
+    }
+
+    fn per_second(&self, count: u64) -> u64 {
+        let count = u128::from(count) * 1_000_000_000 / u128::from(self.ns);
+        u64::try_from(count).unwrap_or(u64::MAX)
     }
 
     fn named(
@@ -287,8 +299,14 @@ pub fn guest_load(
         throttled: throttled(&interval, &before.throttled, &after.throttled),
         memory: after.memory.as_ref().map(|memory| memory_load(plan, memory)),
         io: before.io.zip(after.io).and_then(|(before, after)| interval.rate(before, after)),
-        disk: disks(before, after),
-        net: interval.named(&before.nics, &after.nics),
+        disk: timed(before.disks.as_ref(), after.disks.as_ref()),
+        net: [
+            interval.named(&before.nics, &after.nics),
+            timed(before.functions.as_ref(), after.functions.as_ref()),
+        ]
+        .concat(),
+        exits_s: kvm(before, after, |kvm| kvm.exits).map(|exits| interval.per_second(exits)),
+        halt_poll_ratio: kvm(before, after, |kvm| kvm.halt_poll_ns).map(|ns| interval.ratio(ns)),
         devices: devices(before, after),
         findings: Vec::new(),
         unread: after.unread.clone(),
@@ -313,13 +331,24 @@ fn throttled(
     each.collect()
 }
 
-/// The disks of two samples, which are read less often than the rest.
-fn disks(before: &GuestSample, after: &GuestSample) -> Vec<NamedRate> {
-    let (Some(before), Some(after)) = (&before.disks, &after.disks) else { return Vec::new() };
+/// The rates between two readings that are less frequent than samples; none if they are the same
+/// one.
+fn timed(before: Option<&TimedBytes>, after: Option<&TimedBytes>) -> Vec<NamedRate> {
+    let (Some(before), Some(after)) = (before, after) else { return Vec::new() };
     match after.at_ns.checked_sub(before.at_ns) {
-        Some(ns @ 1..) => Interval { ns }.named(&before.disks, &after.disks),
+        Some(ns @ 1..) => Interval { ns }.named(&before.bytes, &after.bytes),
         _ => Vec::new(),
     }
+}
+
+/// The growth of one of KVM's counters.
+fn kvm(
+    before: &GuestSample,
+    after: &GuestSample,
+    of: impl Fn(&KvmCounts) -> Option<u64>,
+) -> Option<u64> {
+    let (before, after) = (before.kvm.as_ref().and_then(&of)?, after.kvm.as_ref().and_then(&of)?);
+    grown(before, after)
 }
 
 fn memory_load(plan: &GuestPlan, memory: &NodeMemory) -> MemoryLoad {
@@ -364,6 +393,7 @@ fn devices(before: &GuestSample, after: &GuestSample) -> Vec<DeviceLoad> {
             width: device.width,
             max_width: device.max_width,
             aer: device.aer,
+            port: device.port,
             port_aer: device.port_aer,
             new_errors: old
                 .map_or(0, |old| new(old.aer, device.aer) + new(old.port_aer, device.port_aer)),

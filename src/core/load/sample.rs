@@ -99,13 +99,23 @@ pub struct ByteCounts {
     pub written: u64,
 }
 
-/// The disks of a guest, which libvirt asks QEMU for.
+/// Counters that are read less often than the rest: of disks, which libvirt asks QEMU for, and of
+/// virtual functions, which some drivers ask their card for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskSample {
+pub struct TimedBytes {
     /// When they were read, on the clock of the guest's sample.
     pub at_ns: u64,
-    /// Bytes by the name of the disk in the guest.
-    pub disks: BTreeMap<String, ByteCounts>,
+    /// Bytes by name.
+    pub bytes: BTreeMap<String, ByteCounts>,
+}
+
+/// Statistics of KVM about all vCPUs of a guest (debugfs, `kvm/PID-FD`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KvmCounts {
+    /// Exits to the host.
+    pub exits: Option<u64>,
+    /// Time in which vCPUs that had nothing to do polled for work before they halted, in ns.
+    pub halt_poll_ns: Option<u64>,
 }
 
 /// Memory of a guest by node.
@@ -140,6 +150,8 @@ pub struct DeviceSample {
     pub max_width: Option<u32>,
     /// Errors of the function; `None` without the capability.
     pub aer: Option<AerCounts>,
+    /// The port above it; `None` directly below the host bridge.
+    pub port: Option<Bdf>,
     /// Errors of the port above it.
     pub port_aer: Option<AerCounts>,
 }
@@ -163,8 +175,13 @@ pub struct GuestSample {
     pub io: Option<ByteCounts>,
     /// Bytes that the guest received and sent, by the host's name of the NIC.
     pub nics: BTreeMap<String, ByteCounts>,
-    /// Its disks.
-    pub disks: Option<DiskSample>,
+    /// Its disks, by their names in the guest.
+    pub disks: Option<TimedBytes>,
+    /// Its NICs that are virtual functions, by device and number on the host: `ens1f0 vf 3`. Read
+    /// and written are received and sent by the guest.
+    pub functions: Option<TimedBytes>,
+    /// Statistics of KVM; `None` if they cannot be read.
+    pub kvm: Option<KvmCounts>,
     /// Its passed-through functions.
     pub devices: Vec<DeviceSample>,
     /// Values that could not be read, with the reason.

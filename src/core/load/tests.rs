@@ -46,6 +46,8 @@ fn sample(at_ns: u64, threads: &[(u32, &str, u64, u64)]) -> GuestSample {
         io: None,
         nics: BTreeMap::new(),
         disks: None,
+        functions: None,
+        kvm: None,
         devices: Vec::new(),
         unread: BTreeMap::new(),
     }
@@ -226,6 +228,7 @@ fn quotas_emulators_links_and_errors_are_found() {
         width: Some(width),
         max_width: Some(16),
         aer: aer(0),
+        port: None,
         port_aer: aer(errors),
     };
     let at = |at_ns, count, run, device| GuestSample {
@@ -291,8 +294,8 @@ fn memory_on_other_nodes_is_counted() {
 #[test]
 fn disks_have_a_clock_of_their_own() {
     let disks = |at_ns, read| {
-        let disks = [("vda".to_owned(), ByteCounts { read, written: 0 })].into();
-        Some(DiskSample { at_ns, disks })
+        let bytes = [("vda".to_owned(), ByteCounts { read, written: 0 })].into();
+        Some(TimedBytes { at_ns, bytes })
     };
     let at = |at_ns, disks| GuestSample { disks, ..sample(at_ns, &[]) };
     let of = |before, after| guest_load(&plan(["0", "2"]), &before, &after).unwrap().storage();
@@ -300,6 +303,25 @@ fn disks_have_a_clock_of_their_own() {
     assert_eq!(of(at(0, disks(0, 0)), at(9 * SECOND, disks(5 * SECOND, 500))), Some(rate));
     assert_eq!(of(at(0, disks(0, 0)), at(SECOND, disks(0, 0))), None);
     assert_eq!(of(at(0, None), at(SECOND, disks(0, 0))), None);
+}
+
+#[test]
+fn virtual_functions_count_as_nics_and_kvm_by_the_second() {
+    let bytes = |read| [("ens1f0 vf 3".to_owned(), ByteCounts { read, written: 0 })].into();
+    let at = |at_ns, read, exits, halt_poll_ns| GuestSample {
+        nics: [("vnet0".to_owned(), ByteCounts { read, written: 0 })].into(),
+        functions: Some(TimedBytes { at_ns, bytes: bytes(read * 2) }),
+        kvm: Some(KvmCounts { exits, halt_poll_ns }),
+        ..sample(at_ns, &[])
+    };
+    let of = |before, after| guest_load(&plan(["0", "2"]), &before, &after).unwrap();
+    let load = of(at(0, 0, Some(10), Some(0)), at(2 * SECOND, 500, Some(5010), Some(SECOND)));
+    assert_eq!((load.exits_s, load.halt_poll_ratio), (Some(2500), Some(0.5)));
+    let rate = ByteRate { read_bytes_s: 750, written_bytes_s: 0 };
+    assert_eq!((load.net.len(), load.network()), (2, Some(rate)));
+    // A counter that was reset, and one that cannot be read.
+    let load = of(at(0, 0, Some(10), None), at(SECOND, 0, Some(9), Some(5)));
+    assert_eq!((load.exits_s, load.halt_poll_ratio), (None, None));
 }
 
 #[test]

@@ -2,11 +2,15 @@
 
 use super::what::{Reading, What};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Part of the rate of a PCIe link, as NCCL counts it, that copies reach.
 const PCIE_PART: f64 = 0.9;
 /// Part of the rate of all NVLinks of a GPU that copies and collectives reach.
 const NVLINK_PART: f64 = 0.75;
+/// Part of a NIC's line rate that RDMA reaches, and of that through the root complex.
+const LINE_PART: f64 = 0.9;
+const ROOT_PART: f64 = 0.5;
 
 /// Reference numbers of a board, measured or used as alarm thresholds in guests of clouds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,6 +101,30 @@ pub struct Promise {
     pub path_gb_s: Option<u32>,
     /// Whether its GPUs have working NVLinks with each other.
     pub nvlink: bool,
+    /// GB/s of the slowest path to one of its NICs, as NCCL counts; `None` if unknown.
+    pub nic_path_gb_s: Option<u32>,
+    /// Whether transfers between all of its GPUs and NICs turn at a PCIe switch.
+    pub is_direct: bool,
+    /// Line rate in Gb/s of the slower one of two NICs; `None` if unknown.
+    pub line_gbit_s: Option<f64>,
+}
+
+impl Promise {
+    /// The expected rates of RDMA in Gb/s: those of the line and of the PCIe path.
+    fn rdma(&self, of_gpu: bool) -> Vec<Expected> {
+        let part = if of_gpu && !self.is_direct { ROOT_PART } else { LINE_PART };
+        let line = self.line_gbit_s.map(|line| Expected {
+            value: line * part,
+            source: format!("line rate of {line} Gb/s x {part}"),
+        });
+        let path = self.nic_path_gb_s.map(|path| Expected {
+            value: f64::from(path) * 8.0 * part,
+            source: format!("PCIe path of {} Gb/s x {part}", path * 8),
+        });
+        // The path alone may be faster than the line.
+        let path = path.filter(|_| line.is_some());
+        line.into_iter().chain(path).collect()
+    }
 }
 
 /// An expected value.
@@ -106,17 +134,48 @@ pub(super) struct Expected {
     pub(super) source: String,
 }
 
+/// Speeds that an admin expects of a model of GPU, instead of the paths and reference numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OwnExpected {
+    /// The model's whole name, or one word of it.
+    pub model: String,
+    /// Values in the units of their quantities.
+    pub values: BTreeMap<What, f64>,
+}
+
+impl OwnExpected {
+    /// The file of them.
+    pub const FILE: &str = "etc/gpuvm/expected.toml";
+}
+
 impl Shape {
+    /// Whether the model's NVSwitches reduce (third generation and later).
+    pub(super) fn has_nvls(&self) -> bool {
+        const LINKS: u32 = 18;
+        self.board().is_some_and(|board| board.nvlinks.0 >= LINKS)
+    }
+
+    /// Whether a name is the model's, or a word of it.
+    fn is_model(&self, name: &str) -> bool {
+        let mut words = self.model.split(|c: char| !c.is_ascii_alphanumeric());
+        self.model == name || words.any(|word| word == name)
+    }
     /// The board of the GPUs, if its numbers are known.
     fn board(&self) -> Option<&'static Board> {
-        BOARDS.iter().find(|board| {
-            let mut words = self.model.split(|c: char| !c.is_ascii_alphanumeric());
-            words.any(|word| word == board.model)
-        })
+        BOARDS.iter().find(|board| self.is_model(board.model))
     }
 
     /// Returns the expected value of a reading; `None` if nothing is known.
-    pub(super) fn expected(&self, reading: &Reading, promise: Promise) -> Option<Expected> {
+    pub(super) fn expected(
+        &self,
+        reading: &Reading,
+        promise: Promise,
+        own: &[OwnExpected],
+    ) -> Option<Expected> {
+        let own = own.iter().filter(|own| self.is_model(&own.model));
+        if let Some(&value) = own.filter_map(|own| own.values.get(&reading.what)).next() {
+            return Some(Expected { value, source: format!("/{}", OwnExpected::FILE) });
+        }
         let board = self.board();
         let of = |value: f64, source: &str| Expected { value, source: source.to_owned() };
         let links = |board: &Board| {
@@ -138,6 +197,8 @@ impl Shape {
                 let table = whole.and_then(|board| Some(of(board.all_reduce?, board.source)));
                 table.or_else(|| board.map(links)).into_iter().collect()
             }
+            What::RdmaWrite | What::RdmaRead => promise.rdma(false),
+            What::RdmaWriteGpu | What::RdmaReadGpu => promise.rdma(true),
             _ => Vec::new(),
         };
         all.into_iter().min_by(|a, b| a.value.total_cmp(&b.value))

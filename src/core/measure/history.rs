@@ -47,6 +47,20 @@ pub(super) fn usual(runs: &[Run], shape: &Shape, reading: &Reading) -> Option<f6
     if values.len() < FEWEST { None } else { median(&values) }
 }
 
+/// Returns the last value of each quantity, of the runs with the GPUs of the last run.
+pub fn newest(runs: &[Run]) -> Vec<Reading> {
+    let mut all: Vec<Reading> = Vec::new();
+    let shape = runs.last().map(|run| &run.shape);
+    let alike = runs.iter().rev().filter(|run| Some(&run.shape) == shape);
+    for reading in alike.flat_map(|run| &run.readings) {
+        let is_same = |one: &Reading| one.what == reading.what && one.device == reading.device;
+        if !all.iter().any(is_same) {
+            all.push(reading.clone());
+        }
+    }
+    all
+}
+
 /// Returns the limit below (above, for delays) which a value has regressed.
 pub(super) fn limit(what: What, usual: f64) -> f64 {
     if what.is_delay() { usual / REGRESSED } else { usual * REGRESSED }

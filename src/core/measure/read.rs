@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Faulty {
-    /// Its code: `data-wrong` or `test-failed`.
+    /// Its code: `data-wrong`, `test-failed` or `cells-alike`.
     pub code: &'static str,
     /// The program.
     pub tool: Tool,
@@ -42,8 +42,10 @@ pub fn read(call: &Call, output: &str) -> Result<Taken, ReadError> {
         Tool::Nvbandwidth => nvbandwidth(output)?,
         Tool::AllReducePerf => all_reduce(output)?,
         Tool::Dcgmi => dcgm(output)?,
+        Tool::IbWriteBw | Tool::IbReadBw => perftest(call, output)?,
         Tool::Fio => fio(call.what, output)?,
-        Tool::Stream => stream(output)?,
+        Tool::Stream => stream(call, output)?,
+        Tool::Mlc => mlc(output)?,
         Tool::Cyclictest => cyclictest(output)?,
     };
     let is_sound = |reading: &Reading| reading.value.is_finite() && reading.value >= 0.0;
@@ -199,15 +201,77 @@ fn fio(what: Option<What>, output: &str) -> Result<Taken, ReadError> {
 }
 
 /// Reads STREAM's line of the triad; the first number is MB/s.
-fn stream(output: &str) -> Result<Taken, ReadError> {
+fn stream(call: &Call, output: &str) -> Result<Taken, ReadError> {
     let line = output.lines().find_map(|line| line.trim().strip_prefix("Triad:"));
     let rate = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     let value = rate.ok_or_else(|| unlike("its output has no triad"))? / 1000.0;
     let mut taken = Taken::default();
-    taken.readings.push(Reading { what: What::Triad, device: None, value });
+    taken.readings.push(Reading { what: What::Triad, device: call.device.clone(), value });
     if output.contains("Failed Validation") {
         let message = "the results of STREAM are wrong".to_owned();
         taken.faults.push(Faulty { code: "data-wrong", tool: Tool::Stream, message });
+    }
+    Ok(taken)
+}
+
+/// Reads the average in the report that perftest writes for programs. Until January 2024 it was no
+/// valid JSON: keys had no quotes, and a comma stood behind the last value.
+fn perftest(call: &Call, output: &str) -> Result<Taken, ReadError> {
+    let average = output.lines().find_map(|line| {
+        let rest = line.trim().trim_start_matches('"').strip_prefix("BW_average")?;
+        let value = rest.trim_start_matches('"').trim_start().strip_prefix(':')?;
+        value.trim().trim_end_matches(',').parse::<f64>().ok()
+    });
+    let value = average.ok_or_else(|| unlike("its report has no average"))?;
+    let what = call.what.unwrap_or(What::RdmaWrite);
+    let device = call.device.clone();
+    Ok(Taken { readings: vec![Reading { what, device, value }], faults: Vec::new() })
+}
+
+/// Reads the matrix of idle latencies of mlc: a row for each cell with CPUs, a column for each one
+/// with memory; `-` if a cell has no free memory. On one socket the heads are `Socket` and `Memory
+/// node`.
+fn mlc(output: &str) -> Result<Taken, ReadError> {
+    let mut lines = output.lines().map(str::trim);
+    lines
+        .find(|line| line.starts_with("Measuring idle latencies"))
+        .ok_or_else(|| unlike("its output has no idle latencies"))?;
+    let numbers = |line: &str| -> Option<Vec<u32>> {
+        let rest = ["Numa node", "Socket"].iter().find_map(|head| line.strip_prefix(head))?;
+        let numbers: Option<Vec<u32>> =
+            rest.split_whitespace().map(|word| word.parse().ok()).collect();
+        numbers.filter(|numbers| !numbers.is_empty())
+    };
+    let columns = lines.find_map(numbers).ok_or_else(|| unlike("its output has no matrix"))?;
+    let mut taken = Taken::default();
+    let mut cells: Vec<(u32, u32, f64)> = Vec::new();
+    for line in lines {
+        let mut words = line.split_whitespace();
+        let Some(Ok(row)) = words.next().map(str::parse::<u32>) else { break };
+        let values: Vec<&str> = words.collect();
+        let odd = || unlike(format!("a line of its matrix is `{line}`"));
+        if values.len() != columns.len() {
+            return Err(odd());
+        }
+        for (column, text) in columns.iter().zip(values).filter(|(_, text)| *text != "-") {
+            cells.push((row, *column, text.parse().map_err(|_| odd())?));
+        }
+    }
+    if cells.is_empty() {
+        return Err(unlike("its matrix is empty"));
+    }
+    for (row, column, value) in &cells {
+        let device = Some(format!("cell {row} to memory of cell {column}"));
+        taken.readings.push(Reading { what: What::MemoryLatency, device, value: *value });
+    }
+    for (row, _, own) in cells.iter().filter(|(row, column, _)| row == column) {
+        let near = cells.iter().find(|(from, to, value)| from == row && to != row && value <= own);
+        if let Some((_, to, value)) = near {
+            let message = format!(
+                "memory of cell {to} is as near to cell {row} as its own ({value} ns, own {own} ns)"
+            );
+            taken.faults.push(Faulty { code: "cells-alike", tool: Tool::Mlc, message });
+        }
     }
     Ok(taken)
 }

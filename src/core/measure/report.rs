@@ -1,6 +1,6 @@
 //! The verdict on each measured value.
 
-use super::expected::{Promise, Shape};
+use super::expected::{OwnExpected, Promise, Shape};
 use super::history::{self, Run};
 use super::read::Faulty;
 use super::tool::{Suite, Tool};
@@ -75,6 +75,9 @@ pub struct NotMeasured {
 pub struct MeasureReport {
     /// Name of the domain.
     pub domain: String,
+    /// The domain on the other side of RDMA; `None` if it was measured between its own NICs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
     /// How much was measured.
     pub suite: Suite,
     /// Its GPUs, by its own driver.
@@ -118,18 +121,37 @@ impl Verdict {
     }
 }
 
-/// Judges a reading. `threshold` scales the expected value; `runs` are the guest's earlier runs,
-/// the oldest first.
+/// The values that a reading is compared with, beside those of the host.
+#[derive(Debug, Clone, Copy)]
+pub struct Basis<'a> {
+    /// The guest's earlier runs, the oldest first.
+    pub runs: &'a [Run],
+    /// The admin's expected values.
+    pub own: &'a [OwnExpected],
+    /// Scales expected values.
+    pub threshold: f64,
+}
+
+impl<'a> Basis<'a> {
+    /// Without earlier runs.
+    pub fn of(own: &'a [OwnExpected]) -> Basis<'a> {
+        Basis { runs: &[], own, threshold: 1.0 }
+    }
+}
+
+/// Judges a reading.
 pub fn judge(
     tool: Tool,
     reading: Reading,
     (shape, promise): (&Shape, Promise),
-    (runs, threshold): (&[Run], f64),
+    basis: Basis<'_>,
 ) -> Line {
     let what = reading.what;
-    let expected = shape.expected(&reading, promise);
-    let expected = expected.map(|one| (one.value * threshold, one.source));
-    let usual = history::usual(runs, shape, &reading);
+    let expected = shape.expected(&reading, promise, basis.own);
+    // A longer delay is accepted by a smaller factor, too.
+    let factor = if what.is_delay() { 1.0 / basis.threshold } else { basis.threshold };
+    let expected = expected.map(|one| (one.value * factor, one.source));
+    let usual = history::usual(basis.runs, shape, &reading);
     let (limit, source, verdict) = match (expected, usual) {
         (Some((value, source)), _) if what.is_worse(reading.value, value) => {
             (Some(value), Some(source), Verdict::Low)

@@ -39,10 +39,16 @@ pub enum Tool {
     AllReducePerf,
     /// DCGM's diagnostics.
     Dcgmi,
+    /// RDMA writes of perftest, between two NICs or two guests.
+    IbWriteBw,
+    /// RDMA reads of perftest.
+    IbReadBw,
     /// Reads of a file.
     Fio,
     /// Memory bandwidth.
     Stream,
+    /// Intel's Memory Latency Checker.
+    Mlc,
     /// Delays of timers.
     Cyclictest,
 }
@@ -54,10 +60,56 @@ pub struct Call {
     pub tool: Tool,
     /// The quantity, for output that does not name it.
     pub what: Option<What>,
+    /// The part of the guest that is measured, for output that does not name it.
+    pub device: Option<String>,
+    /// The command that runs the program: numactl, which binds it to a cell.
+    pub before: Vec<String>,
     /// Its arguments.
     pub words: Vec<String>,
     /// The most seconds it may take.
     pub limit_s: u64,
+}
+
+/// The file that fio reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FioFile {
+    /// One that it makes and removes.
+    Own(String),
+    /// One that exists, which it only reads.
+    Existing(String),
+}
+
+impl FioFile {
+    /// Returns its arguments for this file.
+    fn words(&self) -> Vec<String> {
+        let (path, more): (_, &[&str]) = match self {
+            FioFile::Own(path) => (path, &["--unlink=1", "--size=1G"]),
+            FioFile::Existing(path) => (path, &["--readonly", "--allow_file_create=0"]),
+        };
+        // A colon separates two names.
+        let name = format!("--filename={}", path.replace(':', "\\:"));
+        std::iter::once(name).chain(more.iter().map(|&word| word.to_owned())).collect()
+    }
+}
+
+/// The parts of a guest that decide how programs run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts {
+    /// Number of GPUs.
+    pub gpus: usize,
+    /// The file that fio reads.
+    pub file: FioFile,
+    /// Numbers of its cells (NUMA nodes).
+    pub cells: Vec<u32>,
+    /// Path of numactl; `None` if the guest does not have it.
+    pub numactl: Option<String>,
+}
+
+impl Parts {
+    /// A guest with this many GPUs of which nothing else matters.
+    pub fn of_gpus(gpus: usize) -> Parts {
+        Parts { gpus, file: FioFile::Own(String::new()), cells: Vec::new(), numactl: None }
+    }
 }
 
 /// Directories of programs, in the order in which they are looked for.
@@ -67,6 +119,19 @@ const DIRECTORIES: [&str; 4] =
 /// Returns the paths where `nvidia-smi` may be.
 pub fn smi_paths(directories: &[String]) -> Vec<String> {
     paths(&["nvidia-smi"], directories)
+}
+
+/// Returns the paths where `numactl` may be.
+pub fn numactl_paths(directories: &[String]) -> Vec<String> {
+    paths(&["numactl"], directories)
+}
+
+/// Reads the numbers of cells in a list of the directory of NUMA nodes in sysfs.
+pub fn read_cells(listing: &str) -> Vec<u32> {
+    let numbers = listing.lines().filter_map(|line| line.trim().strip_prefix("node")?.parse().ok());
+    let mut cells: Vec<u32> = numbers.collect();
+    cells.sort_unstable();
+    cells
 }
 
 fn paths(names: &[&str], directories: &[String]) -> Vec<String> {
@@ -83,8 +148,29 @@ pub fn diagnostics(level: u8) -> Call {
         _ => 4 * 3600,
     };
     let words = format!("diag -r {level} -j");
-    let words = words.split(' ').map(str::to_owned).collect();
-    Call { tool: Tool::Dcgmi, what: None, words, limit_s }
+    Call::of(Tool::Dcgmi, None, words.split(' ').map(str::to_owned).collect(), limit_s)
+}
+
+impl Call {
+    pub(super) fn of(tool: Tool, what: Option<What>, words: Vec<String>, limit_s: u64) -> Call {
+        Call { tool, what, device: None, before: Vec::new(), words, limit_s }
+    }
+}
+
+impl What {
+    /// The program that measures it.
+    pub fn tool(self) -> Tool {
+        match self {
+            What::HostToDevice | What::DeviceToHost | What::DeviceToDevice => Tool::Nvbandwidth,
+            What::AllReduce => Tool::AllReducePerf,
+            What::RdmaWrite | What::RdmaWriteGpu => Tool::IbWriteBw,
+            What::RdmaRead | What::RdmaReadGpu => Tool::IbReadBw,
+            What::DiskRead | What::DiskRandomRead => Tool::Fio,
+            What::Triad => Tool::Stream,
+            What::MemoryLatency => Tool::Mlc,
+            What::TimerLatency => Tool::Cyclictest,
+        }
+    }
 }
 
 impl Tool {
@@ -94,10 +180,18 @@ impl Tool {
             Tool::Nvbandwidth => &["nvbandwidth"],
             Tool::AllReducePerf => &["all_reduce_perf"],
             Tool::Dcgmi => &["dcgmi"],
+            Tool::IbWriteBw => &["ib_write_bw"],
+            Tool::IbReadBw => &["ib_read_bw"],
             Tool::Fio => &["fio"],
             Tool::Stream => &["stream", "stream_openmp"],
+            Tool::Mlc => &["mlc"],
             Tool::Cyclictest => &["cyclictest"],
         }
+    }
+
+    /// Whether it needs a second process that answers it, on another NIC or in another guest.
+    pub fn is_pair(self) -> bool {
+        matches!(self, Tool::IbWriteBw | Tool::IbReadBw)
     }
 
     /// Returns the paths where it may be, in these directories first.
@@ -110,26 +204,32 @@ impl Tool {
         match self {
             Tool::Nvbandwidth | Tool::Dcgmi => 1,
             Tool::AllReducePerf => 2,
-            Tool::Fio | Tool::Stream | Tool::Cyclictest => 0,
+            Tool::IbWriteBw
+            | Tool::IbReadBw
+            | Tool::Fio
+            | Tool::Stream
+            | Tool::Mlc
+            | Tool::Cyclictest => 0,
         }
     }
 
-    /// Returns its runs in a guest with this many GPUs. `file`: the file that fio makes, reads and
-    /// removes.
-    pub fn calls(self, suite: Suite, gpus: usize, file: &str) -> Vec<Call> {
+    /// Returns its runs in a guest; those of perftest are [`super::rdma_calls`].
+    pub fn calls(self, suite: Suite, parts: &Parts) -> Vec<Call> {
+        let gpus = parts.gpus;
         let full = suite == Suite::Full;
         let seconds = if full { 60 } else { 10 };
-        let call = |what: Option<What>, words: &str, limit_s: u64| Call {
-            tool: self,
-            what,
-            words: words.split_whitespace().map(str::to_owned).collect(),
-            limit_s,
+        let call = |what: Option<What>, words: &str, limit_s: u64| {
+            let words = words.split_whitespace().map(str::to_owned).collect();
+            Call::of(self, what, words, limit_s)
         };
-        let fio = |how: &str| {
-            format!(
-                "--output-format=json --name=gpuvm --filename={file} --unlink=1 --size=1G \
-                 --direct=1 --ioengine=libaio --time_based --runtime={seconds} {how}"
-            )
+        let fio = |what: What, how: &str| {
+            let words = format!(
+                "--output-format=json --name=gpuvm --direct=1 --ioengine=libaio --time_based \
+                 --runtime={seconds} {how}"
+            );
+            let mut call = call(Some(what), &words, seconds + 120);
+            call.words.extend(parts.file.words());
+            call
         };
         match self {
             Tool::Nvbandwidth => {
@@ -139,21 +239,36 @@ impl Tool {
             }
             Tool::AllReducePerf => {
                 let most = if full { "16G" } else { "8G" };
-                vec![call(None, &format!("-b 1G -e {most} -f 2 -g {gpus}"), 300)]
+                // NCCL's log shows how the GPUs exchange data.
+                let before = ["/usr/bin/env", "NCCL_DEBUG=INFO"].map(str::to_owned).into();
+                vec![Call { before, ..call(None, &format!("-b 1G -e {most} -f 2 -g {gpus}"), 300) }]
             }
             Tool::Dcgmi => {
                 let (level, limit_s) = if full { (2, 600) } else { (1, 120) };
                 vec![call(None, &format!("diag -r {level} -j"), limit_s)]
             }
+            Tool::IbWriteBw | Tool::IbReadBw => Vec::new(),
             Tool::Fio => vec![
-                call(Some(What::DiskRead), &fio("--rw=read --bs=1M --iodepth=16"), seconds + 120),
-                call(
-                    Some(What::DiskRandomRead),
-                    &fio("--rw=randread --bs=4k --iodepth=32"),
-                    seconds + 120,
-                ),
+                fio(What::DiskRead, "--rw=read --bs=1M --iodepth=16"),
+                fio(What::DiskRandomRead, "--rw=randread --bs=4k --iodepth=32"),
             ],
-            Tool::Stream => vec![call(None, "", 120)],
+            Tool::Stream => match &parts.numactl {
+                Some(numactl) if parts.cells.len() > 1 => {
+                    let each = parts.cells.iter().map(|cell| Call {
+                        device: Some(format!("cell {cell}")),
+                        before: vec![
+                            numactl.clone(),
+                            format!("--cpunodebind={cell}"),
+                            format!("--membind={cell}"),
+                        ],
+                        ..call(None, "", 120)
+                    });
+                    each.collect()
+                }
+                _ => vec![call(None, "", 120)],
+            },
+            // Random reads, so that it need not switch prefetchers off, which a guest cannot.
+            Tool::Mlc => vec![call(None, "--latency_matrix -e -r", 300)],
             Tool::Cyclictest => {
                 let words = format!("-q -m -p95 -t -a -D {seconds} --json=/dev/stdout");
                 vec![call(None, &words, seconds + 30)]

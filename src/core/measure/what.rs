@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
     Deserialize,
     strum::Display,
     strum::EnumIter,
+    strum::EnumString,
 )]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -28,12 +29,22 @@ pub enum What {
     DeviceToDevice,
     /// Bus bandwidth of an all-reduce over all GPUs.
     AllReduce,
+    /// RDMA writes from memory to memory, between two NICs.
+    RdmaWrite,
+    /// RDMA reads from memory to memory.
+    RdmaRead,
+    /// RDMA writes from GPU memory to GPU memory (GPUDirect RDMA).
+    RdmaWriteGpu,
+    /// RDMA reads from GPU memory to GPU memory.
+    RdmaReadGpu,
     /// Sequential reads of a file.
     DiskRead,
     /// Random reads of 4 KiB of a file.
     DiskRandomRead,
-    /// STREAM's triad on all vCPUs.
+    /// STREAM's triad on all vCPUs, or on those of a cell with its memory.
     Triad,
+    /// Latency of reads of memory from a cell, of its own memory or another one's.
+    MemoryLatency,
     /// The latest wake-up of a timer.
     TimerLatency,
 }
@@ -44,13 +55,15 @@ impl What {
         match self {
             What::DiskRandomRead => "IOPS",
             What::TimerLatency => "us",
+            What::MemoryLatency => "ns",
+            What::RdmaWrite | What::RdmaRead | What::RdmaWriteGpu | What::RdmaReadGpu => "Gb/s",
             _ => "GB/s",
         }
     }
 
     /// Whether smaller values are better.
     pub fn is_delay(self) -> bool {
-        self == What::TimerLatency
+        matches!(self, What::TimerLatency | What::MemoryLatency)
     }
 
     /// Whether a value is worse than a limit.
@@ -66,7 +79,7 @@ impl What {
 pub struct Reading {
     /// The quantity.
     pub what: What,
-    /// The GPU, the pair of GPUs or the vCPU; `None` if it is about the whole guest.
+    /// The GPU, the pair of GPUs or NICs, or the cells; `None` if it is about the whole guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// The value, in the quantity's unit.
@@ -95,7 +108,13 @@ pub fn candidates(what: What) -> Vec<&'static str> {
         What::DiskRead | What::DiskRandomRead => {
             &["iothread-affinity", "iothread-missing", "emulator-affinity", "disk-cache"]
         }
-        What::Triad => &[
+        What::RdmaWrite | What::RdmaRead => {
+            &["link-width", "guest-device-cell", "vcpu-waits", "memory-off-node"]
+        }
+        What::RdmaWriteGpu | What::RdmaReadGpu => {
+            &["p2p-redirected", "p2p-rejected", "nccl-file", "link-width", "guest-device-cell"]
+        }
+        What::Triad | What::MemoryLatency => &[
             "guest-cells",
             "memory-off-node",
             "memory-not-on-huge-pages",

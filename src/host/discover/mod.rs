@@ -21,6 +21,7 @@ pub mod device_users;
 pub mod direct;
 pub mod drives;
 pub mod exclusions;
+pub mod expected;
 pub mod fabric;
 pub mod facts;
 pub mod files;

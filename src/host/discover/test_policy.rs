@@ -112,13 +112,15 @@ pub fn test_policy(root: &FsRoot) -> Result<TestPolicy, FsError> {
         // The files of a record belong to whoever made it.
         trusted(&Path::new("/").join(FILE), replaceable)?;
     }
-    parse(&text).map_err(|Fault { at, why }| {
-        // The text has no blank lines in front.
-        let bytes = root.bytes(FILE).unwrap_or_default();
-        let blank = bytes.iter().take_while(|byte| byte.is_ascii_whitespace());
-        let before = blank.filter(|byte| **byte == b'\n').count();
-        root.malformed(FILE, before + at.line, why)
-    })
+    parse(&text).map_err(|fault| located(root, FILE, fault))
+}
+
+/// The error of a file whose text has a fault: it was read without the blank lines in front.
+pub(super) fn located(root: &FsRoot, file: &str, Fault { at, why }: Fault) -> FsError {
+    let bytes = root.bytes(file).unwrap_or_default();
+    let blank = bytes.iter().take_while(|byte| byte.is_ascii_whitespace());
+    let before = blank.filter(|byte| **byte == b'\n').count();
+    root.malformed(file, before + at.line, why)
 }
 
 /// Refuses a file that others than root can write, or whose directory they can; `why` finds that.

@@ -11,6 +11,8 @@ pub(super) fn device(root: &FsRoot, bdf: Bdf) -> Option<DeviceSample> {
     let dir = root.dir(&path).ok()??;
     let port = root.dir(&format!("{path}/..")).ok().flatten();
     let most = width(&dir, "max_link_width");
+    let way = root.dir("sys/bus/pci/devices").ok().flatten();
+    let way = way.and_then(|list| list.link(&bdf.to_string()).ok().flatten());
     // A function directly below the host bridge has no port.
     let port_most = port.as_ref().and_then(|port| width(port, "max_link_width"));
     Some(DeviceSample {
@@ -18,6 +20,7 @@ pub(super) fn device(root: &FsRoot, bdf: Bdf) -> Option<DeviceSample> {
         width: width(&dir, "current_link_width"),
         max_width: most.map(|most| port_most.map_or(most, |port| most.min(port))),
         aer: aer(&dir),
+        port: way.and_then(|way| way.rsplit('/').nth(1)?.parse().ok()),
         port_aer: port.as_ref().and_then(aer),
     })
 }
@@ -73,6 +76,7 @@ mod tests {
         assert_eq!((sample.width, sample.max_width, sample.aer), (Some(8), Some(8), None));
         let errors = AerCounts { correctable: 3, nonfatal: 2, fatal: 1 };
         assert_eq!(sample.port_aer, Some(errors));
+        assert_eq!(sample.port, "0000:3a:00.0".parse().ok());
         for text in ["0\n", "255\n", "Unknown\n"] {
             write(&function, "current_link_width", text);
             assert_eq!(device(&root, bdf).unwrap().width, None, "{text}");

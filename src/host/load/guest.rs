@@ -2,12 +2,14 @@
 
 use super::cgroup::Groups;
 use super::device::device;
+use super::function::Functions;
+use super::kvm::KvmFiles;
 use super::stat::Stat;
 use super::tasks::last_pcpu;
 use crate::fsroot::{FsRoot, KeptFile, KeptLimit};
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::load::{
-    ByteCounts, DeviceSample, GuestSample, NodeMemory, ThreadKind, ThreadSample,
+    ByteCounts, DeviceSample, GuestSample, NodeMemory, ThreadKind, ThreadSample, TimedBytes,
 };
 use std::collections::BTreeMap;
 
@@ -25,7 +27,8 @@ pub struct GuestSource {
 /// The parts of a reading beside the cheap counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Memory by node, and passed devices. Otherwise these are those of the last reading.
+    /// Memory by node, passed devices, and bytes of virtual functions. Otherwise these are those of
+    /// the last reading.
     pub slow: bool,
     /// The pcpu that each thread ran on last.
     pub pcpus: bool,
@@ -61,6 +64,9 @@ pub struct GuestFiles {
     vhosts: BTreeMap<u32, ThreadFile>,
     groups: Groups,
     nics: Vec<NicFiles>,
+    functions: Functions,
+    function_bytes: Option<TimedBytes>,
+    kvm: Option<KvmFiles>,
     memory: Option<NodeMemory>,
     devices: Vec<DeviceSample>,
     unread: BTreeMap<String, String>,
@@ -93,6 +99,14 @@ impl GuestFiles {
         });
         let nics = nics.collect();
         let groups = Groups::open(root, pid, limit);
+        let functions = Functions::find(root, &source.devices);
+        let kvm = match KvmFiles::open(root, pid, limit) {
+            Ok(kvm) => Some(kvm),
+            Err(why) => {
+                unread.insert("exits".to_owned(), why);
+                None
+            }
+        };
         let mut files = GuestFiles {
             source,
             started,
@@ -103,6 +117,9 @@ impl GuestFiles {
             vhosts: BTreeMap::new(),
             groups,
             nics,
+            functions,
+            function_bytes: None,
+            kvm,
             memory: None,
             devices: Vec::new(),
             unread,
@@ -160,7 +177,7 @@ impl GuestFiles {
             }
         }
         if reading.slow {
-            self.read_slow(root);
+            self.read_slow(root, at_ns);
         }
         let nics = self.nics.iter().filter_map(|nic| {
             let mut count = |file: &KeptFile| -> Option<u64> {
@@ -181,13 +198,16 @@ impl GuestFiles {
             io,
             nics,
             disks: None,
+            functions: self.function_bytes.clone(),
+            kvm: self.kvm.as_ref().map(|kvm| kvm.read(root, &mut self.buffer)),
             devices: self.devices.clone(),
             unread: self.unread.clone(),
         })
     }
 
-    /// Reads the more expensive values: memory by node, and passed devices.
-    fn read_slow(&mut self, root: &FsRoot) {
+    /// Reads the more expensive values: memory by node, passed devices, and bytes of virtual
+    /// functions.
+    fn read_slow(&mut self, root: &FsRoot, at_ns: u64) {
         match self.groups.memory(root, &mut self.buffer) {
             // A group without huge pages may only lack their controller.
             Some(memory) if memory.huge.is_empty() && self.has_huge_pages() => {}
@@ -199,6 +219,16 @@ impl GuestFiles {
             None => {}
         }
         self.name_helpers(root);
+        if !self.functions.is_empty() {
+            let bytes = self.functions.read(root);
+            if bytes.is_empty() {
+                let why = "the driver of their card counts no bytes of virtual functions";
+                self.unread.insert("functions".to_owned(), why.to_owned());
+            } else {
+                self.unread.remove("functions");
+            }
+            self.function_bytes = Some(TimedBytes { at_ns, bytes });
+        }
         self.devices = self.source.devices.iter().filter_map(|&bdf| device(root, bdf)).collect();
     }
 

@@ -3,8 +3,10 @@
 
 mod cgroup;
 mod device;
+mod function;
 mod guest;
 mod host;
+mod kvm;
 mod stat;
 mod tasks;
 

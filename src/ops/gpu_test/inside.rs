@@ -5,11 +5,12 @@ use crate::apply::ApplyError;
 use crate::error::{Error, Result};
 use crate::exec::{Executed, Inside};
 use crate::hypervisor::DomainState;
-use crate::measure::{TIMED_OUT, promise, taken, why};
+use crate::measure::{TIMED_OUT, own_expected, promise, taken, why};
 use crate::session::Running;
 use crate::world::World;
 use gpuvm_core::measure::{
-    Call, GpuState, Shape, Suite, Tool, Verdict, diagnostics, judge, read_gpus, smi_paths,
+    Basis, Call, GpuState, Parts, Shape, Suite, Tool, Verdict, diagnostics, judge, read_gpus,
+    smi_paths,
 };
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -211,14 +212,16 @@ impl Probe<'_> {
             return Ok(Vec::new());
         };
         let promise = promise(self.world, running.hypervisor, self.name);
-        let calls: Vec<Call> = tool.calls(Suite::Quick, shape.gpus, "");
+        let own = own_expected(self.world).map_err(|error| self.stopped(tool, &error.whole()))?;
+        let calls: Vec<Call> = tool.calls(Suite::Quick, &Parts::of_gpus(shape.gpus));
         let mut faults = Vec::new();
         for call in calls {
             let ended = self.end_of(running, &program, &call.words, call.limit_s)?;
             let (readings, found) = taken(&call, &ended).map_err(|why| self.stopped(tool, &why))?;
             faults.extend(found.into_iter().map(|fault| fault.message));
             let lines = readings.into_iter();
-            let lines = lines.map(|reading| judge(tool, reading, (shape, promise), (&[], 1.0)));
+            let lines =
+                lines.map(|reading| judge(tool, reading, (shape, promise), Basis::of(&own)));
             for line in lines.filter(|line| line.verdict == Verdict::Low) {
                 let device = line.reading.device.map(|device| format!(" of {device}"));
                 faults.push(format!(

@@ -32,6 +32,9 @@ fn request(dir: &Path, only: &[Tool]) -> MeasureRequest {
         suite: Suite::Quick,
         only: only.to_vec(),
         directories: vec![dir.to_str().unwrap().to_owned()],
+        ssh: None,
+        peer: None,
+        file: None,
         force: false,
         threshold: 1.0,
     }
@@ -119,12 +122,75 @@ fn a_program_beyond_its_limit_is_ended_in_the_guest() {
     let stage = guest("connected");
     let dir = tempfile::tempdir().unwrap();
     program(dir.path(), "sleeps", "exec sleep 60");
-    let request = request(dir.path(), &[]);
-    let there = Guest { world: &stage.world, request: &request };
+    let there = Inside::open(&stage.world, "g", &[], None).unwrap();
     let path = format!("{}/sleeps", dir.path().display());
     let ended = there.run(&path, &[], 1).unwrap();
     assert_eq!(ended.status, TIMED_OUT[0]);
-    let call = Tool::Stream.calls(Suite::Quick, 0, "").remove(0);
+    let call = Tool::Stream.calls(Suite::Quick, &Parts::of_gpus(0)).remove(0);
     let why = taken(&call, &ended).unwrap_err();
     assert!(why.contains("took longer than 120 s"), "{why}");
+}
+
+/// A program of perftest: one side waits for the other one's word in a file, and the other prints
+/// the report.
+const PERFTEST: &str = r#"
+case "$*" in
+*--out_json*) [ -e "$0.listens" ] || { echo "Couldn't connect to 127.0.0.1:18515" >&2; exit 1; }
+  printf '{\n"results": {\n"BW_average": 391.20,\n}\n}\n' ;;
+*) sleep 1; touch "$0.listens" ;;
+esac"#;
+
+/// A guest whose sysfs has these RDMA devices: programs that list it come first.
+fn with_rdma(dir: &Path) {
+    program(dir, "ib_write_bw", PERFTEST);
+}
+
+#[test]
+fn a_guest_without_rdma_devices_is_reported_if_they_are_wanted() {
+    let stage = guest("connected");
+    let dir = programs("55.1", "0");
+    with_rdma(dir.path());
+    let report = measured(&stage, &request(dir.path(), &[Tool::IbWriteBw])).unwrap();
+    let [one] = &report.not_measured[..] else { panic!("{report:?}") };
+    assert_eq!(one.why, "guest `g` has no RDMA device with an active port");
+    let mut wanted = request(dir.path(), &[Tool::IbWriteBw]);
+    wanted.peer = Some("g".into());
+    assert_eq!(code(measured(&stage, &wanted)), "usage");
+    wanted.peer = Some("absent".into());
+    assert!(measured(&stage, &wanted).is_err());
+}
+
+#[test]
+fn the_side_that_measures_waits_until_the_other_one_listens() {
+    use gpuvm_core::measure::RdmaDevice;
+    let stage = guest("connected");
+    let dir = tempfile::tempdir().unwrap();
+    with_rdma(dir.path());
+    let inside = Inside::open(&stage.world, "g", &[], None).unwrap();
+    let device = |name: &str| RdmaDevice { name: name.into(), line_gbit_s: Some(400.0) };
+    let devices = vec![device("mlx5_0"), device("mlx5_1"), device("mlx5_2")];
+    let program = dir.path().join("ib_write_bw").display().to_string();
+    let found = rdma::tests::measured(&inside, devices, program);
+    let [(first, second), rest @ ..] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((first.as_str(), *second), ("mlx5_0 to mlx5_1", 391.2));
+    assert_eq!(rest, [("mlx5_2 to mlx5_2".to_owned(), 391.2)]);
+}
+
+#[test]
+fn programs_run_by_ssh_as_by_the_agent() {
+    use crate::by_ssh::tests::by_script;
+    let stage = guest("disconnected");
+    let dir = programs("55.1", "0");
+    let ssh = tempfile::tempdir().unwrap();
+    let directories = [dir.path().to_str().unwrap().to_owned()];
+    let way = by_script(ssh.path(), "");
+    let inside = Inside::by_ssh(&stage.world, "g", &directories, way);
+    let (gpus, note) = inside.gpus().unwrap();
+    assert_eq!((gpus.len(), note), (1, None));
+    let program = inside.find(|there| Tool::Nvbandwidth.paths(there)).unwrap().unwrap();
+    let call = Tool::Nvbandwidth.calls(Suite::Quick, &Parts::of_gpus(1)).remove(0);
+    let ended = inside.run(&program, &call.words, call.limit_s).unwrap();
+    assert_eq!(taken(&call, &ended).unwrap().0[0].value, 55.1);
+    assert_eq!(inside.run("/bin/sleep", &["60".to_owned()], 1).unwrap().status, TIMED_OUT[0]);
+    assert!(inside.begin("/bin/sleep", &["60".to_owned()], 60).is_ok());
 }

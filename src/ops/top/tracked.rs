@@ -11,7 +11,7 @@ use crate::memsize::MemSize;
 use crate::topology::Topology;
 use gpuvm_core::cpuset::{CpuSet, NodeSet};
 use gpuvm_core::load::{
-    DiskSample, GuestLoad, GuestPlan, GuestSample, LoadFinding, NodeMemory, OfLoad, guest_load,
+    GuestLoad, GuestPlan, GuestSample, LoadFinding, NodeMemory, OfLoad, TimedBytes, guest_load,
     is_waiting,
 };
 use gpuvm_core::verify::of_process;
@@ -39,7 +39,7 @@ pub(super) struct Tracked {
     read: Instant,
     /// Names of its disks.
     disks: Vec<String>,
-    last_disks: Option<DiskSample>,
+    last_disks: Option<TimedBytes>,
     /// Memory as its process was read last.
     mapped: Option<Vec<Mapped>>,
     has_huge_pages: bool,
@@ -114,8 +114,7 @@ impl Tracked {
     /// The load between the last two samples; `None` before the second one.
     pub(super) fn load(&self) -> Option<GuestLoad> {
         let before = self.samples.len().checked_sub(2)?;
-        guest_load(&self.plan, &self.samples[before], self.last()?)
-            .map(|load| self.with_disks(load))
+        guest_load(&self.plan, &self.samples[before], self.last()?).map(|load| self.with_slow(load))
     }
 
     /// The load of the last seconds.
@@ -123,13 +122,23 @@ impl Tracked {
         guest_load(&self.plan, self.samples.front()?, self.last()?)
     }
 
-    /// Adds the rates of disks, which are read less often: those of the whole window.
-    fn with_disks(&self, load: GuestLoad) -> GuestLoad {
-        if !load.disk.is_empty() {
+    /// Adds the rates of disks and of virtual functions, which are read less often: those of the
+    /// whole window.
+    fn with_slow(&self, mut load: GuestLoad) -> GuestLoad {
+        let has_functions = self.last().is_some_and(|last| last.functions.is_some());
+        if !load.disk.is_empty() && !has_functions {
             return load;
         }
-        let disk = self.window().map(|window| window.disk).unwrap_or_default();
-        GuestLoad { disk, ..load }
+        let Some(window) = self.window() else { return load };
+        if load.disk.is_empty() {
+            load.disk = window.disk;
+        }
+        for nic in window.net {
+            if load.net.iter().all(|known| known.name != nic.name) {
+                load.net.push(nic);
+            }
+        }
+        load
     }
 
     /// Takes a sample; false if its process has ended.
@@ -158,7 +167,7 @@ impl Tracked {
             Some((target.clone(), counts))
         };
         let at_ns = clock();
-        let disks = DiskSample { at_ns, disks: self.disks.iter().filter_map(read).collect() };
+        let disks = TimedBytes { at_ns, bytes: self.disks.iter().filter_map(read).collect() };
         if let Some(last) = self.samples.back_mut() {
             last.disks = Some(disks.clone());
         }

@@ -1,14 +1,16 @@
 //! Metrics for Prometheus in its text format, for the node exporter's textfile collector: a file
 //! that is replaced by a rename, so that it is never read half written.
 
-use super::Compared;
+use super::{Compared, LastMeasured};
 use crate::error::Result;
 use crate::files::write_own;
+use gpuvm_core::bdf::Bdf;
 use gpuvm_core::fabric::Verdict;
-use gpuvm_core::load::{GuestLoad, ThreadKind};
-use gpuvm_core::metrics::{METRICS_MARK, Metrics, Sample, is_metrics_of};
+use gpuvm_core::load::{AerCounts, GuestLoad, ThreadKind};
+use gpuvm_core::metrics::{METRICS_MARK, Metrics, Sample, bus_id, is_metrics_of};
 use gpuvm_core::verify::partition::Partitions;
 use gpuvm_core::verify::rules;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +23,7 @@ pub fn write(path: &Path, found: &Compared, took: Duration) -> Result<()> {
 
 /// The metrics of one run that ended at `now`, since 1970.
 fn text(found: &Compared, now: Duration, took: Duration) -> String {
-    let Compared { all: answers, partitions, loads } = found;
+    let Compared { all: answers, partitions, loads, measured } = found;
     let mut out = Metrics::default();
     let mut findings = Vec::new();
     for answer in answers {
@@ -41,8 +43,13 @@ fn text(found: &Compared, now: Duration, took: Duration) -> String {
     });
     out.gauge("gpuvm_verify_domain_running", "Whether the domain runs.", running);
     let gauges = partitions.iter().flat_map(of_partitions);
-    for (name, help, samples) in gauges.chain(of_loads(loads)) {
+    for (name, help, samples) in gauges.chain(of_loads(loads)).chain(of_measured(measured)) {
         out.gauge(name, help, samples);
+    }
+    let errors = errors(loads);
+    if !errors.is_empty() {
+        let help = "PCIe errors that a passed-through function, or the port above it, counted.";
+        out.counter("gpuvm_pcie_aer_total", help, errors);
     }
     let seconds = |time: Duration| format!("{:.3}", time.as_secs_f64());
     let help = "How long the comparison took.";
@@ -102,6 +109,54 @@ fn of_loads(loads: &[GuestLoad]) -> Vec<Gauge> {
     gauges.into_iter().filter(|(.., samples)| !samples.is_empty()).collect()
 }
 
+/// The gauges of measurements in guests; none if no guest was measured.
+fn of_measured(all: &[LastMeasured]) -> Vec<Gauge> {
+    let domain = |one: &LastMeasured| ("domain", one.domain.clone());
+    let values = all.iter().flat_map(|one| {
+        one.readings.iter().map(move |reading| {
+            let device = reading.device.clone().unwrap_or_default();
+            let (tool, what) = (reading.what.tool(), reading.what);
+            let labels = vec![
+                domain(one),
+                ("tool", tool.to_string()),
+                ("what", what.to_string()),
+                ("device", device),
+            ];
+            (labels, reading.value.to_string())
+        })
+    });
+    let times = all.iter().map(|one| (vec![domain(one)], one.at_s.to_string()));
+    let gauges = [
+        (
+            "gpuvm_measured",
+            "The last values of gpuvm measure in the guest.",
+            values.collect::<Vec<_>>(),
+        ),
+        ("gpuvm_measured_timestamp_seconds", "When the guest was last measured.", times.collect()),
+    ];
+    gauges.into_iter().filter(|(.., samples)| !samples.is_empty()).collect()
+}
+
+/// The errors of functions and of the ports above them, each port once.
+fn errors(loads: &[GuestLoad]) -> Vec<Sample<'static>> {
+    let devices = loads.iter().flat_map(|load| &load.devices);
+    let all: BTreeMap<Bdf, AerCounts> = devices
+        .flat_map(|device| {
+            [device.aer.map(|aer| (device.bdf, aer)), device.port.zip(device.port_aer)]
+        })
+        .flatten()
+        .collect();
+    let each = all.into_iter().flat_map(|(bdf, AerCounts { correctable, nonfatal, fatal })| {
+        [("correctable", correctable), ("nonfatal", nonfatal), ("fatal", fatal)].map(
+            |(severity, count)| {
+                let labels = vec![("pci_bus_id", bus_id(bdf)), ("severity", severity.to_owned())];
+                (labels, count.to_string())
+            },
+        )
+    });
+    each.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Verified;
@@ -139,7 +194,7 @@ mod tests {
             answer("d", vec![not_compared("d", "why".into())]),
             answer("", vec![of_host]),
         ];
-        let found = Compared { all, partitions: None, loads: vec![] };
+        let found = Compared { all, partitions: None, loads: vec![], measured: vec![] };
         let text = text(&found, Duration::from_millis(1_500), Duration::from_millis(20));
         assert!(!text.contains("gpuvm_fabric"), "{text}");
         let lines: Vec<&str> = text.lines().collect();
@@ -166,7 +221,10 @@ mod tests {
     #[test]
     fn a_sample_has_the_waits_of_each_vcpu_and_local_memory() {
         use gpuvm_core::cpuset::NodeId;
-        use gpuvm_core::load::{GuestPlan, GuestSample, NodeMemory, ThreadSample, guest_load};
+        use gpuvm_core::load::{
+            DeviceSample, GuestPlan, GuestSample, NodeMemory, ThreadSample, guest_load,
+        };
+        use gpuvm_core::measure::{Reading, What};
         use gpuvm_core::memsize::MemSize;
         let at = |at_ns, wait_ns| {
             let (kind, index) = (ThreadKind::Vcpu, Some(3));
@@ -182,18 +240,36 @@ mod tests {
                 io: None,
                 nics: Default::default(),
                 disks: None,
-                devices: vec![],
+                functions: None,
+                kvm: None,
+                devices: vec![DeviceSample {
+                    bdf: "0000:3b:00.0".parse().unwrap(),
+                    width: None,
+                    max_width: None,
+                    aer: Some(AerCounts { correctable: 4, nonfatal: 0, fatal: 1 }),
+                    port: "0000:3a:00.0".parse().ok(),
+                    port_aer: Some(AerCounts { correctable: 7, nonfatal: 2, fatal: 0 }),
+                }],
                 unread: Default::default(),
             }
         };
         let nodes = "1".parse().ok();
         let plan = GuestPlan { name: "a".into(), nodes, ..GuestPlan::default() };
         let loads = vec![guest_load(&plan, &at(0, 0), &at(1000, 250)).unwrap()];
-        let found = Compared { all: vec![], partitions: None, loads };
+        let device = Some("GPU 0".to_owned());
+        let readings = vec![Reading { what: What::HostToDevice, device, value: 51.5 }];
+        let measured = vec![LastMeasured { domain: "a".into(), at_s: 9, readings }];
+        let found = Compared { all: vec![], partitions: None, loads, measured };
         let text = text(&found, Duration::ZERO, Duration::ZERO);
         for line in [
             "gpuvm_vcpu_wait_ratio{domain=\"a\",vcpu=\"3\"} 0.25",
             "gpuvm_memory_local_ratio{domain=\"a\"} 0.5",
+            "# TYPE gpuvm_pcie_aer_total counter",
+            "gpuvm_pcie_aer_total{pci_bus_id=\"00000000:3B:00.0\",severity=\"fatal\"} 1",
+            "gpuvm_pcie_aer_total{pci_bus_id=\"00000000:3A:00.0\",severity=\"correctable\"} 7",
+            "gpuvm_measured{domain=\"a\",tool=\"nvbandwidth\",what=\"host-to-device\",\
+             device=\"GPU 0\"} 51.5",
+            "gpuvm_measured_timestamp_seconds{domain=\"a\"} 9",
         ] {
             assert!(text.lines().any(|one| one == line), "{line}\n{text}");
         }
@@ -210,8 +286,12 @@ mod tests {
             .unwrap(),
         };
         let text = |listed| {
-            let found =
-                Compared { all: vec![], partitions: Some(partitions(listed)), loads: vec![] };
+            let found = Compared {
+                all: vec![],
+                partitions: Some(partitions(listed)),
+                loads: vec![],
+                measured: vec![],
+            };
             text(&found, Duration::ZERO, Duration::ZERO)
         };
         let listed = text(Some(vec![Listed { id: 3, active: true, gpus: vec![] }]));
@@ -233,7 +313,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gpuvm.prom");
         std::fs::write(&path, "# HELP gpuvm_verify_old x\n").unwrap();
-        let nothing = Compared { all: vec![], partitions: None, loads: vec![] };
+        let nothing = Compared { all: vec![], partitions: None, loads: vec![], measured: vec![] };
         write(&path, &nothing, Duration::ZERO).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("# HELP"));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);

@@ -4,8 +4,8 @@ use super::super::super::colour::marked;
 use super::*;
 use gpuvm_core::cpuset::NodeId;
 use gpuvm_core::load::{
-    ByteCounts, DeviceSample, FreePages, GuestPlan, GuestSample, HostLoad, NodeMemory, OfLoad,
-    Pressure, QuotaGroup, ThreadKind, ThreadSample, Throttling, guest_load, judge,
+    ByteCounts, DeviceSample, FreePages, GuestPlan, GuestSample, HostLoad, KvmCounts, NodeMemory,
+    OfLoad, Pressure, QuotaGroup, ThreadKind, ThreadSample, Throttling, guest_load, judge,
 };
 use gpuvm_core::memsize::MemSize;
 use std::path::Path;
@@ -41,11 +41,15 @@ fn sample(at: u64, (run, wait): (u64, u64), bytes: u64) -> GuestSample {
         io: Some(both).filter(|_| wait == 0),
         nics: [("vnet0".to_owned(), both)].into(),
         disks: None,
+        functions: None,
+        kvm: Some(KvmCounts { exits: Some(12_300 * at), halt_poll_ns: Some(run * PERCENT * at) })
+            .filter(|_| wait == 0),
         devices: vec![DeviceSample {
             bdf: "0000:3b:00.0".parse().unwrap(),
             width: Some(8),
             max_width: Some(16),
             aer: None,
+            port: None,
             port_aer: None,
         }],
         unread: BTreeMap::new(),

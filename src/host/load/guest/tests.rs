@@ -86,7 +86,9 @@ fn counters_of_a_guest_are_read() {
     assert!(sample.devices.is_empty());
     files.set_memory(NodeMemory::default());
     let sample = files.sample(&tree.root, 100, Reading::default()).unwrap();
-    assert!(sample.memory.is_some() && sample.unread.is_empty(), "{sample:?}");
+    assert!(sample.memory.is_some(), "{sample:?}");
+    let unread: Vec<&str> = sample.unread.keys().map(String::as_str).collect();
+    assert_eq!((unread, sample.kvm), (vec!["exits"], None));
     assert_eq!(sample.threads[&41].last_pcpu, None);
 }
 
@@ -145,6 +147,22 @@ fn vhost_threads_of_older_kernels_are_found_by_name() {
     let sample = files.sample(&tree.root, 1, Reading::default()).unwrap();
     assert_eq!(sample.threads[&60].kind, ThreadKind::Vhost);
     assert!(!sample.threads.contains_key(&61));
+}
+
+#[test]
+fn statistics_of_kvm_and_virtual_functions_without_bytes() {
+    let tree = Tree::new();
+    tree.write("sys/kernel/debug/kvm/40-11/exits", "5\n");
+    let devices = tree.path("sys/bus/pci/devices");
+    std::fs::create_dir_all(devices.join("0000:3a:00.0/net/ens1f0")).unwrap();
+    std::fs::create_dir_all(devices.join("0000:3b:00.0")).unwrap();
+    std::os::unix::fs::symlink("../0000:3a:00.0", devices.join("0000:3b:00.0/physfn")).unwrap();
+    std::os::unix::fs::symlink("../0000:3b:00.0", devices.join("0000:3a:00.0/virtfn0")).unwrap();
+    let mut files = tree.open(&[]).unwrap();
+    let sample = files.sample(&tree.root, 7, Reading { slow: true, pcpus: false }).unwrap();
+    assert_eq!(sample.kvm.unwrap().exits, Some(5));
+    assert_eq!(sample.functions, Some(TimedBytes { at_ns: 7, bytes: BTreeMap::new() }));
+    assert!(sample.unread["functions"].contains("driver of their card"), "{sample:?}");
 }
 
 #[test]

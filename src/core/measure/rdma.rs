@@ -1,0 +1,136 @@
+//! Pairs of RDMA devices that perftest measures, in one guest or between two, and how it is run.
+
+use super::tool::{Call, Suite, Tool};
+use super::what::What;
+use std::net::Ipv4Addr;
+
+/// The most devices of a guest that are looked at.
+const MOST_DEVICES: usize = 64;
+/// The longest name of a device (IB_DEVICE_NAME_MAX of the kernel).
+const LONGEST_NAME: usize = 64;
+/// The first port of the exchange of parameters; each run has one of its own, so that a run that
+/// failed does not hold up the next one.
+const FIRST_PORT: u16 = 18515;
+/// How much longer than its own time a run may take, in seconds: GPU memory is set up first.
+const SETUP_S: u64 = 30;
+
+/// An RDMA device of a guest whose first port is active.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RdmaDevice {
+    /// Its name: `mlx5_0`.
+    pub name: String,
+    /// Rate of the port in Gb/s, by the guest's kernel.
+    pub line_gbit_s: Option<f64>,
+}
+
+/// Two devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RdmaPair {
+    /// The device of the measured guest, by its position.
+    pub client: usize,
+    /// The device that answers, by its position in the other guest, or in the same one.
+    pub server: usize,
+}
+
+/// Both sides of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RdmaCall {
+    /// The side that measures.
+    pub client: Call,
+    /// Arguments of the side that answers, which is started first.
+    pub server: Vec<String>,
+}
+
+/// A side of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct RdmaSide<'a> {
+    /// Its device.
+    pub device: &'a RdmaDevice,
+    /// The GPU whose memory is used; `None` for memory of the guest.
+    pub gpu: Option<usize>,
+}
+
+/// Reads names of devices from a list of `/sys/class/infiniband`, by their numbers. A name that no
+/// kernel gives is left out: it becomes an argument.
+pub fn read_rdma_names(listing: &str) -> Vec<String> {
+    let is_plain = |name: &&str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        !name.is_empty()
+            && name.len() <= LONGEST_NAME
+            && !name.starts_with('-')
+            && name.chars().all(plain)
+    };
+    let names = listing.lines().map(str::trim).filter(is_plain).map(str::to_owned);
+    let mut names: Vec<String> = names.take(MOST_DEVICES).collect();
+    // `mlx5_10` comes after `mlx5_9`.
+    let key = |name: &String| {
+        let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number = name[stem.len()..].parse::<u64>().unwrap_or(0);
+        (stem.to_owned(), number)
+    };
+    names.sort_by_key(key);
+    names
+}
+
+/// Reads the files `state` (`4: ACTIVE`) and `rate` (`200 Gb/sec (4X HDR)`) of a device's port, one
+/// after the other (kernel, ABI sysfs-class-infiniband); `None` unless the port is active.
+pub fn read_rdma_port(name: &str, files: &str) -> Option<RdmaDevice> {
+    let mut lines = files.lines();
+    let is_active = lines.next()?.trim() == "4: ACTIVE";
+    let rate = lines.next().and_then(|line| line.trim().split_once(" Gb/sec"));
+    let line_gbit_s = rate.and_then(|(number, _)| number.parse::<f64>().ok());
+    let line_gbit_s = line_gbit_s.filter(|rate| rate.is_finite() && *rate > 0.0);
+    is_active.then(|| RdmaDevice { name: name.to_owned(), line_gbit_s })
+}
+
+/// Pairs devices: each with the one at the same place in the other guest, or in one guest each
+/// second one with the one before it, and the last of an odd number with itself.
+pub fn rdma_pairs(own: usize, peer: Option<usize>) -> Vec<RdmaPair> {
+    match peer {
+        Some(peer) => (0..own.min(peer)).map(|at| RdmaPair { client: at, server: at }).collect(),
+        None => {
+            let firsts = (0..own).step_by(2);
+            firsts.map(|at| RdmaPair { client: at, server: (at + 1).min(own - 1) }).collect()
+        }
+    }
+}
+
+/// Returns the GPU that goes with a device: the devices are spread evenly over the GPUs, as boards
+/// have them.
+pub fn rdma_gpu(device: usize, devices: usize, gpus: usize) -> Option<usize> {
+    if gpus == 0 || device >= devices { None } else { Some(device * gpus / devices) }
+}
+
+/// Returns a run between two sides. `run`: its number, `pair`: its name in the results, `address`:
+/// that of the side that answers.
+pub fn rdma_call(
+    tool: Tool,
+    suite: Suite,
+    run: u16,
+    pair: String,
+    (client, server): (RdmaSide<'_>, RdmaSide<'_>),
+    address: Ipv4Addr,
+) -> RdmaCall {
+    let seconds: u64 = if suite == Suite::Full { 20 } else { 5 };
+    let port = FIRST_PORT + run % 1000;
+    let words = |side: RdmaSide<'_>| {
+        let name = &side.device.name;
+        let gpu = side.gpu.map(|gpu| format!(" --use_cuda={gpu}")).unwrap_or_default();
+        // -F: a changing clock rate is no error.
+        let words = format!("-d {name} -F -D {seconds} --report_gbits -p {port}{gpu}");
+        words.split(' ').map(str::to_owned).collect::<Vec<String>>()
+    };
+    let what = match (tool, client.gpu.is_some()) {
+        (Tool::IbReadBw, false) => What::RdmaRead,
+        (Tool::IbReadBw, true) => What::RdmaReadGpu,
+        (_, false) => What::RdmaWrite,
+        (_, true) => What::RdmaWriteGpu,
+    };
+    let mut own = words(client);
+    // Nothing is written in the guest.
+    own.extend(["--out_json", "--out_json_file=/dev/stdout"].map(str::to_owned));
+    own.push(address.to_string());
+    let limit_s = seconds + SETUP_S;
+    let call = Call { device: Some(pair), ..Call::of(tool, Some(what), own, limit_s) };
+    RdmaCall { client: call, server: words(server) }
+}

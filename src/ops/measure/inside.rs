@@ -1,0 +1,173 @@
+//! A guest in which programs are run: by its agent, or by ssh.
+
+use super::TIMED_OUT;
+use super::why;
+use crate::by_ssh::{Background, BySsh, SshWanted};
+use crate::error::Result;
+use crate::exec::{ExecWanted, Executed, Inside as Agent, exec};
+use crate::world::World;
+use gpuvm_core::measure::{
+    GpuState, RdmaDevice, numactl_paths, read_cells, read_gpus, read_rdma_names, read_rdma_port,
+    smi_paths,
+};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How much longer than a program's own limit its end is waited for.
+const GRACE: Duration = Duration::from_secs(10);
+/// The most seconds of a short command in the guest.
+pub(super) const SHORT_S: u64 = 30;
+/// Where sysfs has a guest's RDMA devices, and its NUMA nodes.
+const RDMA: &str = "/sys/class/infiniband";
+const NODES: &str = "/sys/devices/system/node";
+
+/// How programs of a guest are run.
+enum Way {
+    Agent,
+    Ssh(Box<BySsh>),
+}
+
+/// A guest.
+pub(super) struct Inside<'a> {
+    world: &'a World,
+    pub(super) name: &'a str,
+    /// Directories in which programs are looked for first.
+    directories: &'a [String],
+    way: Way,
+}
+
+/// A program in the background: one by ssh ends with this value, one by the agent at its limit.
+pub(super) struct Started {
+    _by_ssh: Option<Background>,
+}
+
+impl<'a> Inside<'a> {
+    /// Enters a guest.
+    pub(super) fn open(
+        world: &'a World,
+        name: &'a str,
+        directories: &'a [String],
+        ssh: Option<&SshWanted>,
+    ) -> Result<Inside<'a>> {
+        let way = match ssh {
+            None => Way::Agent,
+            Some(wanted) => Way::Ssh(Box::new(BySsh::open(world, name, wanted)?)),
+        };
+        Ok(Inside { world, name, directories, way })
+    }
+
+    /// The address at which ssh enters it; `None` by the agent.
+    pub(super) fn address(&self) -> Option<std::net::IpAddr> {
+        match &self.way {
+            Way::Agent => None,
+            Way::Ssh(ssh) => Some(ssh.address()),
+        }
+    }
+
+    /// Runs a program of the guest; it is ended at its limit.
+    pub(super) fn run(&self, program: &str, words: &[String], limit_s: u64) -> Result<Executed> {
+        let command = bounded(program, words, limit_s);
+        let limit = Duration::from_secs(limit_s) + GRACE;
+        match &self.way {
+            Way::Agent => {
+                let (name, limit) = (self.name.to_owned(), Some(limit));
+                exec(self.world, &ExecWanted { name, command, input: None, limit })
+            }
+            Way::Ssh(ssh) => ssh.run(&command, limit),
+        }
+    }
+
+    /// Starts a program of the guest; it is ended at its limit.
+    pub(super) fn begin(&self, program: &str, words: &[String], limit_s: u64) -> Result<Started> {
+        let command = bounded(program, words, limit_s);
+        let by_ssh = match &self.way {
+            Way::Agent => {
+                let hypervisor = &*self.world.hypervisor()?;
+                Agent::of(hypervisor, self.name)?.begin(&command, None)?;
+                None
+            }
+            Way::Ssh(ssh) => Some(ssh.begin(&command)?),
+        };
+        Ok(Started { _by_ssh: by_ssh })
+    }
+
+    /// The first of these paths at which the guest has a program.
+    pub(super) fn first(&self, paths: &[String]) -> Result<Option<String>> {
+        let words: Vec<String> =
+            ["-1d", "--"].map(str::to_owned).into_iter().chain(paths.iter().cloned()).collect();
+        let listed = self.run("/bin/ls", &words, SHORT_S)?;
+        let there = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let there: BTreeSet<&str> = there.lines().collect();
+        Ok(paths.iter().find(|path| there.contains(path.as_str())).cloned())
+    }
+
+    /// The same for a program of measurements, in the directories of the request first.
+    pub(super) fn find(&self, paths: impl Fn(&[String]) -> Vec<String>) -> Result<Option<String>> {
+        self.first(&paths(self.directories))
+    }
+
+    /// The guest's GPUs by its driver, and why they are not known if it has none.
+    pub(super) fn gpus(&self) -> Result<(Vec<GpuState>, Option<String>)> {
+        let Some(smi) = self.find(smi_paths)? else {
+            return Ok((Vec::new(), None));
+        };
+        let words = ["-q", "-x"].map(str::to_owned);
+        let ended = self.run(&smi, &words, 60)?;
+        let failed = |why: String| Ok((Vec::new(), Some(format!("nvidia-smi: {why}"))));
+        if TIMED_OUT.contains(&ended.status) {
+            return failed("it took longer than 60 s".to_owned());
+        }
+        if ended.status != 0 {
+            return failed(why(&ended));
+        }
+        match read_gpus(&String::from_utf8_lossy(&ended.stdout)) {
+            Ok(gpus) => Ok((gpus, None)),
+            Err(error) => failed(error.to_string()),
+        }
+    }
+
+    /// Its cells, and the program that binds others to them.
+    pub(super) fn cells(&self) -> Result<(Vec<u32>, Option<String>)> {
+        let cells = read_cells(&self.list(NODES)?);
+        let numactl = if cells.len() > 1 { self.find(numactl_paths)? } else { None };
+        Ok((cells, numactl))
+    }
+
+    /// Its RDMA devices whose first port is active.
+    pub(super) fn rdma_devices(&self) -> Result<Vec<RdmaDevice>> {
+        let mut found = Vec::new();
+        for name in read_rdma_names(&self.list(RDMA)?) {
+            let files = ["state", "rate"].map(|file| format!("{RDMA}/{name}/ports/1/{file}"));
+            let ended = self.run("/bin/cat", &files, SHORT_S)?;
+            found.extend(read_rdma_port(&name, &String::from_utf8_lossy(&ended.stdout)));
+        }
+        Ok(found)
+    }
+
+    /// The names in a directory; none if it is missing.
+    fn list(&self, path: &str) -> Result<String> {
+        let words = ["-1", "--", path].map(str::to_owned);
+        let ended = self.run("/bin/ls", &words, SHORT_S)?;
+        Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+    }
+}
+
+/// A command that is ended after some seconds.
+fn bounded(program: &str, words: &[String], limit_s: u64) -> Vec<String> {
+    let before = ["/usr/bin/timeout", "-k", "5"].map(str::to_owned).into_iter();
+    let command = before.chain([limit_s.to_string(), program.to_owned()]);
+    command.chain(words.iter().cloned()).collect()
+}
+
+#[cfg(test)]
+impl<'a> Inside<'a> {
+    /// A guest that is entered so.
+    pub(super) fn by_ssh(
+        world: &'a World,
+        name: &'a str,
+        directories: &'a [String],
+        ssh: BySsh,
+    ) -> Inside<'a> {
+        Inside { world, name, directories, way: Way::Ssh(Box::new(ssh)) }
+    }
+}
