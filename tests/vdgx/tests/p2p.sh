@@ -53,10 +53,15 @@ refused() {
 # findings: keeps doctor's answer; prints its findings of peer-to-peer, with the function that they are of.
 findings() {
   gpuvm host doctor --json >/tmp/doctor.json 2>/dev/null
-  jq -r '.findings[] | select(.rule | IN("acs-redirect", "acs-off", "p2p-rejected")) | "\(.severity) \(.rule) \(.device // "")"' /tmp/doctor.json
+  jq -r '.findings[] | select(.rule | IN("acs-redirect", "acs-off", "p2p-rejected")) |
+    "\(.severity) \(.rule) \(.device // "")"' /tmp/doctor.json
 }
-# verified NAME: prints the rules that verify finds, with their severity.
-verified() { gpuvm verify "$1" --json 2>/dev/null | jq -r '.. | objects | select(.rule? and .severity?) | "\(.severity) \(.rule)"' | sort -u; }
+# verified NAME: prints the exit status of verify, and the rules that it finds with their severity.
+verified() {
+  local status
+  gpuvm verify "$1" --json >/tmp/verify.json 2>/dev/null; status=$?
+  echo "$status$(jq -r '.. | objects | select(.rule? and .severity?) | " \(.severity) \(.rule)"' /tmp/verify.json | sort -u)"
+}
 # stopped TITLE NAME: stops it; its ports are as before.
 stopped() {
   quietly gpuvm stop "$2" --force
@@ -95,7 +100,7 @@ case ${1:-} in
     give a "${g[0]}" "${n[0]}" || { fail "create a"; said; }
     equal "ATS is on while the guest has it" 8000 "$(ats "${n[0]}")"
     ports "the kernel's port is used" "" ""
-    equal "verify finds nothing" "" "$(verified a)"
+    equal "verify finds nothing" 0 "$(verified a)"
     stopped "it stays after the stop" a
     equal "ATS is off again" 0000 "$(ats "${n[0]}")"
     give b "${g[1]}" "${n[1]}" || { fail "create b"; said; }
@@ -130,7 +135,7 @@ case ${1:-} in
     equal "reads" switch "$(way "${g[0]}" "${n[0]}" read)"
     equal "ATS is on" 8000 "$(ats "${n[0]}")"
     check "the guest sees the NIC" wait_for 240 grep -qa "L2 pci .* 15b3:1021" /share/a.log
-    equal "verify finds nothing" "" "$(verified a)"
+    equal "verify finds nothing" 0 "$(verified a)"
     findings >/tmp/findings
     jq -r '.findings[] | select(.rule == "acs-redirect").message' /tmp/doctor.json >/tmp/notes
     check "doctor has no note of its NIC" bash -c "! grep ${n[0]} /tmp/notes"
@@ -146,10 +151,10 @@ case ${1:-} in
 
     say "behind gpuvm's back"
     virsh -q start a || fail "virsh start a"
-    equal "virsh start sets nothing: verify" "warning p2p-redirected" "$(verified a)"
+    equal "virsh start sets nothing: verify" "3 warning p2p-redirected" "$(verified a)"
     quietly gpuvm host p2p restore
     ports "restore sets it" "$p 005d" "$p"
-    equal "verify finds nothing then" "" "$(verified a)"
+    equal "verify finds nothing then" 0 "$(verified a)"
     gpuvm host p2p restore >/tmp/out 2>&1; equal "restore again ends with" 0 $?
     has "and has nothing to do" /tmp/out "no port to restore"
     virsh -q destroy a || fail "virsh destroy a"
@@ -171,10 +176,10 @@ case ${1:-} in
     echo 1 >"$pci/$root/reset_subordinate" || fail "reset_subordinate of $root"
     ports "a reset of all below the root port loses it" "" "$p"
     check "a runs" runs a
-    equal "verify" "warning p2p-redirected" "$(verified a)"
+    equal "verify" "3 warning p2p-redirected" "$(verified a)"
     quietly gpuvm host p2p restore
     ports "restore mends it" "$p 005d" "$p"
-    equal "verify finds nothing" "" "$(verified a)"
+    equal "verify finds nothing" 0 "$(verified a)"
     echo 1 >"$pci/$root/reset_subordinate"
     stopped "lost, then stopped" a
 
@@ -227,7 +232,7 @@ case ${1:-} in
     setpci -s "$p" ECAP_ACS+6.w=00:40
     quietly gpuvm start a
     setpci -s "$p" ECAP_ACS+6.w=02:02
-    equal "TB on: verify" "error p2p-rejected" "$(verified a)"
+    equal "TB on: verify" "3 error p2p-rejected" "$(verified a)"
     refused "TB on: restore" p2p-not-restored "rejects translated requests" gpuvm host p2p restore
     quietly gpuvm stop a --force
     has "TB on: stop says what it leaves" /tmp/out "is 0x5f, not 0x5d as set by gpuvm"

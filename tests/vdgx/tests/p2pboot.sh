@@ -41,6 +41,7 @@ case $boot in
     equal "delete clears it" 001d "$(control)"
     quietly gpuvm host p2p restore --at-boot --remove
     equal "nothing of ours is left" "" "$(find /etc -name '*gpuvm*' ! -path '/etc/gpuvm*')"
+    rm -r /var/lib/gpuvm/history/host # what undo would take
     systemctl -q disable libvirtd.service libvirtd.socket libvirtd-ro.socket libvirtd-admin.socket virtlogd.socket virtlogd-admin.socket
     finish
     ;;
