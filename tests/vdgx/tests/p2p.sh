@@ -149,6 +149,10 @@ case ${1:-} in
     ports "start --p2p off" "" ""
     stopped "stop after --p2p off" a
 
+    setpriv --reuid 65534 --regid 65534 --clear-groups gpuvm host p2p --assume-empty --json >/tmp/p2p.json 2>/tmp/out
+    equal "who is not root sees no register, and no way" "unknown null" \
+      "$(jq -r '[.pairs[].routes[].way, .ports[].ctl] | unique | map(tostring) | sort | reverse | join(" ")' /tmp/p2p.json)"
+
     say "behind gpuvm's back"
     virsh -q start a || fail "virsh start a"
     equal "virsh start sets nothing: verify" "3 warning p2p-redirected" "$(verified a)"
@@ -281,6 +285,16 @@ case ${1:-} in
       no_journal "$title"
       ports "$title: recovered" "" ""
       ! runs a || stopped "$title: stop" a
+      title="restore, killed $when the write"
+      virsh -q start a || fail "$title: virsh start a"
+      killed_at $when gpuvm host p2p restore
+      gpuvm recover </dev/null >/tmp/out 2>&1; equal "$title: recover ends with" 0 $?
+      no_journal "$title"
+      ports "$title: recovered" "" ""
+      check "$title: a runs" runs a
+      quietly gpuvm host p2p restore
+      ports "$title: restore again" "$p 005d" "$p"
+      stopped "$title: stop" a
     done
     quietly gpuvm delete a --yes
     for when in before after; do
