@@ -76,7 +76,7 @@ mutants:
 # All of it takes an optimized program: emulated, the unoptimized one needs half as much time again.
 # VDGX_SET=short leaves out what takes longest, and takes the one that the tests have built (`cargo build` would build most
 # of it anew, with fewer features of what all depend on); VDGX_SET=reboot is about reboots, VDGX_SET=abuse about others in
-# the middle of a change, which the others leave out; VDGX_SET=doctor, iommufd and vgpu are parts of all.
+# the middle of a change, which the others leave out; VDGX_SET=doctor, iommufd, vgpu and p2p are parts of all.
 test-vdgx:
 	tests/setup test
 	$(CARGO) $(if $(filter short,$(VDGX_SET)),test --locked --workspace --all-targets --no-run,build --locked --release)

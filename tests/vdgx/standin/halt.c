@@ -3,7 +3,8 @@
 //
 // VDGX_HALT: number of the record, from 1, or how the record begins, the first such one. VDGX_SIGNAL: number of the signal (SIGSTOP). VDGX_LOG: file that gets
 // a line for each record: its number and its first 60 bytes. VDGX_KEEP: no journal goes, as if the power was cut before its
-// removal was on the disk. A record is halted before it is durable, so `{"begin":3}` is
+// removal was on the disk. VDGX_CONFIG: `before` or `after` the first write to the configuration space of a PCI function, in place
+// of a record. A record is halted before it is durable, so `{"begin":3}` is
 // after the looks of step 3 and before the step itself, `{"done":3}` after step 3.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,13 +16,14 @@
 #include <unistd.h>
 
 static int number, halt_at, halt_by = SIGSTOP, out = -1;
-static const char *halt_as;
+static const char *halt_as, *config_when;
 
 __attribute__((constructor)) static void begin(void) {
   const char *at = getenv("VDGX_HALT"), *by = getenv("VDGX_SIGNAL"), *log = getenv("VDGX_LOG");
   halt_at = at ? atoi(at) : 0;
   if (at && !halt_at && *at) halt_as = at;
   if (by) halt_by = atoi(by);
+  config_when = getenv("VDGX_CONFIG");
   if (log) out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   unsetenv("LD_PRELOAD"); // the programs that it runs are left alone
 }
@@ -31,15 +33,34 @@ int unlink(const char *path) {
   return getenv("VDGX_KEEP") && strstr(path, "/gpuvm/journal/") ? 0 : real(path);
 }
 
+// Whether the path of an open file contains these words; false if it has none.
+static int is_open(int fd, const char *first, const char *second) {
+  char link[64], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t n = readlink(link, path, sizeof path - 1);
+  if (n <= 0) return 0;
+  path[n] = 0;
+  return strstr(path, first) && strstr(path, second);
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t size, off64_t at) {
+  typedef ssize_t function(int, const void *, size_t, off64_t);
+  function *real = (function *)dlsym(RTLD_NEXT, "pwrite64");
+  const char *when = config_when;
+  if (!when || !is_open(fd, "/sys/", "/config")) return real(fd, bytes, size, at);
+  config_when = NULL;
+  if (!strcmp(when, "before")) raise(halt_by);
+  ssize_t written = real(fd, bytes, size, at);
+  if (!strcmp(when, "after")) raise(halt_by);
+  return written;
+}
+
 int fdatasync(int fd) {
   int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
   static char text[1 << 20]; // a plan holds definitions
-  char link[64], path[4096], line[160];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  ssize_t n = readlink(link, path, sizeof path - 1);
-  if (n <= 0) return real(fd);
-  path[n] = 0;
-  if (!strstr(path, "/gpuvm/journal/")) return real(fd);
+  char line[160];
+  ssize_t n;
+  if (!is_open(fd, "/gpuvm/journal/", "")) return real(fd);
   number++;
   off_t end = lseek(fd, 0, SEEK_END), from = end > (off_t)sizeof text ? end - (off_t)sizeof text : 0;
   n = pread(fd, text, sizeof text - 1, from);

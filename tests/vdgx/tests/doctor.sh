@@ -88,7 +88,7 @@ case ${1:-on} in
     jq -r '.findings[] | "\(.severity) \(.rule) \(.message)"' /tmp/doctor.json
     jq -r '.not_checked[]' /tmp/doctor.json
     equal "nothing but VFIO and libvirt is unknown" "" "$(jq -r '.not_checked[]' /tmp/doctor.json |
-      grep -vE '^(governor|snp-tdx|no-|guests of libvirt|the kernel)')"
+      grep -vE '^(governor|snp-tdx|no-|libvirt-|guests of libvirt|the kernel)')"
     check "release" gpuvm device release "${gpu[0]}"
     # It is unused, so vfio-pci puts it to sleep, and a guest wakes it.
     state() { [[ $(<"$pci/$idle/power_state") == "$1" ]]; }
