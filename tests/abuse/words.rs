@@ -381,7 +381,9 @@ fn the_safety_page_is_shown() {
     if out.is_empty() && !err.contains("warning") {
         return skip(format!("man shows no file: {err}"));
     }
-    assert_eq!((shown.status.code(), err.as_str()), (Some(0), ""));
+    // groff 1.23 (Debian 13) names lines of one long word, such as a path.
+    let faults: Vec<&str> = err.lines().filter(|l| !l.ends_with("cannot adjust line")).collect();
+    assert_eq!((shown.status.code(), faults.join("\n").as_str()), (Some(0), ""));
     for heading in ["WHAT IS NEVER TOUCHED", "WHAT IS ASKED", "WHAT IS UNDONE", "WHAT IS CLAIMED"] {
         assert!(out.contains(heading), "{out}");
     }
