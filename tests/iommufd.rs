@@ -85,6 +85,13 @@ fn missing_features_of_the_host_are_named_by_every_verb_before_any_change() {
 fn a_kernel_without_vfio_groups_passes_nothing_through_either_way() {
     let dir = tempfile::tempdir().unwrap();
     let path = host(dir.path(), Some(true), "7.3.4");
+    let (code, xml, err) = on(&path, &format!("export --name a --gpus 1 --iommufd off {NEW}"));
+    assert_eq!(code, 0, "{err}");
+    let by_groups = dir.path().join("groups.xml");
+    std::fs::write(&by_groups, xml).unwrap();
+    let check = format!("check {} {NEW}", by_groups.display());
+    let (_, out, err) = on(&path, &check);
+    assert!(!out.contains("iommufd-missing"), "{out}{err}");
     let mut parts = load(Path::new(&path)).unwrap().parts().clone();
     let iommufd = Iommufd { node: true, unsafe_interrupts: None, groups: Some(false) };
     parts.machine.iommufd = Some(iommufd);
@@ -103,6 +110,10 @@ fn a_kernel_without_vfio_groups_passes_nothing_through_either_way() {
     }
     let (status, _, err) = on(&path, &format!("plan --gpus 0 --vcpus 2 {NEW}"));
     assert_eq!(status, 0, "{err}");
+    // A guest by groups that exists already.
+    let (status, out, err) = on(&path, &check);
+    assert!(status == 3 && out.contains("iommufd-missing"), "{status} {out}{err}");
+    assert!(out.contains("CONFIG_VFIO_GROUP") && !out.contains("--iommufd off"), "{out}{err}");
 }
 
 #[test]
@@ -266,6 +277,31 @@ fn a_definition_is_converted_by_tune_and_judged_by_check() {
     let (_, out, err) =
         on(&missing, &format!("check {} {NEW}", dir.path().join("on.xml").display()));
     assert!(out.contains("iommufd-missing") && out.contains("--iommufd off`"), "{out}{err}");
+}
+
+#[test]
+fn a_guest_by_iommufd_gets_no_function_that_plan_would_refuse() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = host(dir.path(), Some(true), "7.3.4");
+    let without = host(dir.path(), Some(false), "7.3.4");
+    let old = host(dir.path(), Some(true), "6.17.0-5-generic");
+    let line = format!("export --name a --gpus 1 --memory 8G --iommufd on {NEW}");
+    let (code, xml, err) = on(&new, &line);
+    assert_eq!(code, 0, "{err}");
+    let file = dir.path().join("a.xml");
+    std::fs::write(&file, xml).unwrap();
+    let set =
+        |host: &str, more: &str| on(host, &format!("set {} {NEW} --diff {more}", file.display()));
+    for (host, said) in [(&old, "could not reach each other"), (&without, "/dev/iommu")] {
+        let (code, out, err) = set(host, "--nic 1");
+        assert!(code == 1 && err.contains(said), "{code} {out}{err}");
+        assert!(err.contains("--iommufd off"), "{err}");
+        // Its functions stay.
+        let (code, out, err) = set(host, "--memory 16G");
+        assert_eq!(code, 0, "{out}{err}");
+    }
+    let (code, out, err) = set(&new, "--nic 1");
+    assert_eq!(code, 0, "{out}{err}");
 }
 
 /// libvirt's schema of domains.

@@ -98,15 +98,24 @@ impl Card<'_> {
         self.host.write(&format!("{dir}/nvidia/creatable_vgpu_types"), creatable);
     }
 
-    /// Gives a function a type of mediated devices.
+    /// Gives a function a type of mediated devices of 4 GiB, of which a card has ten.
     fn mdev(&self, slot: &str, id: &str, name: &str, available: u32) {
+        self.mdev_of(slot, (id, name), available, (4096, 10));
+    }
+
+    /// Gives a function a type of mediated devices with this frame buffer, in MiB, of which a card
+    /// has so many.
+    fn mdev_of(&self, slot: &str, (id, name): (&str, &str), available: u32, size: (u32, u32)) {
         let dir = format!("{}/mdev_supported_types/{id}", self.dir(slot));
         self.host.write(&format!("{dir}/name"), name);
         self.host.write(&format!("{dir}/available_instances"), &available.to_string());
         self.host.write(&format!("{dir}/device_api"), "vfio-pci");
-        let text = "num_heads=1, frl_config=60, framebuffer=4096M, max_resolution=4096x2160, \
-                    max_instance=10";
-        self.host.write(&format!("{dir}/description"), text);
+        let (mib, most) = size;
+        let text = format!(
+            "num_heads=1, frl_config=60, framebuffer={mib}M, max_resolution=4096x2160, \
+             max_instance={most}"
+        );
+        self.host.write(&format!("{dir}/description"), &text);
     }
 }
 
@@ -458,13 +467,18 @@ fn a_definition_has_the_vgpu_on_the_vendors_driver_and_holds_it() {
     holds(host.run(&["plan", "--gpus", "1", "--domain-xml", file]), 1, &["virtual functions"]);
 }
 
-/// A guest of another program that has a function as a whole.
+/// A guest of another program that has a card as a whole.
 fn whole(host: &Small, bus: &str) -> String {
-    let file = host.path().join("whole.xml");
+    foreign(host, "whole", (bus, 0))
+}
+
+/// A guest of another program that has a function, by bus and number.
+fn foreign(host: &Small, name: &str, (bus, function): (&str, u32)) -> String {
+    let file = host.path().join(format!("{name}.xml"));
     let text = format!(
-        "<domain type='kvm'><name>whole</name><memory unit='GiB'>1</memory><vcpu>1</vcpu><os>\
+        "<domain type='kvm'><name>{name}</name><memory unit='GiB'>1</memory><vcpu>1</vcpu><os>\
          <type machine='q35'>hvm</type></os><devices><hostdev mode='subsystem' type='pci' \
-         managed='yes'><source><address domain='0' bus='0x{bus}' slot='0' function='0'/></source>\
+         managed='yes'><source><address domain='0' bus='0x{bus}' slot='0' function='{function}'/></source>\
          </hostdev></devices></domain>"
     );
     fs::write(&file, text).unwrap();
@@ -549,6 +563,118 @@ fn a_mediated_device_is_defined_by_its_uuid() {
     // None is left.
     vfs.iter().for_each(|slot| a100.mdev(slot, "nvidia-468", "GRID A100-4C", 0));
     holds(host.run(&["plan", "--vgpu", "A100-4C"]), 1, &["requested 1 vGPU of", "0 available"]);
+}
+
+/// The definition of a guest with such vGPUs, which is off.
+fn exported(host: &Small, vgpu: &str) -> String {
+    let (code, xml, err) = host.run(&["export", "--vgpu", vgpu, "--name", "a"]);
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join("a.xml");
+    fs::write(&file, xml).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_function_of_a_guest_that_is_off_has_room_for_no_other_type() {
+    let host = Small::new(1, 8);
+    let ids = ("0302 10de:20b0", "0302 10de:20b0");
+    let a100 = Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 16 };
+    let vfs = slots(16);
+    a100.add(&vfs, Some("nvidia"));
+    for slot in &vfs {
+        a100.mdev(slot, "nvidia-468", "GRID A100-4C", 1);
+        a100.mdev(slot, "nvidia-500", "GRID A100-4Q", 1);
+        a100.mdev_of(slot, ("nvidia-470", "GRID A100-10C"), 1, (10240, 4));
+        a100.mdev_of(slot, ("nvidia-475", "GRID A100-1-5C"), 1, (4864, 7));
+    }
+    let file = exported(&host, "A100-4C");
+    let on = |vgpu: &'static str| ["plan", "--vgpu", vgpu, "--domain-xml", file.as_str()];
+    for name in ["A100-4C", "A100-4Q", "A100-1-5C"] {
+        assert_eq!(vgpus(&host.json(&on(name))), [("0000:3b:00.5", name)]);
+    }
+    let held = ["0 available", "domain `a` has vGPUs there"];
+    holds(host.run(&on("A100-10C")), 1, &held);
+}
+
+#[test]
+fn a_card_whose_guest_is_off_gets_no_vgpus_of_another_size() {
+    let host = Small::new(1, 16);
+    for bus in ["3b", "5e"] {
+        let ids = ("0302 10de:1eb8", "");
+        let t4 = Card { host: &host, bus, ids, driver: "nvidia", total: 0 };
+        t4.add(&[], None);
+        t4.mdev_of("00.0", ("nvidia-222", "GRID T4-4Q"), 4, (4096, 4));
+        t4.mdev_of("00.0", ("nvidia-223", "GRID T4-8Q"), 2, (8192, 2));
+    }
+    let file = exported(&host, "T4-4Q");
+    let beside = ["--domain-xml", file.as_str()];
+    let on = |words: &[&'static str]| [words, &beside].concat();
+    let same = host.json(&on(&["plan", "--vgpu", "T4-4Q"]));
+    assert_eq!(vgpus(&same), [("0000:3b:00.0", "T4-4Q")]);
+    let other = host.json(&on(&["plan", "--vgpu", "T4-8Q"]));
+    assert_eq!(vgpus(&other), [("0000:5e:00.0", "T4-8Q")]);
+    let small = ["--vcpus", "1", "--memory", "256M", "--pins", "none"];
+    let words = [&["capacity", "--vgpu", "T4-8Q"][..], &small, &beside].concat();
+    let counted = host.json(&words);
+    let of = &counted["vgpus"][0];
+    assert_eq!((&of["creatable"], &of["guests"]["now"]), (&json!(2), &json!(2)), "{counted}");
+    let here = host.run(&on(&["plan", "--vgpu", "T4-8Q,gpu=3b:00.0"]));
+    holds(here, 1, &["0 available", "domain `a` has vGPUs there"]);
+}
+
+#[test]
+fn a_function_that_a_guest_has_without_a_type_leaves_no_whole_card() {
+    let host = h200(0);
+    let file = foreign(&host, "other", ("3b", 4));
+    let beside = ["--domain-xml", file.as_str()];
+    let on = |words: &[&'static str]| [words, &beside].concat();
+    for vgpu in ["H200X-18C", "H200X-141C"] {
+        let next = host.json(&on(&["plan", "--vgpu", vgpu]));
+        assert_eq!(vgpus(&next), [("0000:5e:00.4", vgpu)]);
+    }
+    let left = host.json(&on(&["capacity"]));
+    let all = left["vgpus"].as_array().unwrap().iter();
+    let all: Vec<_> = all.map(|of| of["creatable"].as_u64().unwrap()).collect();
+    // Beside it at most seven of the smallest type fit, and one of the next.
+    assert_eq!(all, [1, 3, 15], "{left}");
+    let here = host.run(&on(&["plan", "--vgpu", "H200X-141C,gpu=3b:00.0"]));
+    holds(here, 1, &["0 available", "domain `other` has vGPUs there"]);
+}
+
+#[test]
+fn what_is_available_is_what_one_guest_gets_of_all_cards_of_a_node() {
+    // Five are left of one card, and eight of the other.
+    let many = h200(3).run(&["plan", "--vgpu", "H200X-18C,count=14"]);
+    holds(many, 1, &["requested 14 vGPUs of vGPU type `H200X-18C`, 13 available"]);
+}
+
+#[test]
+fn a_card_with_mig_on_has_none_of_a_type_that_mig_does_not_back() {
+    let host = h200(0);
+    let file = host.path().join("record.json");
+    let (code, _, err) = host.run(&["host", "capture", file.to_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    for device in record["host"]["devices"].as_array_mut().unwrap() {
+        if device["bdf"] == "0000:3b:00.0" {
+            device["mig"] = json!({ "enabled": true, "pending": true });
+        }
+    }
+    fs::write(&file, record.to_string()).unwrap();
+    let on = |words: &[&str]| {
+        let file = file.to_str().unwrap();
+        crate::support::run(crate::support::gpuvm(words).args(["--host", file]))
+    };
+    let (_, out, err) = on(&["vgpu", "list", "--json"]);
+    let rows: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    assert_eq!(types(&rows[0]), [("H200X-141C", 0, 0), ("H200X-70C", 0, 0), ("H200X-18C", 0, 0)]);
+    assert_eq!(types(&rows[1]), [("H200X-141C", 1, 0), ("H200X-70C", 2, 0), ("H200X-18C", 8, 0)]);
+    let mig = "MIG of 0000:3b:00.0 is on, and vGPU type `H200X-18C` is not backed by MIG";
+    let here = ["8 available", mig, "0000:5e:00.0: 8 creatable"];
+    holds(on(&["plan", "--vgpu", "H200X-18C,count=9"]), 1, &here);
+    holds(on(&["plan", "--vgpu", "H200X-18C,gpu=3b:00.0"]), 1, &[mig, "-mig 0"]);
+    let conf = ["slurm", "conf", "--node-name", "n", "--vgpu", "H200X-18C"];
+    holds(on(&conf), 0, &["Type=h200x_18c Count=8"]);
 }
 
 #[test]
@@ -713,4 +839,150 @@ fn a_vgpu_that_libvirt_would_bind_is_found() {
     fs::write(&file, xml.replace("managed='no'", "managed='yes'")).unwrap();
     let (_, out, err) = host.run(&["check", file.to_str().unwrap()]);
     assert!(out.contains("vgpu-managed") && out.contains("managed='no'"), "{out}{err}");
+}
+
+/// A libvirt and a QEMU that know iommufd.
+const NEW: [&str; 2] = ["--assume", "libvirt=12.9,qemu=11.1"];
+
+/// A record of a host with this kernel, and with VFIO groups or not; its file is below the host's.
+fn recorded(host: &Small, kernel: &str, groups: bool) -> String {
+    let file = host.path().join(format!("{kernel}-{groups}.json"));
+    let (code, _, err) = host.run(&["host", "capture", file.to_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let machine = &mut record["host"]["machine"];
+    machine["kernel_release"] = json!(kernel);
+    machine["iommufd"] = json!({ "node": true, "groups": groups });
+    fs::write(&file, record.to_string()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+/// Runs a command line on a recorded host.
+fn on_record(file: &str, words: &[&str]) -> (i32, String, String) {
+    crate::support::run(crate::support::gpuvm(words).args(["--host", file]))
+}
+
+/// An A100 with 16 functions that are parents of mediated devices.
+fn a100() -> Small {
+    let host = Small::new(1, 8);
+    let ids = ("0302 10de:20b0", "0302 10de:20b0");
+    let card = Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 16 };
+    let vfs = slots(16);
+    card.add(&vfs, Some("nvidia"));
+    vfs.iter().for_each(|slot| card.mdev(slot, "nvidia-468", "GRID A100-4C", 1));
+    host
+}
+
+#[test]
+fn platforms_name_the_vgpus_that_they_lose() {
+    let (vfs, mdevs) = (h200(0), a100());
+    for (host, vgpu, said) in [
+        (&vfs, "H200X-18C,count=2", "2 vGPUs of type H200X-18C (0000:3b:00.4 0000:3b:00.5)"),
+        (&mdevs, "A100-4C", "1 vGPU of type"),
+    ] {
+        for format in ["nova", "kubevirt"] {
+            let size = ["--name", "a", "--vcpus", "2", "--memory", "1G"];
+            let line = [&["export", "--vgpu", vgpu, "--format", format][..], &size].concat();
+            let (code, out, err) = host.run(&line);
+            assert_eq!(code, 0, "{err}");
+            let text = out.replace("\n#  ", "");
+            assert_eq!(text.matches("carries no vGPUs").count(), 1, "{out}");
+            assert!(text.contains(said), "{out}");
+            assert!(!text.contains("lost: companions"), "{out}");
+            let shown = host.json(&line).to_string();
+            assert!(shown.contains(said) && !shown.contains("\"companions\""), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn mediated_devices_need_vfio_groups_whatever_the_domain_says() {
+    let host = a100();
+    let (with, without) = (recorded(&host, "7.3.4", true), recorded(&host, "7.3.4", false));
+    let words = |verb: &'static str| {
+        let vgpu = [verb, "--vgpu", "A100-4C", "--name", "a"];
+        [&vgpu[..], &NEW].concat()
+    };
+    for verb in ["plan", "export"] {
+        holds(on_record(&without, &words(verb)), 1, &["CONFIG_VFIO_GROUP"]);
+    }
+    let (code, xml, err) = on_record(&with, &words("export"));
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join("a.xml");
+    let check = |host: &str, xml: &str| {
+        fs::write(&file, xml).unwrap();
+        on_record(host, &[&["check", file.to_str().unwrap(), "--json"][..], &NEW].concat())
+    };
+    let (_, out, err) = check(&with, &xml);
+    assert!(!out.contains("iommufd-"), "{out}{err}");
+    holds(check(&without, &xml), 3, &["iommufd-missing", "CONFIG_VFIO_GROUP"]);
+    let says = xml.replacen("<features>", "<iommufd enabled='yes'/>\n  <features>", 1);
+    assert!(says.contains("<iommufd enabled"), "{says}");
+    let (_, out, err) = check(&with, &says);
+    assert!(out.contains("iommufd-mdev"), "{out}{err}");
+}
+
+#[test]
+fn capacity_by_iommufd_counts_the_vgpus_that_plan_accepts() {
+    let host = h200(0);
+    let old = recorded(&host, "6.17.0-5-generic", true);
+    let small = ["--iommufd", "on", "--vcpus", "1", "--memory", "256M", "--pins", "none"];
+    for (vgpu, code, said) in [
+        ("H200X-18C", 0, "H200X-18C"),
+        ("H200X-18C,count=2", 1, "devices of this guest could not reach each other"),
+    ] {
+        for verb in ["plan", "capacity"] {
+            let words = [&[verb, "--vgpu", vgpu][..], &small, &NEW].concat();
+            let (is, out, err) = on_record(&old, &words);
+            assert!(!err.contains("are not counted"), "{verb} {vgpu}: {err}");
+            holds((is, out, err), code, &[said]);
+        }
+    }
+    // Mediated devices go by their groups, and none of them counts.
+    let host = a100();
+    let old = recorded(&host, "6.17.0-5-generic", true);
+    for verb in ["plan", "capacity"] {
+        let words = [&[verb, "--vgpu", "A100-4C,count=2"][..], &small, &NEW].concat();
+        holds(on_record(&old, &words), 0, &["A100-4C"]);
+    }
+}
+
+#[test]
+fn a_plan_with_other_mediated_devices_by_now_is_refused() {
+    let host = a100();
+    let mut plan = host.json(&["plan", "--vgpu", "A100-4C", "--name", "a"]);
+    let file = host.path().join("plan.json");
+    let made = |plan: &Value| {
+        fs::write(&file, plan.to_string()).unwrap();
+        host.run(&["export", "--plan", file.to_str().unwrap()])
+    };
+    holds(made(&plan), 0, &["type='mdev'"]);
+    plan["placement"]["vgpus"][0]["function"] = json!("0000:3b:00.6");
+    holds(made(&plan), 1, &["other devices by now"]);
+}
+
+#[test]
+fn a_default_name_has_the_number_and_type_of_vgpus() {
+    let name = |host: &Small, vgpu: &str| {
+        host.json(&["plan", "--vgpu", vgpu])["name"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(name(&h200(0), "H200X-18C,count=16"), "gpuvm-16v-H200X-18C");
+    let named = name(&a100(), "A100-4C,count=2");
+    assert!(named.starts_with("gpuvm-2v-") && named.ends_with("A100-4C"), "{named}");
+}
+
+#[test]
+fn functions_of_cards_of_other_vendors_are_left_to_their_drivers() {
+    for (ids, driver, said) in [
+        (("1200 1002:74a1", "1200 1002:74b5"), "gim", "AMD's driver gim"),
+        (("0380 8086:56c0", "0380 8086:56c0"), "i915", "0000:3b:00.0/sriov_numvfs"),
+    ] {
+        let host = Small::new(1, 8);
+        Card { host: &host, bus: "3b", ids, driver, total: 8 }.add(&[], None);
+        for way in ["--on", "--off"] {
+            let (code, out, err) = host.run(&["vgpu", "vfs", "3b:00.0", way, "--dry-run"]);
+            assert!(!err.contains("device release"), "{err}");
+            holds((code, out, err), 1, &["is not a GPU by NVIDIA", said]);
+        }
+    }
 }

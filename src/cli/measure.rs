@@ -126,6 +126,9 @@ fn more(report: &MeasureReport) -> String {
             text += "  no finding of `verify` or `host doctor` explains it\n";
         }
     }
+    if !report.passed.is_empty() {
+        let _ = writeln!(text, "passed: {}", report.passed.join(", "));
+    }
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
     }

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::guest::{BY_GROUPS, needs_template, refuse_lacks, refuse_without_groups, way};
 use crate::placement::{
-    Capacity, Occupancy, capacity as counted, check_model, offered, vgpu_guests,
+    Capacity, Occupancy, VgpuCapacity, capacity as counted, check_model, offered, vgpu_guests,
 };
 use crate::request::Request;
 use crate::taken::{Taken, taken_for_new};
@@ -66,7 +66,9 @@ pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
     let like = Request { vgpu: None, ..wanted.like.clone() };
     let mut capacity = counted(&topology, &held, &like, &sizes);
     if let Some(vgpu) = &wanted.like.vgpu {
-        capacity.vgpus = vec![vgpu_guests(&topology, &held, &like, vgpu)?];
+        let of_type = vgpu_guests(&topology, &held, &like, vgpu)?;
+        refuse_apart(world, wanted, &topology, &of_type)?;
+        capacity.vgpus = vec![of_type];
     }
     capacity.warnings.extend(left_out);
     capacity.warnings.extend(needs_template(&topology));
@@ -102,6 +104,10 @@ fn joined(
     let asked = if sizes.is_empty() { offered(topology) } else { sizes.iter().copied().collect() };
     let (out, fit): (Vec<u32>, Vec<u32>) = asked.into_iter().partition(|&n| apart(n).is_some());
     let first = out.first().and_then(|&gpus| apart(gpus));
+    // Guests with vGPUs are judged by these, and have no whole GPUs.
+    if like.vgpu.is_some() && sizes.is_empty() {
+        return Ok((if fit.is_empty() { vec![0] } else { fit }, None));
+    }
     if fit.is_empty() || !sizes.is_empty() {
         lacks.extend(first);
         return refuse_lacks(&lacks).map(|()| (sizes.clone(), None));
@@ -111,4 +117,24 @@ fn joined(
         format!("guests with {out} GPUs are not counted: {what}; {remedy}, and {BY_GROUPS}")
     });
     Ok((fit, left_out))
+}
+
+/// Refuses guests whose vGPUs and NICs could not reach each other by iommufd, as `plan` does.
+/// Mediated devices stay with their groups and do not count.
+fn refuse_apart(
+    world: &World,
+    wanted: &CapacityRequest,
+    topology: &Topology,
+    vgpus: &VgpuCapacity,
+) -> Result<()> {
+    let CapacityRequest { like, taken, .. } = wanted;
+    if !like.is_by_iommufd() {
+        return Ok(());
+    }
+    let is_function = vgpus.type_id.parse::<u32>().is_ok();
+    let of_each = vgpus.guests.as_ref().filter(|_| is_function).map_or(0, |each| each.vgpus);
+    let peers = of_each as usize + like.extras.nics.number() + like.extras.vfs.number();
+    let way = way(world, topology, world.stack(topology, taken.assume))?;
+    let lack: Vec<Lack> = way.lack_among(peers).into_iter().collect();
+    refuse_lacks(&lack)
 }

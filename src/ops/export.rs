@@ -40,7 +40,9 @@ pub fn export(
         world.warning(&format!("the guest gets what is on its drives: {loss}"));
     }
     for (gpu, why) in planned.topology.all_aside() {
-        if planned.placement.devices.contains(&gpu.bdf) {
+        // A vGPU's function is the planner's own choice.
+        let is_vgpu = planned.placement.vgpus.iter().any(|vgpu| vgpu.function == gpu.bdf);
+        if planned.placement.devices.contains(&gpu.bdf) && !is_vgpu {
             world.warning(&format!("{} {}", gpu.bdf, why.costs()));
         }
     }

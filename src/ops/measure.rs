@@ -24,9 +24,9 @@ use crate::topology::{Proximity, Topology};
 use crate::verify::{Verify, verify};
 use crate::world::World;
 use gpuvm_core::measure::{
-    Basis, Call, Candidate, Faulty, FioFile, GpuState, Line, MeasureReport, NcclLog, NotMeasured,
-    OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Tool, What, candidates, judge, median,
-    read,
+    Basis, Call, Candidate, FioFile, GpuState, Line, MeasureReport, NcclLog, NotMeasured,
+    OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Taken, Tool, What, candidates, judge,
+    median, read,
 };
 use gpuvm_core::p2p::{Op, Way};
 use gpuvm_core::topology::DeviceKind;
@@ -140,6 +140,7 @@ pub fn measure(
         shape,
         lines: Vec::new(),
         faults: Vec::new(),
+        passed: Vec::new(),
         notes: smi_note.into_iter().collect(),
         not_measured: Vec::new(),
     };
@@ -154,6 +155,12 @@ pub fn measure(
             let how = (tool, request, promise);
             measure_alone(&guest, how, &mut report, &judged, progress)?;
         }
+        // The clocks come back up once nothing computes.
+        if tool.least_gpus() > 0
+            && let Ok((now, _)) = guest.gpus()
+        {
+            report.notes.extend(throttled(&now));
+        }
     }
     if gpus.is_empty() {
         report.not_measured.retain(|one| one.tool.least_gpus() == 0 || !request.only.is_empty());
@@ -161,6 +168,8 @@ pub fn measure(
         report.notes.extend(throttled(&after));
         report.notes.extend(faulty(&after));
     }
+    let mut said = BTreeSet::new();
+    report.notes.retain(|note| said.insert(note.clone()));
     remember(world, &row.uuid, &report);
     drop(lock);
     explain(world, &mut report);
@@ -298,8 +307,13 @@ pub(crate) fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) ->
         let gpus: Vec<_> =
             topology.gpus().map(|gpu| gpu.bdf).filter(|bdf| passed.contains(bdf)).collect();
         let paths: Option<Vec<u32>> = gpus.iter().map(|&gpu| rate(&topology, gpu)).collect();
-        let linked = |a, b| matches!(topology.proximity(a, b), Proximity::NvLink(_));
-        let nvlink = gpus.iter().skip(1).any(|&gpu| linked(gpus[0], gpu));
+        let links = |a, b| match topology.proximity(a, b) {
+            Proximity::NvLink(links) => links,
+            _ => 0,
+        };
+        let pairs = gpus.iter().enumerate();
+        let pairs = pairs.flat_map(|(at, &a)| gpus[at + 1..].iter().map(move |&b| (a, b)));
+        let nvlinks = pairs.map(|(a, b)| links(a, b)).min().unwrap_or(0);
         let nics = topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf);
         let nics: Vec<_> = nics.filter(|bdf| passed.contains(bdf)).collect();
         let nic_paths: Option<Vec<u32>> = nics.iter().map(|&nic| rate(&topology, nic)).collect();
@@ -311,7 +325,7 @@ pub(crate) fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) ->
         });
         Ok(Promise {
             path_gb_s: paths.and_then(|paths| paths.into_iter().min()),
-            nvlink,
+            nvlinks,
             nic_path_gb_s: nic_paths.and_then(|paths| paths.into_iter().min()),
             is_direct: !gpus.is_empty() && direct.count() == gpus.len() * nics.len(),
             line_gbit_s: None,
@@ -367,15 +381,10 @@ struct Judged<'a>(Basis<'a>);
 
 impl Judged<'_> {
     /// Adds the values of a program, with verdicts.
-    fn add(
-        &self,
-        tool: Tool,
-        (readings, faults): (Vec<Reading>, Vec<Faulty>),
-        promise: Promise,
-        report: &mut MeasureReport,
-    ) {
-        report.faults.extend(faults);
-        for reading in readings {
+    fn add(&self, tool: Tool, taken: Taken, promise: Promise, report: &mut MeasureReport) {
+        report.faults.extend(taken.faults);
+        report.passed.extend(taken.passed);
+        for reading in taken.readings {
             let of = (&report.shape, promise);
             let line: Line = judge(tool, reading, of, self.0);
             report.lines.push(line);
@@ -398,9 +407,17 @@ fn measure_alone(
         skip(format!("it needs {need} with NVIDIA's driver; the guest has {gpus}"));
         return Ok(());
     }
-    let Some(program) = guest.find(|directories| tool.paths(directories))? else {
-        skip("the guest does not have it".to_owned());
-        return Ok(());
+    // Where the guest cannot be asked any more, the values until then are kept.
+    let program = match guest.find(|directories| tool.paths(directories)) {
+        Ok(Some(program)) => program,
+        Ok(None) => {
+            skip("the guest does not have it".to_owned());
+            return Ok(());
+        }
+        Err(error) => {
+            skip(error.whole());
+            return Ok(());
+        }
     };
     let made = format!("/var/tmp/gpuvm-measure-{}", random_uuid()?);
     let file = request.file.clone().map_or_else(|| FioFile::Own(made.clone()), FioFile::Existing);
@@ -437,10 +454,7 @@ fn measure_alone(
 
 /// The values of a program, or why it has none. DCGM ends with an error if a test fails, and says
 /// which.
-pub(crate) fn taken(
-    call: &Call,
-    ended: &Executed,
-) -> std::result::Result<(Vec<Reading>, Vec<Faulty>), String> {
+pub(crate) fn taken(call: &Call, ended: &Executed) -> std::result::Result<Taken, String> {
     if TIMED_OUT.contains(&ended.status) {
         return Err(format!("it took longer than {} s and was ended", call.limit_s));
     }
@@ -449,9 +463,7 @@ pub(crate) fn taken(
     }
     let output = String::from_utf8_lossy(&ended.stdout);
     match read(call, &output) {
-        Ok(taken) if ended.status == 0 || !taken.faults.is_empty() => {
-            Ok((taken.readings, taken.faults))
-        }
+        Ok(taken) if ended.status == 0 || !taken.faults.is_empty() => Ok(taken),
         Ok(_) => Err(why(ended)),
         Err(_) if ended.status != 0 => Err(why(ended)),
         Err(error) => Err(error.to_string()),

@@ -3,6 +3,7 @@
 use super::guest::Guest;
 use super::report::Report;
 use crate::bdf::Bdf;
+use crate::domain::claims::Passed;
 use crate::domain::iommufd::has_private_files;
 use crate::domain::read::Spot;
 use crate::finding::Rule;
@@ -11,7 +12,8 @@ use crate::shell::word;
 use crate::topology::Topology;
 use crate::versions::{QEMU_PRIVATE_MEMORY, Versions};
 
-/// libvirt's message at the start does not name the missing part.
+/// libvirt's message at the start does not name the missing part. Without VFIO groups it passes no
+/// function through by these either.
 const MISSING: Rule =
     Rule::error("iommufd-missing", "iommufd on a host or with a libvirt that does not have it");
 /// QEMU only warns, and the guest runs without transfers between its devices.
@@ -43,12 +45,34 @@ pub fn check<'t>(
     versions: &Versions,
     report: &mut Report<'t>,
 ) {
-    let Some(first) = guest.passed.iter().find(|passed| passed.iommufd) else { return };
+    let way = Way { topology, versions: *versions, offered: None };
+    if let Some(first) = guest.passed.iter().find(|passed| passed.iommufd) {
+        by_iommufd(guest, first, &way, report);
+        limit(guest, report);
+        private(guest, versions, report);
+    } else {
+        by_groups(guest, &way, report);
+    }
+    if guest.is_by_iommufd || guest.passed.iter().any(|passed| passed.iommufd) {
+        mediated(guest, report);
+    }
+}
+
+/// Finds what a guest without functions by iommufd lacks: a kernel with VFIO groups.
+fn by_groups<'t>(guest: &Guest<'t>, way: &Way<'_>, report: &mut Report<'t>) {
+    let passed = guest.passed.iter().find(|passed| !passed.by_argument);
+    let first = passed.map(|passed| passed.device).or_else(|| mdevs(guest).next());
+    if let (Some(spot), Some(Lack { what, remedy, .. })) = (first, way.groups()) {
+        report.add(&MISSING, spot, what, remedy);
+    }
+}
+
+/// Finds what a guest by iommufd lacks, and functions that go another way. `first`: its first one.
+fn by_iommufd<'t>(guest: &Guest<'t>, first: &Passed<'t>, way: &Way<'_>, report: &mut Report<'t>) {
     let whole = guest.spot.element().child("iommufd").map(Spot::of);
     let spot = whole.unwrap_or(first.device);
     let passed = guest.passed.iter().filter(|passed| passed.iommufd);
     let functions: Vec<Bdf> = passed.map(|passed| passed.bdf.value).collect();
-    let way = Way { topology, versions: *versions, offered: None };
     let back = back(&guest.name);
     for Lack { what, remedy, by_groups_too } in way.lacks(whole.is_some(), &functions) {
         let hint = if by_groups_too { remedy } else { format!("{remedy}; {back}") };
@@ -69,9 +93,6 @@ pub fn check<'t>(
             format!("`gpuvm tune {name} --iommufd off`, or on, passes all through in one way");
         report.add(&MIXED, passed.device, message, hint);
     }
-    limit(guest, report);
-    private(guest, versions, report);
-    mediated(guest, report);
 }
 
 /// Finds a limit of locked memory below the guest's memory.
@@ -108,10 +129,15 @@ fn private<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) 
 
 /// Notes mediated devices.
 fn mediated<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
+    for spot in mdevs(guest) {
+        let message = "a mediated device is passed through by its group, whatever the domain says";
+        report.note(&MEDIATED, spot, message);
+    }
+}
+
+/// The mediated devices of a guest.
+fn mdevs<'t>(guest: &Guest<'t>) -> impl Iterator<Item = Spot<'t>> {
     let devices = guest.spot.element().child("devices").into_iter();
     let hostdevs = devices.flat_map(|devices| devices.children("hostdev"));
-    for device in hostdevs.filter(|one| one.attr("type").as_deref() == Some("mdev")) {
-        let message = "a mediated device is passed through by its group, whatever the domain says";
-        report.note(&MEDIATED, Spot::of(device), message);
-    }
+    hostdevs.filter(|one| one.attr("type").as_deref() == Some("mdev")).map(Spot::of)
 }

@@ -6,10 +6,12 @@ use super::{PlatformError, PlatformGuest};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
-use crate::placement::GuestTopology;
+use crate::placement::{GuestTopology, Placement};
 use crate::request::{DeviceWish, P2pWish, PinPolicy};
 use crate::topology::model::ids;
 use crate::topology::{DeviceKind, PciDevice};
+use crate::words::count;
+use std::collections::BTreeSet;
 
 /// Devices of one kind, as a platform counts them.
 #[derive(Debug, Clone)]
@@ -32,7 +34,7 @@ pub(super) struct Shape<'a> {
     /// Threads of a core of its host cores.
     pub(super) host_threads: u32,
     pub(super) nodes: NodeSet,
-    /// Its devices, without NVSwitches and companions, by kind in guest order.
+    /// Its devices, without vGPUs, NVSwitches and companions, by kind in guest order.
     pub(super) devices: Vec<DeviceGroup<'a>>,
     pub(super) switches: Vec<Bdf>,
     pub(super) companions: Vec<Bdf>,
@@ -51,8 +53,10 @@ impl<'a> Shape<'a> {
         let is_switch = |bdf: &Bdf| {
             topology.device(*bdf).is_some_and(|device| device.kind() == DeviceKind::NvSwitch)
         };
-        let (switches, others): (Vec<Bdf>, Vec<Bdf>) =
-            placement.devices.iter().copied().partition(is_switch);
+        // A vGPU has no resource name, and comes before the other functions that are counted.
+        let is_vgpu = |bdf: &Bdf| placement.vgpus.iter().any(|vgpu| vgpu.function == *bdf);
+        let devices = placement.devices.iter().copied().filter(|bdf| !is_vgpu(bdf));
+        let (switches, others): (Vec<Bdf>, Vec<Bdf>) = devices.partition(is_switch);
         let extras = &request.extras;
         let number = |wish: &DeviceWish| wish.number();
         let asked = request.gpus.number() as usize
@@ -110,6 +114,9 @@ impl<'a> Shape<'a> {
                 LostKind::Devices,
                 format!("{}: {name} takes any that are free{near}", all.join(" ")),
             );
+        }
+        if let Some(what) = vgpus(placement, name) {
+            add(LostKind::Devices, what);
         }
         let partition = placement.partition.map(|id| format!("NVLink partition {id}"));
         let switches: Vec<String> = self.switches.iter().map(ToString::to_string).collect();
@@ -179,6 +186,19 @@ impl<'a> Shape<'a> {
         };
         bdfs.filter(is_away).copied().collect()
     }
+}
+
+/// The vGPUs of a plan, which the export has no fields for; `None` if it has none.
+fn vgpus(placement: &Placement, name: &str) -> Option<String> {
+    let type_name = &placement.vgpus.first()?.name;
+    let functions: BTreeSet<Bdf> = placement.vgpus.iter().map(|vgpu| vgpu.function).collect();
+    let functions: Vec<String> = functions.iter().map(ToString::to_string).collect();
+    let number = count(placement.vgpus.len(), "vGPU");
+    Some(format!(
+        "{number} of type {type_name} ({}): this export carries no vGPUs, and the guest has none \
+         until they are set up in {name} and added to it there",
+        functions.join(" ")
+    ))
 }
 
 /// Refuses memory that the plan had to round: a platform would refuse it, or round otherwise.

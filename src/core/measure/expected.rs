@@ -99,8 +99,8 @@ pub struct Shape {
 pub struct Promise {
     /// GB/s of the slowest path to one of its GPUs, as NCCL counts; `None` if unknown.
     pub path_gb_s: Option<u32>,
-    /// Whether its GPUs have working NVLinks with each other.
-    pub nvlink: bool,
+    /// The fewest working NVLinks between two of its GPUs; 0: two have none.
+    pub nvlinks: u32,
     /// GB/s of the slowest path to one of its NICs, as NCCL counts; `None` if unknown.
     pub nic_path_gb_s: Option<u32>,
     /// Whether transfers between all of its GPUs and NICs turn at a PCIe switch.
@@ -148,6 +148,14 @@ impl OwnExpected {
     pub const FILE: &str = "etc/gpuvm/expected.toml";
 }
 
+/// Whether a reading is not the latency of another cell's memory, which has no limit of its own.
+fn is_own_cell(reading: &Reading) -> bool {
+    let Some(device) = &reading.device else { return true };
+    let cells: Vec<&str> =
+        device.split_whitespace().filter(|word| word.parse::<u32>().is_ok()).collect();
+    reading.what != What::MemoryLatency || cells.first() == cells.last()
+}
+
 impl Shape {
     /// Whether the model's NVSwitches reduce (third generation and later).
     pub(super) fn has_nvls(&self) -> bool {
@@ -172,14 +180,19 @@ impl Shape {
         promise: Promise,
         own: &[OwnExpected],
     ) -> Option<Expected> {
-        let own = own.iter().filter(|own| self.is_model(&own.model));
-        if let Some(&value) = own.filter_map(|own| own.values.get(&reading.what)).next() {
+        let own = own.iter().filter(|own| self.is_model(&own.model) && is_own_cell(reading));
+        // A whole name says more than a word of it.
+        let own =
+            own.filter_map(|own| Some((own.model == self.model, own.values.get(&reading.what)?)));
+        let best = own.reduce(|best, other| if other.0 && !best.0 { other } else { best });
+        if let Some((_, &value)) = best {
             return Some(Expected { value, source: format!("/{}", OwnExpected::FILE) });
         }
         let board = self.board();
         let of = |value: f64, source: &str| Expected { value, source: source.to_owned() };
+        let count = promise.nvlinks;
         let links = |board: &Board| {
-            let (count, rate) = board.nvlinks;
+            let rate = board.nvlinks.1;
             let value = f64::from(count) * rate * NVLINK_PART;
             Expected { value, source: format!("{count} NVLinks of {rate} GB/s x {NVLINK_PART}") }
         };
@@ -191,8 +204,9 @@ impl Shape {
                 });
                 path.into_iter().chain(board.map(|board| of(board.host, board.source))).collect()
             }
-            What::DeviceToDevice if promise.nvlink => board.map(links).into_iter().collect(),
-            What::AllReduce if promise.nvlink => {
+            What::DeviceToDevice if count > 0 => board.map(links).into_iter().collect(),
+            // In a mesh of fewer links the way through it decides, which nobody has published.
+            What::AllReduce if board.is_some_and(|board| count >= board.nvlinks.0) => {
                 let whole = board.filter(|board| self.gpus == board.gpus);
                 let table = whole.and_then(|board| Some(of(board.all_reduce?, board.source)));
                 table.or_else(|| board.map(links)).into_iter().collect()

@@ -25,6 +25,15 @@ pub struct Taken {
     pub readings: Vec<Reading>,
     /// Wrong results.
     pub faults: Vec<Faulty>,
+    /// Names of tests without a value that passed.
+    pub passed: Vec<String>,
+}
+
+impl Taken {
+    /// One value.
+    fn of(what: What, device: Option<String>, value: f64) -> Taken {
+        Taken { readings: vec![Reading { what, device, value }], ..Taken::default() }
+    }
 }
 
 /// Why an output could not be read.
@@ -32,22 +41,34 @@ pub struct Taken {
 #[error("{0}")]
 pub struct ReadError(String);
 
-fn unlike(what: impl Into<String>) -> ReadError {
-    ReadError(what.into())
+fn unlike(what: impl AsRef<str>) -> ReadError {
+    ReadError(one_line(what.as_ref()))
+}
+
+/// The most characters that are taken over of a text of the guest.
+const MOST_TEXT: usize = 300;
+/// The most GPUs and cells of a guest whose values are read: its output is not trusted.
+const MOST_PARTS: usize = 64;
+
+/// A text of the guest in one line, which cannot pass for one of ours.
+fn one_line(text: &str) -> String {
+    let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    shown.take(MOST_TEXT).collect()
 }
 
 /// Reads the output of a program.
 pub fn read(call: &Call, output: &str) -> Result<Taken, ReadError> {
-    let taken = match call.tool {
+    let mut taken = match call.tool {
         Tool::Nvbandwidth => nvbandwidth(output)?,
         Tool::AllReducePerf => all_reduce(output)?,
         Tool::Dcgmi => dcgm(output)?,
         Tool::IbWriteBw | Tool::IbReadBw => perftest(call, output)?,
-        Tool::Fio => fio(call.what, output)?,
+        Tool::Fio => fio(call, output)?,
         Tool::Stream => stream(call, output)?,
         Tool::Mlc => mlc(output)?,
         Tool::Cyclictest => cyclictest(output)?,
     };
+    taken.faults.iter_mut().for_each(|fault| fault.message = one_line(&fault.message));
     let is_sound = |reading: &Reading| reading.value.is_finite() && reading.value >= 0.0;
     match taken.readings.iter().find(|reading| !is_sound(reading)) {
         Some(reading) => Err(unlike(format!("{} is {}", reading.what, reading.value))),
@@ -101,6 +122,10 @@ fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
         }
         let rows = case["bandwidth_matrix"].as_array();
         let rows = rows.ok_or_else(|| unlike(format!("{name} has no matrix")))?;
+        let widths = rows.iter().filter_map(Value::as_array).map(Vec::len);
+        if widths.chain([rows.len()]).any(|number| number > MOST_PARTS) {
+            return Err(unlike(format!("{name} has more than {MOST_PARTS} GPUs")));
+        }
         for (row, cells) in rows.iter().enumerate() {
             for (column, cell) in cells.as_array().into_iter().flatten().enumerate() {
                 let Some(value) = number(cell) else { continue };
@@ -119,10 +144,17 @@ fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
 }
 
 /// Reads the table of nccl-tests: the last columns are time, algbw, busbw and #wrong, first out of
-/// place, then in place; `#wrong` is `N/A` where nothing was checked.
+/// place, then in place; `#wrong` is `N/A` where nothing was checked. Older versions have a relative
+/// error in its place (`5e-07`), which rounding causes. Lines of NCCL's log may break one of the
+/// table, which is left out; the last line counts wrong values, too.
 fn all_reduce(output: &str) -> Result<Taken, ReadError> {
     let mut best: Option<f64> = None;
-    let mut wrong = 0.0;
+    let mut wrong = 0_u64;
+    let mut broken = None;
+    let odd = |line: &str| unlike(format!("a line of its table is `{}`", line.trim()));
+    let is_bad_sum = |line: &str| {
+        line.trim_start().starts_with("# Out of bounds values") && line.contains("FAILED")
+    };
     for line in output.lines().filter(|line| !line.trim_start().starts_with('#')) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [size, .., out_time, _, out_bus, out_wrong, in_time, _, in_bus, in_wrong] = words[..]
@@ -134,17 +166,27 @@ fn all_reduce(output: &str) -> Result<Taken, ReadError> {
         }
         for (time, bus, bad) in [(out_time, out_bus, out_wrong), (in_time, in_bus, in_wrong)] {
             let (Ok(_), Ok(bus)) = (time.parse::<f64>(), bus.parse::<f64>()) else {
-                return Err(unlike(format!("a line of its table is `{}`", line.trim())));
+                broken = Some(line.trim());
+                break;
             };
+            if !bus.is_finite() {
+                return Err(odd(line));
+            }
             best = Some(best.map_or(bus, |best: f64| best.max(bus)));
-            wrong += bad.parse::<f64>().unwrap_or(0.0);
+            wrong = wrong.saturating_add(bad.parse().unwrap_or(0));
         }
     }
-    let value = best.ok_or_else(|| unlike("its output has no table"))?;
+    let no_table = || broken.map_or_else(|| unlike("its output has no table"), odd);
+    let value = best.ok_or_else(no_table)?;
+    // Only the log is known to break lines: anything else is another layout.
+    if let Some(line) = broken.filter(|line| !line.contains(" NCCL ")) {
+        return Err(odd(line));
+    }
     let mut taken = Taken::default();
     taken.readings.push(Reading { what: What::AllReduce, device: None, value });
-    if wrong > 0.0 {
-        let message = format!("{wrong} values of the all-reduce are wrong");
+    if wrong > 0 || output.lines().any(is_bad_sum) {
+        let number = if wrong > 0 { wrong.to_string() } else { "some".to_owned() };
+        let message = format!("{number} values of the all-reduce are wrong");
         taken.faults.push(Faulty { code: "data-wrong", tool: Tool::AllReducePerf, message });
     }
     Ok(taken)
@@ -162,7 +204,11 @@ fn dcgm(output: &str) -> Result<Taken, ReadError> {
         for result in test["results"].as_array().into_iter().flatten() {
             results += 1;
             let status = result["status"].as_str().unwrap_or_default();
+            let name = test["name"].as_str().unwrap_or("a test");
             if !status.eq_ignore_ascii_case("fail") {
+                if status.eq_ignore_ascii_case("pass") {
+                    taken.passed.push(one_line(name));
+                }
                 continue;
             }
             let id = ["gpu_id", "gpu_ids", "entity_id"].iter().find_map(|key| result.get(*key));
@@ -174,30 +220,35 @@ fn dcgm(output: &str) -> Result<Taken, ReadError> {
                 Some(format!("{}{}", text.trim(), code.unwrap_or_default()))
             };
             let whys: Vec<String> = warnings.filter_map(text).collect();
-            let name = test["name"].as_str().unwrap_or("a test");
             let gpu = gpu.map(|gpu| format!(" of GPU {gpu}")).unwrap_or_default();
             let why = if whys.is_empty() { "failed".to_owned() } else { whys.join("; ") };
             let message = format!("{name}{gpu}: {why}");
             taken.faults.push(Faulty { code: "test-failed", tool: Tool::Dcgmi, message });
         }
     }
-    if results == 0 { Err(unlike("it ran no test")) } else { Ok(taken) }
+    taken.passed.dedup();
+    taken.passed.truncate(MOST_PARTS);
+    match (results, taken.passed.is_empty() && taken.faults.is_empty()) {
+        (0, _) => Err(unlike("it ran no test")),
+        (_, true) => Err(unlike("it skipped every test")),
+        _ => Ok(taken),
+    }
 }
 
-fn fio(what: Option<What>, output: &str) -> Result<Taken, ReadError> {
+fn fio(call: &Call, output: &str) -> Result<Taken, ReadError> {
     let root = json(output)?;
     let job = &root["jobs"][0];
     let read = &job["read"];
     if let Some(error) = number(&job["error"]).filter(|error| *error != 0.0) {
         return Err(unlike(format!("its job ended with error {error}")));
     }
-    let what = what.unwrap_or(What::DiskRead);
+    let what = call.what.unwrap_or(What::DiskRead);
     let value = match what {
         What::DiskRandomRead => number(&read["iops"]),
         _ => number(&read["bw_bytes"]).map(|bytes| bytes / 1e9),
     };
     let value = value.ok_or_else(|| unlike("its JSON has no rate of reads"))?;
-    Ok(Taken { readings: vec![Reading { what, device: None, value }], faults: Vec::new() })
+    Ok(Taken::of(what, call.device.clone(), value))
 }
 
 /// Reads STREAM's line of the triad; the first number is MB/s.
@@ -224,8 +275,7 @@ fn perftest(call: &Call, output: &str) -> Result<Taken, ReadError> {
     });
     let value = average.ok_or_else(|| unlike("its report has no average"))?;
     let what = call.what.unwrap_or(What::RdmaWrite);
-    let device = call.device.clone();
-    Ok(Taken { readings: vec![Reading { what, device, value }], faults: Vec::new() })
+    Ok(Taken::of(what, call.device.clone(), value))
 }
 
 /// Reads the matrix of idle latencies of mlc: a row for each cell with CPUs, a column for each one
@@ -240,7 +290,7 @@ fn mlc(output: &str) -> Result<Taken, ReadError> {
         let rest = ["Numa node", "Socket"].iter().find_map(|head| line.strip_prefix(head))?;
         let numbers: Option<Vec<u32>> =
             rest.split_whitespace().map(|word| word.parse().ok()).collect();
-        numbers.filter(|numbers| !numbers.is_empty())
+        numbers.filter(|numbers| (1..=MOST_PARTS).contains(&numbers.len()))
     };
     let columns = lines.find_map(numbers).ok_or_else(|| unlike("its output has no matrix"))?;
     let mut taken = Taken::default();
@@ -250,7 +300,7 @@ fn mlc(output: &str) -> Result<Taken, ReadError> {
         let Some(Ok(row)) = words.next().map(str::parse::<u32>) else { break };
         let values: Vec<&str> = words.collect();
         let odd = || unlike(format!("a line of its matrix is `{line}`"));
-        if values.len() != columns.len() {
+        if values.len() != columns.len() || cells.len() > MOST_PARTS * MOST_PARTS {
             return Err(odd());
         }
         for (column, text) in columns.iter().zip(values).filter(|(_, text)| *text != "-") {
@@ -281,8 +331,7 @@ fn cyclictest(output: &str) -> Result<Taken, ReadError> {
     let threads = root["thread"].as_object().ok_or_else(|| unlike("its JSON has no threads"))?;
     let worst = threads.values().filter_map(|thread| number(&thread["max"]));
     let value = worst.max_by(f64::total_cmp).ok_or_else(|| unlike("its threads have no delay"))?;
-    let what = What::TimerLatency;
-    Ok(Taken { readings: vec![Reading { what, device: None, value }], faults: Vec::new() })
+    Ok(Taken::of(What::TimerLatency, None, value))
 }
 
 /// The values of a GPU in the output of `nvidia-smi -q -x`.

@@ -86,6 +86,9 @@ pub struct MeasureReport {
     pub lines: Vec<Line>,
     /// Wrong results and failed tests, whatever the speed.
     pub faults: Vec<Faulty>,
+    /// Tests without a value that passed, such as those of DCGM.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<String>,
     /// Present causes of lower speed: GPUs throttled by heat or power.
     pub notes: Vec<String>,
     /// Programs without a result.
@@ -101,7 +104,7 @@ impl MeasureReport {
 
     /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty() && self.faults.is_empty()
+        self.lines.is_empty() && self.faults.is_empty() && self.passed.is_empty()
     }
 
     /// The slow quantities, each once.

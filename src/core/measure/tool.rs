@@ -229,6 +229,10 @@ impl Tool {
             );
             let mut call = call(Some(what), &words, seconds + 120);
             call.words.extend(parts.file.words());
+            // Its speed is not that of the guest's own file.
+            if let FioFile::Existing(path) = &parts.file {
+                call.device = Some(path.clone());
+            }
             call
         };
         match self {

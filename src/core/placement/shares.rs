@@ -80,6 +80,14 @@ pub struct ExistingVgpu {
     pub domains: Vec<String>,
 }
 
+impl ExistingVgpu {
+    /// Whether it is a function that a domain has, and whose type is neither set nor recorded: what
+    /// part of the card it will take is not known.
+    pub(super) fn is_untyped(&self) -> bool {
+        self.type_id.is_none() && self.uuid.is_none()
+    }
+}
+
 /// A card with its vGPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedCard {
@@ -103,6 +111,11 @@ pub struct SharedCard {
 pub fn shared_cards(topology: &Topology, held: &Occupancy) -> Vec<SharedCard> {
     let cards = topology.shared_gpus();
     cards.map(|(card, interface)| Card { topology, held, card }.shared(interface)).collect()
+}
+
+/// Whether a card's MIG mode permits a type; where the mode is not known, the driver decides.
+pub(super) fn is_in_mode(card: &PciDevice, name: &str) -> bool {
+    card.mig.is_none_or(|mig| mig.enabled == is_mig_backed(name))
 }
 
 /// The part of a card that one of so many takes.
@@ -298,31 +311,45 @@ impl Card<'_> {
         }
         let made = existing.len();
         self.add_recorded(&types, &mut existing);
-        // A parent has no room for those that are to be made again.
-        for one in &existing[made..] {
-            let of = types.iter_mut().find(|of| Some(&of.id) == one.type_id.as_ref());
+        self.take_places(&mut types, &existing[made..]);
+        (types, existing)
+    }
+
+    /// Takes the places of mediated devices that are to be made again.
+    fn take_places(&self, types: &mut [Type], recorded: &[ExistingVgpu]) {
+        for one in recorded {
             let place = VgpuPlace::Parent(one.function);
+            if one.function != self.card.bdf {
+                // A virtual function has room for one, of whatever type.
+                types.iter_mut().for_each(|of| of.places.retain(|known| *known != place));
+                continue;
+            }
+            // What a card has left of its other types follows from its frame buffer.
+            let of = types.iter_mut().find(|of| Some(&of.id) == one.type_id.as_ref());
             if let Some(places) = of.map(|of| &mut of.places)
                 && let Some(at) = places.iter().position(|known| *known == place)
             {
                 places.remove(at);
             }
         }
-        (types, existing)
     }
 
     /// Whether a card that has no vGPU now will have some of another frame buffer, as recorded for
     /// domains: then only these fit, unless an admin has turned on the mixed mode, which does not
-    /// outlive a restart either.
-    fn is_other_size(&self, size: Option<MemSize>, existing: &[ExistingVgpu]) -> bool {
-        let is_set = |vf: &PciDevice| vf.vgpu_type().is_some();
-        if self.topology.vfs_of(self.card.bdf).any(is_set) {
+    /// outlive a restart either. vGPUs that MIG backs may differ.
+    fn is_other_size(&self, of: &Type, existing: &[ExistingVgpu]) -> bool {
+        let has_vgpu = |function: &PciDevice| match &function.vgpu {
+            Some(Vgpu::Mdev { devices, .. }) => !devices.is_empty(),
+            _ => function.vgpu_type().is_some(),
+        };
+        let mut functions = std::iter::once(self.card).chain(self.topology.vfs_of(self.card.bdf));
+        if functions.any(has_vgpu) {
             // The driver's list says what it permits.
             return false;
         }
-        let sizes = existing.iter().filter(|one| one.uuid.is_none());
-        let mut sizes = sizes.filter_map(|one| frame_buffer(one.name.as_deref()?));
-        size.is_some_and(|size| sizes.any(|other| other != size))
+        let size = |name: &str| frame_buffer(name).filter(|_| !is_mig_backed(name));
+        let mut sizes = existing.iter().filter_map(|one| size(one.name.as_deref()?));
+        size(&of.name).is_some_and(|own| sizes.any(|other| other != own))
     }
 
     /// What is left of each type beside the vGPUs that exist.
@@ -331,7 +358,13 @@ impl Card<'_> {
             let of = types.iter().find(|of| Some(&of.id) == id.as_ref())?;
             of.max_instances
         };
-        let used: u64 = existing.iter().map(|one| part(most(&one.type_id))).sum();
+        // One of an unknown type takes at least as much as the smallest.
+        let parts = types.iter().map(|of| part(of.max_instances)).filter(|part| *part > 0);
+        let least = parts.min().unwrap_or(0);
+        let taken = |one: &ExistingVgpu| {
+            if one.is_untyped() { least } else { part(most(&one.type_id)) }
+        };
+        let used: u64 = existing.iter().map(taken).sum();
         let left = WHOLE.saturating_sub(used);
         let in_use =
             |of: &Type| existing.iter().filter(|one| one.type_id.as_ref() == Some(&of.id)).count();
@@ -342,8 +375,12 @@ impl Card<'_> {
             let fit = of.max_instances.map_or(usize::MAX, |most| {
                 usize::try_from(left.saturating_mul(u64::from(most)) / WHOLE).unwrap_or(usize::MAX)
             });
+            let is_in_mode = is_in_mode(self.card, &of.name);
+            let is_shut = closed || !is_in_mode || self.is_other_size(&of, existing);
+            let in_use = u32::try_from(in_use).unwrap_or(u32::MAX);
+            // In another mode, none beside those that exist.
+            let max_instances = if is_in_mode { of.max_instances } else { Some(in_use) };
             let mut places = of.places;
-            let is_shut = closed || self.is_other_size(of.frame_buffer, existing);
             let fit = fit.min(in_instances.unwrap_or(usize::MAX));
             places.truncate(if is_shut { 0 } else { fit });
             VgpuOffer {
@@ -352,12 +389,12 @@ impl Card<'_> {
                 id: of.id,
                 name: of.name,
                 frame_buffer_kib: of.frame_buffer,
-                max_instances: of.max_instances,
+                max_instances,
                 gpu_instances: of.mig.count,
                 max_per_gpu_instance: of.mig.vgpus_each,
                 profile: of.mig.profile,
                 creatable: u32::try_from(places.len()).unwrap_or(u32::MAX),
-                in_use: u32::try_from(in_use).unwrap_or(u32::MAX),
+                in_use,
                 places,
             }
         };

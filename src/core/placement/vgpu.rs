@@ -5,7 +5,7 @@ use super::budget::reserve;
 use super::explain::list;
 use super::reason::{Because, Reason, Topic, VgpuReason};
 use super::result::Placement;
-use super::shares::{SharedCard, VgpuOffer, VgpuPlace, shared_cards};
+use super::shares::{ExistingVgpu, SharedCard, VgpuOffer, VgpuPlace, is_in_mode, shared_cards};
 use super::types::PlanError;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
@@ -26,6 +26,8 @@ struct Choice {
     left: usize,
     /// Whether none of the cards had a vGPU before.
     opens_card: bool,
+    /// Whether a guest has a function of such a card whose type is not known.
+    has_untyped: bool,
     /// Whether the guest has them already, and keeps them.
     is_kept: bool,
     /// Whether MIG backs them and the number of its instances is not known.
@@ -62,8 +64,8 @@ fn kept(topology: &Topology, held: &Occupancy) -> Option<Choice> {
     let node = topology.device(own.vgpus.first()?.card).and_then(|card| card.node);
     let vgpus = own.vgpus.clone();
     let (part, left) = (0, 0);
-    let (opens_card, is_kept, is_unsure) = (false, true, false);
-    Some(Choice { node, vgpus, part, left, opens_card, is_kept, is_unsure })
+    let (opens_card, has_untyped, is_kept, is_unsure) = (false, false, true, false);
+    Some(Choice { node, vgpus, part, left, opens_card, has_untyped, is_kept, is_unsure })
 }
 
 /// Finds the place of a guest without vGPUs: several GPUs of it are ones with MIG off, unless the
@@ -364,18 +366,15 @@ fn without(
 }
 
 /// The ways to give a guest its vGPUs, the best first: on as few cards as possible, on a card that
-/// has vGPUs already, where the fewest are left.
+/// has vGPUs already, where the fewest are left; a card with a function of an unknown type may turn
+/// out not to permit theirs, and comes after others like it.
 fn choices(
     topology: &Topology,
     cards: &[SharedCard],
     wish: &VgpuWish,
 ) -> Result<Vec<Choice>, PlanError> {
     let all = offers(topology, cards, wish)?;
-    let mode = |card: &SharedCard| topology.device(card.bdf).and_then(|device| device.mig);
-    let is_fit = |(card, offer): &&(&SharedCard, &VgpuOffer)| {
-        mode(card).is_none_or(|mig| mig.enabled == offer.mig_backed)
-    };
-    let offers: Vec<(&SharedCard, &VgpuOffer)> = all.iter().filter(is_fit).copied().collect();
+    let offers = in_mode(topology, &all);
     if let (true, Some((card, offer))) = (offers.is_empty(), all.first()) {
         return Err(mig_mode(card.bdf, offer));
     }
@@ -394,15 +393,34 @@ fn choices(
     for node in nodes {
         let on_node = offers.iter().filter(|(card, _)| card.node == node);
         let mut on_node: Vec<(&SharedCard, &VgpuOffer)> = on_node.copied().collect();
-        on_node.sort_by_key(|(card, offer)| (Reverse(offer.places.len()), card.bdf));
+        on_node.sort_by_key(|(card, offer)| {
+            (has_untyped(card), Reverse(offer.places.len()), card.bdf)
+        });
         if found.iter().all(|choice| choice.node != node) {
             found.extend(chosen(&on_node, count));
         }
     }
     found.sort_by_key(|choice| {
-        (choice.opens_card, choice.left, choice.vgpus.first().map(|vgpu| vgpu.function))
+        let first = choice.vgpus.first().map(|vgpu| vgpu.function);
+        (choice.opens_card, choice.has_untyped, choice.left, first)
     });
     Ok(found)
+}
+
+/// Those whose card's MIG mode permits the type.
+fn in_mode<'c>(
+    topology: &Topology,
+    offers: &[(&'c SharedCard, &'c VgpuOffer)],
+) -> Vec<(&'c SharedCard, &'c VgpuOffer)> {
+    let is_fit = |(card, offer): &&(&SharedCard, &VgpuOffer)| {
+        topology.device(card.bdf).is_none_or(|device| is_in_mode(device, &offer.name))
+    };
+    offers.iter().filter(is_fit).copied().collect()
+}
+
+/// Whether a guest has a function of a card whose type is not known.
+fn has_untyped(card: &SharedCard) -> bool {
+    card.existing.iter().any(ExistingVgpu::is_untyped)
 }
 
 /// The ways to give a guest several whole cards of a board whose NVSwitches Fabric Manager controls:
@@ -412,12 +430,7 @@ fn of_partitions(
     offers: &[(&SharedCard, &VgpuOffer)],
     wish: &VgpuWish,
 ) -> Result<Option<Vec<Choice>>, PlanError> {
-    let ruled: Vec<Bdf> = topology.ruled().collect();
-    let is_whole = |(card, offer): &(&SharedCard, &VgpuOffer)| {
-        offer.max_instances == Some(1) && ruled.contains(&card.bdf)
-    };
-    let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
-    if !is_shared || wish.count < 2 || wish.gpu.is_some() || !offers.iter().all(is_whole) {
+    if !is_by_partition(topology, offers, wish) {
         return Ok(None);
     }
     let count = wish.count as usize;
@@ -443,6 +456,20 @@ fn of_partitions(
     Ok(Some(found))
 }
 
+/// Whether a guest gets several whole cards of a board whose NVSwitches Fabric Manager controls.
+fn is_by_partition(
+    topology: &Topology,
+    offers: &[(&SharedCard, &VgpuOffer)],
+    wish: &VgpuWish,
+) -> bool {
+    let ruled: Vec<Bdf> = topology.ruled().collect();
+    let is_whole = |(card, offer): &(&SharedCard, &VgpuOffer)| {
+        offer.max_instances == Some(1) && ruled.contains(&card.bdf)
+    };
+    let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
+    is_shared && wish.count >= 2 && wish.gpu.is_none() && offers.iter().all(is_whole)
+}
+
 /// The error of a number of whole cards that no partition has.
 fn no_set(partitions: &[Partition], wish: &VgpuWish) -> PlanError {
     let mut sizes: Vec<usize> = partitions.iter().map(|one| one.gpus.len()).collect();
@@ -464,15 +491,18 @@ fn no_set(partitions: &[Partition], wish: &VgpuWish) -> PlanError {
     }
 }
 
+/// Why a card's MIG mode does not permit a type.
+fn mig_words(bdf: Bdf, offer: &VgpuOffer) -> String {
+    let (is, needs) =
+        if offer.mig_backed { ("off", "is backed by MIG") } else { ("on", "is not backed by MIG") };
+    format!("MIG of {bdf} is {is}, and vGPU type `{}` {needs}", offer.name)
+}
+
 /// The error of a type that does not go with a card's MIG mode.
 fn mig_mode(bdf: Bdf, offer: &VgpuOffer) -> PlanError {
-    let (is, needs, mode) = if offer.mig_backed {
-        ("off", "is backed by MIG", 1)
-    } else {
-        ("on", "is not backed by MIG", 0)
-    };
+    let mode = u8::from(offer.mig_backed);
     PlanError::Impossible {
-        what: format!("MIG of {bdf} is {is}, and vGPU type `{}` {needs}", offer.name),
+        what: mig_words(bdf, offer),
         hint: format!(
             "choose another type, or `nvidia-smi -i {bdf} -mig {mode}` while no guest has the GPU"
         ),
@@ -488,6 +518,7 @@ fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> 
         part: 0,
         left: 0,
         opens_card: false,
+        has_untyped: false,
         is_kept: false,
         is_unsure: false,
     };
@@ -509,7 +540,8 @@ fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> 
         let number = wanted.min(offer.places.len());
         choice.part += part(card, offer) * number as u64;
         choice.left += offer.places.len() - number;
-        choice.opens_card |= card.existing.is_empty();
+        choice.opens_card |= card.existing.iter().all(ExistingVgpu::is_untyped);
+        choice.has_untyped |= has_untyped(card);
         let is_known = offer.gpu_instances.is_some() && offer.max_per_gpu_instance.is_some();
         choice.is_unsure |= offer.mig_backed && !is_known;
     }
@@ -530,23 +562,51 @@ fn part(card: &SharedCard, offer: &VgpuOffer) -> u64 {
     }
 }
 
+/// The most vGPUs of the type that one guest can have: those of one node, since no guest gets cards
+/// of several; of whole cards on a board with NVSwitches, those of one partition.
+fn most(topology: &Topology, offers: &[(&SharedCard, &VgpuOffer)], wish: &VgpuWish) -> usize {
+    let number = |(_, offer): &(&SharedCard, &VgpuOffer)| offer.places.len();
+    if is_by_partition(topology, offers, wish) {
+        let is_free = |one: &Partition| {
+            let cards = offers.iter().filter(|(card, _)| one.gpus.contains(&card.bdf));
+            cards.map(number).sum::<usize>() == one.gpus.len()
+        };
+        let free = topology.partitions().iter().filter(|one| is_free(one));
+        return free.map(|one| one.gpus.len()).max().unwrap_or(0);
+    }
+    let on_node = |node: Option<NodeId>| {
+        let cards = offers.iter().filter(|(card, _)| card.node == node);
+        cards.map(number).sum::<usize>()
+    };
+    offers.iter().map(|(card, _)| on_node(card.node)).max().unwrap_or(0)
+}
+
+/// What a card has of a type, or why it gets none.
+fn room(topology: &Topology, card: &SharedCard, offer: &VgpuOffer) -> String {
+    if let Some(why) = &card.closed {
+        return why.clone();
+    }
+    if in_mode(topology, &[(card, offer)]).is_empty() {
+        return mig_words(card.bdf, offer);
+    }
+    let instances = offer.instance_words().map(|words| format!(", {words}"));
+    let (creatable, in_use) = (offer.creatable, offer.in_use);
+    let instances = instances.unwrap_or_default();
+    format!("{}: {creatable} creatable, {in_use} in use{instances}", card.bdf)
+}
+
 /// The error that no node has as many as requested.
 fn short(topology: &Topology, cards: &[SharedCard], wish: &VgpuWish) -> PlanError {
     let Ok(offers) = offers(topology, cards, wish) else {
         return without(topology, cards, wish, None);
     };
-    let most = offers.iter().map(|(_, offer)| offer.places.len()).max().unwrap_or(0);
-    let lines = offers.iter().map(|(card, offer)| match &card.closed {
-        Some(why) => why.clone(),
-        None => {
-            let instances = offer.instance_words().map(|words| format!(", {words}"));
-            let (creatable, in_use) = (offer.creatable, offer.in_use);
-            let instances = instances.unwrap_or_default();
-            format!("{}: {creatable} creatable, {in_use} in use{instances}", card.bdf)
-        }
-    });
+    let fit = in_mode(topology, &offers);
+    let most = most(topology, &fit, wish);
+    let all: usize = fit.iter().map(|(_, offer)| offer.places.len()).sum();
+    let to_whom = if all > most { " to one guest" } else { "" };
+    let lines = offers.iter().map(|(card, offer)| room(topology, card, offer));
     let what = format!(
-        "requested {} of vGPU type `{}`, {most} available",
+        "requested {} of vGPU type `{}`, {most} available{to_whom}",
         crate::words::count(wish.count, "vGPU"),
         wish.type_name
     );
@@ -555,7 +615,7 @@ fn short(topology: &Topology, cards: &[SharedCard], wish: &VgpuWish) -> PlanErro
         holders.flat_map(|one| one.domains.iter().map(|name| format!("domain `{name}`"))).collect();
     names.sort_unstable();
     names.dedup();
-    let lacking = offers.iter().find(|(_, offer)| offer.lacks_instances());
+    let lacking = fit.iter().find(|(_, offer)| offer.lacks_instances());
     let profile = lacking.and_then(|(card, offer)| Some((card.bdf, offer.profile?)));
     let hint = match (profile, &names[..]) {
         (Some((bdf, profile)), _) => {
@@ -563,7 +623,8 @@ fn short(topology: &Topology, cards: &[SharedCard], wish: &VgpuWish) -> PlanErro
         }
         (None, []) => "`gpuvm vgpu list` shows who has which".to_owned(),
         (None, names) => {
-            format!("{} have vGPUs there; `gpuvm vgpu list` shows them", list(names.iter()))
+            let verb = if names.len() == 1 { "has" } else { "have" };
+            format!("{} {verb} vGPUs there; `gpuvm vgpu list` shows them", list(names.iter()))
         }
     };
     PlanError::Taken { what, holders: lines.collect(), hint }

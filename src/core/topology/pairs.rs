@@ -150,8 +150,10 @@ impl Pairs {
             ports.extend(
                 decide.filter_map(|(from, to)| topology.divergence(from, to)).map(|p| p.bdf),
             );
-            let gb_s = rate(topology, a.bdf).min(rate(topology, b.bdf));
             let way = routes.iter().map(|route| route.way).max().unwrap_or(Way::Unknown);
+            // Transfers that turn at a switch use no link above it.
+            let top = Some(meeting.at.bdf).filter(|_| way == Way::Switch);
+            let gb_s = rate_to(topology, a.bdf, top).min(rate_to(topology, b.bdf, top));
             let expected_gb_s = gb_s.and_then(|full| match way {
                 Way::Switch => Some(full),
                 Way::Root => Some(full / 2),
@@ -168,8 +170,13 @@ impl Pairs {
 
 /// The rate of the path to a function, in GB/s as NCCL counts; none if a link is not known.
 pub fn rate(topology: &Topology, function: Bdf) -> Option<u32> {
+    rate_to(topology, function, None)
+}
+
+/// The same of the part of the path below a bridge.
+fn rate_to(topology: &Topology, function: Bdf, top: Option<Bdf>) -> Option<u32> {
     let mut least = None;
-    for device in topology.way_up(function) {
+    for device in topology.way_up(function).take_while(|device| Some(device.bdf) != top) {
         let link = device.link_max.as_ref()?;
         let (speed, width) = (link.speed_dgts?, link.width?);
         let (_, lane) = LANES.iter().find(|(known, _)| *known == speed)?;

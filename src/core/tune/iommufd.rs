@@ -2,10 +2,11 @@
 
 use super::work::Work;
 use super::{Item, ItemName, TuneError};
+use crate::bdf::Bdf;
 use crate::domain::DomainEdit;
 use crate::domain::guest::Record;
 use crate::domain::setting::Setting;
-use crate::iommufd::Way;
+use crate::iommufd::{Lack, Way, back};
 use crate::request::{IommufdWish, Request};
 use crate::shell::domain;
 
@@ -18,6 +19,7 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
         Item::Off => convert(work, false)?,
         Item::To(never) => match never {},
     }
+    refuse_gained(work)?;
     let is_due = items.iommufd.is_on() || !items.huge_pages.is_kept();
     if !is_due || !work.xml.is_by_iommufd() || !work.xml.has_private_files() {
         return Ok(());
@@ -39,7 +41,8 @@ fn convert(work: &mut Work<'_>, on: bool) -> Result<(), TuneError> {
         return Err(TuneError::item(item, message, hint));
     }
     if on {
-        refuse(work)?;
+        let lacks = lacks(work, work.given.abilities.iommufd);
+        refuse(item, &lacks, None)?;
     }
     work.make(item, &[edit])?;
     // A record by a later version stays as it is.
@@ -53,23 +56,46 @@ fn convert(work: &mut Work<'_>, on: bool) -> Result<(), TuneError> {
     }
 }
 
-/// Refuses a guest that the host could not start by iommufd, or whose devices could not reach each
-/// other.
-fn refuse(work: &Work<'_>) -> Result<(), TuneError> {
-    let given = work.given;
-    let (topology, versions) = (given.topology, *given.versions);
-    let way = Way { topology, versions, offered: given.abilities.iommufd };
+/// Refuses functions that come to a guest by iommufd if a new guest would not get them. A guest
+/// that keeps or loses functions is no worse than before.
+fn refuse_gained(work: &Work<'_>) -> Result<(), TuneError> {
+    let had = &work.guest.claims.passed;
+    let is_new = |bdf: &Bdf| !had.iter().any(|passed| passed.bdf.value == *bdf);
+    if !work.xml.is_by_iommufd() || !work.guest.hostdevs.iter().any(is_new) {
+        return Ok(());
+    }
+    // A libvirt that was not asked has accepted the element, but may never have started the guest
+    // on this kernel.
+    let accepted = (!work.given.topology.lacks_vfio_groups()).then_some(true);
+    let lacks = lacks(work, work.given.abilities.iommufd.or(accepted));
+    let item = work.given.items.first_moved().unwrap_or(ItemName::Iommufd);
+    let back = back(&work.xml.name());
+    refuse(item, &lacks, Some(back).filter(|_| !lacks.iter().any(|lack| lack.by_groups_too)))
+}
+
+/// What the host lacks for the guest by iommufd, and why its functions could not reach each other.
+/// `offered`: whether libvirt offers it.
+fn lacks(work: &Work<'_>, offered: Option<bool>) -> Vec<Lack> {
+    let (topology, versions) = (work.given.topology, *work.given.versions);
+    let way = Way { topology, versions, offered };
     let functions = &work.guest.hostdevs;
     let mut lacks = way.lacks(true, functions);
     lacks.extend(way.unreached_lack(functions));
+    lacks
+}
+
+/// Refuses a guest for which something is missing. `back`: a hint beside the remedies.
+fn refuse(item: ItemName, lacks: &[Lack], back: Option<String>) -> Result<(), TuneError> {
     if lacks.is_empty() {
         return Ok(());
     }
-    let words = |part: fn(&crate::iommufd::Lack) -> &str| {
-        lacks.iter().map(part).collect::<Vec<_>>().join("; ")
-    };
+    let words = |part: fn(&Lack) -> &str| lacks.iter().map(part).collect::<Vec<_>>().join("; ");
     let (what, remedy) = (words(|lack| &lack.what), words(|lack| &lack.remedy));
-    Err(TuneError::item(ItemName::Iommufd, what, remedy))
+    let hint = match back {
+        Some(back) => format!("{remedy}; {back}"),
+        None => remedy,
+    };
+    Err(TuneError::item(item, what, hint))
 }
 
 #[cfg(test)]

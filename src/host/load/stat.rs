@@ -33,7 +33,9 @@ impl Stat {
         let started = fields.nth(22 - 21)?.parse().ok()?;
         let pcpu = fields.nth(39 - 23)?.parse().ok()?;
         let run_ns = user.saturating_add(system).saturating_mul(TICK_NS);
-        Some(Stat { name: name.to_owned(), run_ns, threads, started, pcpu: PcpuId(pcpu) })
+        // A task names itself, and a name is shown in one line.
+        let name = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        Some(Stat { name, run_ns, threads, started, pcpu: PcpuId(pcpu) })
     }
 }
 

@@ -77,8 +77,8 @@ impl Probe<'_> {
         let dcgmi = self.need(running, "dcgmi", &Tool::Dcgmi.paths(&[]))?;
         let call = diagnostics(self.level);
         let ended = self.end_of(running, &dcgmi, &call.words, call.limit_s)?;
-        let (_, found) = taken(&call, &ended).map_err(|why| self.stopped(Tool::Dcgmi, &why))?;
-        faults.extend(found.into_iter().map(|fault| fault.message));
+        let found = taken(&call, &ended).map_err(|why| self.stopped(Tool::Dcgmi, &why))?;
+        faults.extend(found.faults.into_iter().map(|fault| fault.message));
         if self.level >= SPEEDS {
             let shape =
                 Shape { model: gpus[0].name.clone(), gpus: number, driver: gpus[0].driver.clone() };
@@ -217,9 +217,9 @@ impl Probe<'_> {
         let mut faults = Vec::new();
         for call in calls {
             let ended = self.end_of(running, &program, &call.words, call.limit_s)?;
-            let (readings, found) = taken(&call, &ended).map_err(|why| self.stopped(tool, &why))?;
-            faults.extend(found.into_iter().map(|fault| fault.message));
-            let lines = readings.into_iter();
+            let found = taken(&call, &ended).map_err(|why| self.stopped(tool, &why))?;
+            faults.extend(found.faults.into_iter().map(|fault| fault.message));
+            let lines = found.readings.into_iter();
             let lines =
                 lines.map(|reading| judge(tool, reading, (shape, promise), Basis::of(&own)));
             for line in lines.filter(|line| line.verdict == Verdict::Low) {

@@ -4,12 +4,13 @@ use crate::bdf::Bdf;
 use crate::domain::view::gpu_indexes;
 use crate::placement::{Occupancy, Placement};
 use crate::request::{DomainName, RequestError};
-use crate::topology::Topology;
+use crate::topology::{GuestVgpu, Topology};
 
 /// How the name of a new guest is chosen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum NameRequest {
-    /// From its GPUs: `gpuvm-2g0-1`, with a number appended if a domain has that name.
+    /// From its GPUs or vGPUs: `gpuvm-2g0-1`, `gpuvm-2v-H200X-18C`, with a number appended if a
+    /// domain has that name.
     #[default]
     Usual,
     /// This name.
@@ -28,15 +29,28 @@ pub(super) fn named(
     let gpus = || (gpu_indexes(topology, &placement.devices), displays(topology, placement));
     match wanted {
         NameRequest::Exact(name) => Ok(name.clone()),
-        NameRequest::Base(base) => suffixed(base, &gpus()),
-        NameRequest::Usual => default_name(&gpus(), held),
+        NameRequest::Base(base) => suffixed(&with_vgpus(base, &placement.vgpus), &gpus()),
+        NameRequest::Usual => default_name(&gpus(), &placement.vgpus, held),
     }
 }
 
-/// The GPUs of a guest that are set aside, for its name: they have an address and no index.
+/// The GPUs of a guest that are set aside, for its name: they have an address and no index. vGPUs
+/// are named by their type: 16 addresses would be longer than a name may be.
 fn displays(topology: &Topology, placement: &Placement) -> Vec<Bdf> {
     let shown = topology.all_aside().map(|(gpu, _)| gpu.bdf);
-    shown.filter(|bdf| placement.devices.contains(bdf)).collect()
+    let is_vgpu = |bdf: &Bdf| placement.vgpus.iter().any(|vgpu| vgpu.function == *bdf);
+    shown.filter(|bdf| placement.devices.contains(bdf) && !is_vgpu(bdf)).collect()
+}
+
+/// The most characters of a vGPU type in a name.
+const MOST_TYPE: usize = 48;
+
+/// Appends the number and type of vGPUs, which all have one type, to a base: `-2v-H200X-18C`.
+fn with_vgpus(base: &str, vgpus: &[GuestVgpu]) -> String {
+    let Some(first) = vgpus.first() else { return base.to_owned() };
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || "_.+".contains(c) { c } else { '-' };
+    let name: String = first.name.chars().take(MOST_TYPE).map(allowed).collect();
+    format!("{base}-{}v-{name}", vgpus.len())
 }
 
 /// A guest's GPUs as its name shows them: indexes, and addresses of displays.
@@ -66,11 +80,17 @@ fn suffixed(base: &str, (indexes, displays): &NamedGpus) -> Result<DomainName, R
     DomainName::new(&name)
 }
 
-/// The default name of a guest: `gpuvm-2g0-1`, without GPUs `gpuvm-0g`; `.2`, `.3` and so on are
-/// added while a domain has that name. The same host and domains give the same name.
-fn default_name(gpus: &NamedGpus, held: &Occupancy) -> Result<DomainName, RequestError> {
-    let has_none = gpus.0.is_empty() && gpus.1.is_empty();
-    let plain = suffixed(if has_none { "gpuvm-0g" } else { "gpuvm" }, gpus)?;
+/// The default name of a guest: `gpuvm-2g0-1`, `gpuvm-2v-H200X-18C`, without GPUs `gpuvm-0g`; `.2`,
+/// `.3` and so on are added while a domain has that name. The same host and domains give the same
+/// name.
+fn default_name(
+    gpus: &NamedGpus,
+    vgpus: &[GuestVgpu],
+    held: &Occupancy,
+) -> Result<DomainName, RequestError> {
+    let has_none = gpus.0.is_empty() && gpus.1.is_empty() && vgpus.is_empty();
+    let base = if has_none { "gpuvm-0g" } else { "gpuvm" };
+    let plain = suffixed(&with_vgpus(base, vgpus), gpus)?;
     let taken = |name: &str| held.domains.iter().any(|domain| domain.domain == name);
     if !taken(plain.as_str()) {
         return Ok(plain);
@@ -120,10 +140,18 @@ mod tests {
             ..Occupancy::default()
         };
         let name = |indexes: &[usize], names: &[&str]| {
-            default_name(&(indexes.to_vec(), vec![]), &held(names)).unwrap().as_str().to_owned()
+            let gpus = (indexes.to_vec(), vec![]);
+            default_name(&gpus, &[], &held(names)).unwrap().as_str().to_owned()
         };
         assert_eq!(name(&[0, 1], &[]), "gpuvm-2g0-1");
         assert_eq!(name(&[], &[]), "gpuvm-0g");
         assert_eq!(name(&[], &["gpuvm-0g", "gpuvm-0g.2"]), "gpuvm-0g.3");
+        let card: Bdf = "0000:3b:00.0".parse().unwrap();
+        let (type_id, name) = ("nvidia-468".to_owned(), "GRID A100-4C".to_owned());
+        let vgpu = GuestVgpu { card, function: card, type_id, name, uuid: None };
+        let (gpus, vgpus) = ((vec![], vec![]), vec![vgpu; 16]);
+        let name = |names: &[&str]| default_name(&gpus, &vgpus, &held(names)).unwrap().to_string();
+        assert_eq!(name(&[]), "gpuvm-16v-GRID-A100-4C");
+        assert_eq!(name(&["gpuvm-16v-GRID-A100-4C"]), "gpuvm-16v-GRID-A100-4C.2");
     }
 }

@@ -8,7 +8,7 @@ use crate::input;
 use crate::memsize::MemSize;
 use crate::placement::{Occupancy, Placement};
 use crate::request::{DeviceWish, DomainName, GpuWish, HugePages, Request};
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, GuestVgpu, Topology};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +54,15 @@ struct Document {
     #[serde(default)]
     virt_type: Option<VirtType>,
     placement: Placement,
+}
+
+/// Whether vGPUs are the same, by card, function and type: `create` chooses the UUIDs of mediated
+/// devices, which a plan does not have.
+fn are_same(was: &[GuestVgpu], found: &[GuestVgpu]) -> bool {
+    let same = |(a, b): (&GuestVgpu, &GuestVgpu)| {
+        (a.card, a.function, &a.type_id) == (b.card, b.function, &b.type_id)
+    };
+    was.len() == found.len() && was.iter().zip(found).all(same)
 }
 
 impl PlannedPlace {
@@ -165,7 +174,7 @@ impl PlannedPlace {
     /// know; they are on cores of this place all the same.
     pub(super) fn expect(&self, found: &Placement) -> Result<()> {
         let was = &self.placement;
-        let what = if was.devices != found.devices {
+        let what = if was.devices != found.devices || !are_same(&was.vgpus, &found.vgpus) {
             "devices"
         } else if was.partition != found.partition {
             "NVLink partition"

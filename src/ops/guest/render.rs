@@ -11,7 +11,7 @@ use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::planned::Planned;
 use crate::request::Request;
-use crate::topology::{KnownDevice, Topology};
+use crate::topology::{GuestVgpu, KnownDevice, Topology};
 use crate::world::{RecordedStack, World};
 use gpuvm_core::iommufd::{Lack, Way};
 use gpuvm_core::versions::{Stack, Versions};
@@ -205,7 +205,9 @@ pub(super) fn refuse_emulated(virt: VirtType, planned: &Planned) -> Result<()> {
 /// that could not reach each other then.
 pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     let Planned { topology, request, placement, stack, .. } = planned;
-    let may_lack_groups = topology.lacks_vfio_groups() && !placement.devices.is_empty();
+    // Mediated devices are no devices of the placement, and have groups only.
+    let passes = !placement.devices.is_empty() || placement.vgpus.iter().any(GuestVgpu::is_mdev);
+    let may_lack_groups = topology.lacks_vfio_groups() && passes;
     if !request.is_by_iommufd() && !may_lack_groups {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use super::TIMED_OUT;
 use super::why;
 use crate::by_ssh::{Background, BySsh, SshWanted};
-use crate::error::Result;
+use crate::error::{Class, Result, classed};
 use crate::exec::{ExecWanted, Executed, Inside as Agent, exec};
 use crate::world::World;
 use gpuvm_core::measure::{
@@ -96,6 +96,10 @@ impl<'a> Inside<'a> {
         let words: Vec<String> =
             ["-1d", "--"].map(str::to_owned).into_iter().chain(paths.iter().cloned()).collect();
         let listed = self.run("/bin/ls", &words, SHORT_S)?;
+        // 2: some are missing. Anything else, such as 255 of a lost connection, tells nothing.
+        if !(0..=2).contains(&listed.status) {
+            return Err(classed(Class::System, why(&listed), "the guest can be asked again"));
+        }
         let there = String::from_utf8_lossy(&listed.stdout).into_owned();
         let there: BTreeSet<&str> = there.lines().collect();
         Ok(paths.iter().find(|path| there.contains(path.as_str())).cloned())

@@ -201,6 +201,7 @@ pub(super) mod tests {
             shape: Shape::default(),
             lines: Vec::new(),
             faults: Vec::new(),
+            passed: Vec::new(),
             notes: Vec::new(),
             not_measured: Vec::new(),
         };

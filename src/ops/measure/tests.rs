@@ -190,7 +190,7 @@ fn programs_run_by_ssh_as_by_the_agent() {
     let program = inside.find(|there| Tool::Nvbandwidth.paths(there)).unwrap().unwrap();
     let call = Tool::Nvbandwidth.calls(Suite::Quick, &Parts::of_gpus(1)).remove(0);
     let ended = inside.run(&program, &call.words, call.limit_s).unwrap();
-    assert_eq!(taken(&call, &ended).unwrap().0[0].value, 55.1);
+    assert_eq!(taken(&call, &ended).unwrap().readings[0].value, 55.1);
     assert_eq!(inside.run("/bin/sleep", &["60".to_owned()], 1).unwrap().status, TIMED_OUT[0]);
     assert!(inside.begin("/bin/sleep", &["60".to_owned()], 60).is_ok());
 }

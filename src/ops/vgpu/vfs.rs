@@ -7,7 +7,7 @@ use crate::apply::{Quiet, Step, apply};
 use crate::bdf::Bdf;
 use crate::cards::functions_of;
 use crate::change::Change;
-use crate::error::{Coded, Result};
+use crate::error::{Class, Coded, Result, classed};
 use crate::fsroot::FsRoot;
 use crate::function_users::{self, Use};
 use crate::hypervisor::none::NoHypervisor;
@@ -15,6 +15,7 @@ use crate::shell::word;
 use crate::topology::{DeviceKind, PciDevice, Sriov, Topology, Vgpu, VgpuInterface, is_vfio};
 use crate::world::World;
 use gpuvm_core::topology::sharing::NVIDIA;
+use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 
 /// The reason the virtual functions of a GPU are not changed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -107,6 +108,7 @@ pub fn set_functions(world: &World, wanted: &CardFunctions) -> Result<Change<Bdf
 fn card(bdf: Bdf, topology: &Topology) -> Result<(&PciDevice, bool)> {
     let card = topology.device(bdf).filter(|device| device.kind() == DeviceKind::Gpu);
     let Some(card) = card else { return Err(VgpuCardError::NoGpu { bdf }.hint(LIST_HINT)) };
+    refuse_foreign(card)?;
     match card.sriov {
         Some(Sriov::Pf { enabled, .. }) => Ok((card, enabled > 0)),
         Some(Sriov::Vf { pf }) => {
@@ -117,6 +119,25 @@ fn card(bdf: Bdf, topology: &Topology) -> Result<(&PciDevice, bool)> {
             "GPUs before A100 have mediated devices instead; SR-IOV may be off in the firmware's setup",
         )),
     }
+}
+
+/// Refuses a card of another vendor, whose driver enables virtual functions in its own way.
+fn refuse_foreign(card: &PciDevice) -> Result<()> {
+    if card.vendor == VENDOR_NVIDIA {
+        return Ok(());
+    }
+    let bdf = card.bdf;
+    let hint = match card.driver.as_deref() {
+        Some("gim") => "AMD's driver gim enables them when it is loaded".to_owned(),
+        Some("xe" | "i915") => {
+            format!("`echo N >/sys/bus/pci/devices/{bdf}/sriov_numvfs`, as root, enables N of them")
+        }
+        _ => "the documentation of the card's driver says how it enables them".to_owned(),
+    };
+    let message = format!(
+        "{bdf} is not a GPU by NVIDIA: gpuvm enables and disables virtual functions of these only"
+    );
+    Err(classed(Class::Refused, message, hint))
 }
 
 /// Refuses a card whose functions cannot be changed now.
