@@ -642,7 +642,7 @@ fn a_function_that_a_guest_has_without_a_type_leaves_no_whole_card() {
 }
 
 #[test]
-fn what_is_available_is_what_one_guest_gets_of_all_cards_of_a_node() {
+fn a_guest_gets_as_many_as_all_cards_of_its_node_have() {
     // Five are left of one card, and eight of the other.
     let many = h200(3).run(&["plan", "--vgpu", "H200X-18C,count=14"]);
     holds(many, 1, &["requested 14 vGPUs of vGPU type `H200X-18C`, 13 available"]);
@@ -948,7 +948,7 @@ fn capacity_by_iommufd_counts_the_vgpus_that_plan_accepts() {
 }
 
 #[test]
-fn a_plan_with_other_mediated_devices_by_now_is_refused() {
+fn a_plan_whose_mediated_devices_have_changed_is_refused() {
     let host = a100();
     let mut plan = host.json(&["plan", "--vgpu", "A100-4C", "--name", "a"]);
     let file = host.path().join("plan.json");
@@ -958,7 +958,7 @@ fn a_plan_with_other_mediated_devices_by_now_is_refused() {
     };
     holds(made(&plan), 0, &["type='mdev'"]);
     plan["placement"]["vgpus"][0]["function"] = json!("0000:3b:00.6");
-    holds(made(&plan), 1, &["other devices by now"]);
+    holds(made(&plan), 1, &["other devices"]);
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub fn check<'t>(
     }
 }
 
-/// Finds what a guest without functions by iommufd lacks: a kernel with VFIO groups.
+/// Finds the lack of VFIO groups for a guest without functions by iommufd.
 fn by_groups<'t>(guest: &Guest<'t>, way: &Way<'_>, report: &mut Report<'t>) {
     let passed = guest.passed.iter().find(|passed| !passed.by_argument);
     let first = passed.map(|passed| passed.device).or_else(|| mdevs(guest).next());
@@ -67,7 +67,7 @@ fn by_groups<'t>(guest: &Guest<'t>, way: &Way<'_>, report: &mut Report<'t>) {
     }
 }
 
-/// Finds what a guest by iommufd lacks, and functions that go another way. `first`: its first one.
+/// Finds missing parts for a guest by iommufd, and functions that go another way. `first`: its first one.
 fn by_iommufd<'t>(guest: &Guest<'t>, first: &Passed<'t>, way: &Way<'_>, report: &mut Report<'t>) {
     let whole = guest.spot.element().child("iommufd").map(Spot::of);
     let spot = whole.unwrap_or(first.device);

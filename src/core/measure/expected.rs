@@ -205,7 +205,7 @@ impl Shape {
                 path.into_iter().chain(board.map(|board| of(board.host, board.source))).collect()
             }
             What::DeviceToDevice if count > 0 => board.map(links).into_iter().collect(),
-            // In a mesh of fewer links the way through it decides, which nobody has published.
+            // In a mesh of fewer links the way through it decides; no number is published.
             What::AllReduce if board.is_some_and(|board| count >= board.nvlinks.0) => {
                 let whole = board.filter(|board| self.gpus == board.gpus);
                 let table = whole.and_then(|board| Some(of(board.all_reduce?, board.source)));

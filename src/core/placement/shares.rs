@@ -324,7 +324,7 @@ impl Card<'_> {
                 types.iter_mut().for_each(|of| of.places.retain(|known| *known != place));
                 continue;
             }
-            // What a card has left of its other types follows from its frame buffer.
+            // The rest for a card's other types follows from its frame buffer.
             let of = types.iter_mut().find(|of| Some(&of.id) == one.type_id.as_ref());
             if let Some(places) = of.map(|of| &mut of.places)
                 && let Some(at) = places.iter().position(|known| *known == place)

@@ -581,7 +581,7 @@ fn most(topology: &Topology, offers: &[(&SharedCard, &VgpuOffer)], wish: &VgpuWi
     offers.iter().map(|(card, _)| on_node(card.node)).max().unwrap_or(0)
 }
 
-/// What a card has of a type, or why it gets none.
+/// The number of a type that a card has left, or why it gets none.
 fn room(topology: &Topology, card: &SharedCard, offer: &VgpuOffer) -> String {
     if let Some(why) = &card.closed {
         return why.clone();

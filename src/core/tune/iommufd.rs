@@ -73,7 +73,7 @@ fn refuse_gained(work: &Work<'_>) -> Result<(), TuneError> {
     refuse(item, &lacks, Some(back).filter(|_| !lacks.iter().any(|lack| lack.by_groups_too)))
 }
 
-/// What the host lacks for the guest by iommufd, and why its functions could not reach each other.
+/// The missing parts of the host for the guest by iommufd, and why its functions could not reach each other.
 /// `offered`: whether libvirt offers it.
 fn lacks(work: &Work<'_>, offered: Option<bool>) -> Vec<Lack> {
     let (topology, versions) = (work.given.topology, *work.given.versions);

@@ -96,7 +96,7 @@ impl<'a> Inside<'a> {
         let words: Vec<String> =
             ["-1d", "--"].map(str::to_owned).into_iter().chain(paths.iter().cloned()).collect();
         let listed = self.run("/bin/ls", &words, SHORT_S)?;
-        // 2: some are missing. Anything else, such as 255 of a lost connection, tells nothing.
+        // 2: some are missing. Anything else, such as 255 of a lost connection, says nothing.
         if !(0..=2).contains(&listed.status) {
             return Err(classed(Class::System, why(&listed), "the guest can be asked again"));
         }
