@@ -7,6 +7,7 @@ use crate::exec::{BOUNDED, Executed, MOST_OUTPUT};
 use crate::login::{Login, LoginWanted, login};
 use crate::shell::word;
 use crate::world::World;
+use gpuvm_core::measure::one_line;
 use gpuvm_host::command::end_of;
 use gpuvm_host::program::of_caller;
 use nix::unistd::User;
@@ -106,7 +107,7 @@ impl BySsh {
             return Err(SshError::Denied { name, user }.hint(hint));
         }
         let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer");
-        let message = last.trim().chars().take(200).collect();
+        let message = one_line(last.trim());
         let hint = format!("`gpuvm network doctor {shown}` looks into it");
         Err(SshError::Unreached { name, address: self.found.address, message }.hint(hint))
     }

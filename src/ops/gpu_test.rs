@@ -36,6 +36,7 @@ use crate::taken::Taken;
 use crate::topology::{DeviceKind, Topology};
 use crate::world::World;
 use crate::{apply, memsize::MemSize};
+use gpuvm_core::measure::one_line;
 use inside::{Probe, SPEEDS};
 use pending::pending;
 use serde::Serialize;
@@ -44,8 +45,6 @@ use std::time::{Duration, Instant};
 
 /// The begin of the names of test guests.
 const NAME: &str = "gpuvm-test-";
-/// The most characters of a fault's text that are kept: the guest writes it.
-const MOST_TEXT: usize = 300;
 
 /// The reason GPUs are not tested.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -131,14 +130,8 @@ impl Outcome {
     /// The verdict on faults that were found.
     fn of(faults: Vec<String>) -> Outcome {
         let verdict = if faults.is_empty() { TestVerdict::Passed } else { TestVerdict::Failed };
-        Outcome { verdict, why: faults.iter().map(|text| plain(text)).collect() }
+        Outcome { verdict, why: faults.iter().map(|text| one_line(text)).collect() }
     }
-}
-
-/// A text of a guest in one line.
-fn plain(text: &str) -> String {
-    let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    shown.take(MOST_TEXT).collect()
 }
 
 /// Tests GPUs, the result of each by address; of a preview there are none.
@@ -440,7 +433,7 @@ impl<'w> Bench<'w> {
         if excluded {
             let uuid = cards(&self.root)?.remove(&bdf).and_then(|card| card.uuid);
             let device = uuid.map_or(GpuName::At(bdf), GpuName::Uuid);
-            let reason = Some(plain(&format!("test: {}", why.join("; "))));
+            let reason = Some(one_line(&format!("test: {}", why.join("; "))));
             exclude(session, &ExclusionChange::Exclude { device, reason })?;
         }
         Ok(TestedGpu { bdf, verdict, why, level, state, excluded })

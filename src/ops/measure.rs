@@ -26,7 +26,7 @@ use crate::world::World;
 use gpuvm_core::measure::{
     Basis, Call, Candidate, FioFile, GpuState, Line, MeasureReport, NcclLog, NotMeasured,
     OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Taken, Tool, What, candidates, judge,
-    median, read,
+    median, one_line, read,
 };
 use gpuvm_core::p2p::{Op, Way};
 use gpuvm_core::topology::DeviceKind;
@@ -478,7 +478,7 @@ pub(crate) fn why(ended: &Executed) -> String {
     };
     let status = format!("it ended with status {}", ended.status);
     match last(&ended.stderr).or_else(|| last(&ended.stdout)) {
-        Some(line) => format!("{status}: {}", line.chars().take(200).collect::<String>()),
+        Some(line) => format!("{status}: {}", one_line(&line)),
         None => status,
     }
 }

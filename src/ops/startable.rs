@@ -7,6 +7,7 @@ use crate::disks;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::error::{Coded, Error, Result};
+use crate::guest::way;
 use crate::hypervisor::file_users::{Conflict, How};
 use crate::nic_sources::{self, NoSource};
 use crate::shell::word;
@@ -87,20 +88,21 @@ pub(crate) fn refuse_iommufd(xml: &DomainXml, world: &World) -> Result<()> {
         return Ok(());
     }
     let topology = world.topology()?;
-    if topology.lacks_vfio_groups() {
-        let (versions, offered) = match world.hypervisor_to_look()? {
-            Some(hypervisor) => (hypervisor.versions(), hypervisor.offers_iommufd()),
-            None => (Versions::default(), None),
-        };
-        if let Some(lack) = (Way { topology: &topology, versions, offered }).groups() {
-            let error = StartError::NoGroups { name: xml.name(), what: lack.what };
-            return Err(error.hint(lack.remedy));
-        }
+    if topology.lacks_vfio_groups()
+        && let Some(error) = without_groups(xml, &way(world, &topology, None)?)
+    {
+        return Err(error);
     }
     let functions = by_iommufd(xml);
     without_iommufd(xml, &functions, &topology)
         .filter(|_| !functions.is_empty())
         .map_or(Ok(()), Err)
+}
+
+/// Why libvirt passes no function through to a guest; `None` if it does, as far as is known.
+fn without_groups(xml: &DomainXml, way: &Way<'_>) -> Option<Error> {
+    let lack = way.groups()?;
+    Some(StartError::NoGroups { name: xml.name(), what: lack.what }.hint(lack.remedy))
 }
 
 /// The functions that a guest has by iommufd.
@@ -187,6 +189,25 @@ mod tests {
                 assert_eq!(refusal.code, "start-no-iommufd");
                 assert!(refusal.message.contains("CONFIG_IOMMUFD"), "{}", refusal.message);
                 assert!(refusal.hint.contains("`gpuvm tune a --iommufd off`"), "{}", refusal.hint);
+            }
+        }
+    }
+
+    #[test]
+    fn a_guest_with_functions_needs_a_kernel_with_vfio_groups() {
+        let host = from_json(include_str!("../../topologies/dgx-2.json")).unwrap();
+        let guest = DomainXml::parse("<domain><name>a</name></domain>").unwrap();
+        for (groups, is_refused) in [(Some(false), true), (Some(true), false), (None, false)] {
+            let mut parts = host.parts().clone();
+            parts.machine.iommufd = Some(Iommufd { node: true, unsafe_interrupts: None, groups });
+            let topology = &Topology::new(parts).unwrap();
+            let way = Way { topology, versions: Versions::default(), offered: None };
+            let refused = without_groups(&guest, &way);
+            assert_eq!(refused.is_some(), is_refused, "{groups:?}");
+            if let Some(refusal) = refused.as_ref().and_then(|error| error.refusal()) {
+                assert_eq!(refusal.code, "start-no-groups");
+                assert!(refusal.message.contains("CONFIG_VFIO_GROUP"), "{}", refusal.message);
+                assert!(!refusal.hint.contains("--iommufd off"), "{}", refusal.hint);
             }
         }
     }

@@ -21,7 +21,7 @@ pub use rdma::{
     RdmaCall, RdmaDevice, RdmaPair, RdmaSide, rdma_call, rdma_gpu, rdma_pairs, read_rdma_names,
     read_rdma_port,
 };
-pub use read::{Faulty, GpuState, ReadError, Taken, read, read_gpus};
+pub use read::{Faulty, GpuState, ReadError, Taken, one_line, read, read_gpus};
 pub use report::{Basis, Candidate, Line, MeasureReport, NotMeasured, Verdict, judge};
 pub use tool::{
     Call, FioFile, Parts, Suite, Tool, diagnostics, numactl_paths, read_cells, smi_paths,

@@ -51,7 +51,7 @@ const MOST_TEXT: usize = 300;
 const MOST_PARTS: usize = 64;
 
 /// A text of the guest in one line, which cannot pass for one of ours.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.take(MOST_TEXT).collect()
 }

@@ -9,8 +9,8 @@ use crate::measure::{TIMED_OUT, own_expected, promise, taken, why};
 use crate::session::Running;
 use crate::world::World;
 use gpuvm_core::measure::{
-    Basis, Call, GpuState, Parts, Shape, Suite, Tool, Verdict, diagnostics, judge, read_gpus,
-    smi_paths,
+    Basis, Call, GpuState, Parts, Shape, Suite, Tool, Verdict, diagnostics, judge, one_line,
+    read_gpus, smi_paths,
 };
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ impl Probe<'_> {
     pub(super) fn run(&self, running: &mut Running<'_, '_>) -> Result<Outcome> {
         match self.tested(running) {
             Ok(faults) => Ok(Outcome::of(faults)),
-            Err(Stop::Unknown(why)) => Ok(Outcome::unknown(super::plain(&why))),
+            Err(Stop::Unknown(why)) => Ok(Outcome::unknown(one_line(&why))),
             Err(Stop::Signal(error)) => Err(error.into()),
         }
     }
