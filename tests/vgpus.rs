@@ -410,6 +410,14 @@ fn unavailable_vgpus_are_refused_with_a_remedy() {
     holds(host.run(&["plan", "--vgpu", "A16-4Q"]), 1, &["no GPU can have a vGPU of type `A16-4Q`"]);
     holds(host.run(&["plan", "--vgpu", "H200X-18C", "--gpus", "1"]), 2, &["cannot be used with"]);
     holds(host.run(&["plan", "--vgpu", "H200X-18C,gpu=7"]), 1, &["this host has no GPU 7"]);
+    let function = ["0000:3b:00.4 is a virtual function", "`--vgpu H200X-18C,gpu=0000:3b:00.0`"];
+    holds(host.run(&["plan", "--vgpu", "H200X-18C,gpu=3b:00.4"]), 1, &function);
+    // Mixed mode is named for types of the model that are of another size.
+    let used = h200(1);
+    let small = ["plan", "--vgpu", "H200X-35C,gpu=3b:00.0"];
+    holds(used.run(&small), 1, &["nvidia-smi vgpu -shm 1 -i 0000:3b:00.0"]);
+    holds(used.run(&["plan", "--vgpu", "A16-4Q,gpu=3b:00.0"]), 1, &["`gpuvm vgpu list` shows"]);
+    holds(host.run(&["vgpu", "vfs", "3b:00.0", "--dry-run"]), 2, &["--on or --off is needed"]);
     let clique = ["plan", "--vgpu", "H200X-18C", "--p2p-clique"];
     holds(host.run(&clique), 1, &["--p2p-clique is of whole GPUs"]);
     let before = Small::new(1, 8);
@@ -675,6 +683,13 @@ fn a_card_with_mig_on_has_none_of_a_type_that_mig_does_not_back() {
     holds(on(&["plan", "--vgpu", "H200X-18C,gpu=3b:00.0"]), 1, &[mig, "-mig 0"]);
     let conf = ["slurm", "conf", "--node-name", "n", "--vgpu", "H200X-18C"];
     holds(on(&conf), 0, &["Type=h200x_18c Count=8"]);
+    for device in record["host"]["devices"].as_array_mut().unwrap() {
+        if device["bdf"] == "0000:5e:00.0" {
+            device["mig"] = json!({ "enabled": true, "pending": true });
+        }
+    }
+    fs::write(&file, record.to_string()).unwrap();
+    holds(on(&conf), 1, &["no GPU of the host has vGPUs of type `H200X-18C` now"]);
 }
 
 #[test]
@@ -805,6 +820,10 @@ fn slurm_counts_vgpus_of_a_type() {
     let line = "NodeName=n Name=gpuvm Type=h200x_18c Count=16";
     holds(conf(&["--vgpu", "H200X-18C"]), 0, &[line, "Gres=gpuvm:h200x_18c:16"]);
     holds(conf(&["--vgpu", "A16-4Q"]), 1, &["vGPUs of type `A16-4Q`", "gpuvm vgpu list"]);
+    // No card of this host goes to a job as a whole.
+    let none = ["no GPU can be given out whole", "--vgpu TYPE"];
+    holds(conf(&[]), 1, &none);
+    holds(conf(&["--files"]), 1, &none);
 }
 
 #[test]
@@ -839,6 +858,32 @@ fn a_vgpu_that_libvirt_would_bind_is_found() {
     fs::write(&file, xml.replace("managed='no'", "managed='yes'")).unwrap();
     let (_, out, err) = host.run(&["check", file.to_str().unwrap()]);
     assert!(out.contains("vgpu-managed") && out.contains("managed='no'"), "{out}{err}");
+}
+
+#[test]
+fn a_function_that_no_guest_can_use_is_found_in_a_domain() {
+    let check = |host: &Small, at: (&str, u32)| {
+        let file = foreign(host, "other", at);
+        let (_, out, err) = host.run(&["check", "--json", &file]);
+        let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+        let all = shown[0]["findings"].as_array().unwrap_or_else(|| panic!("{shown}")).clone();
+        all.into_iter().find(|one| one["rule"] == "hostdev-unsupported")
+    };
+    let six = Small::new(1, 16);
+    let ids = ("0302 10de:2bb5", "0302 10de:2bb5");
+    let card = Card { host: &six, bus: "41", ids, driver: "nvidia", total: 48 };
+    card.add(&slots(4), None);
+    let found = check(&six, ("41", 4)).unwrap();
+    assert!(
+        found["message"].to_string().contains("of 0000:41:00.0 without a vGPU type"),
+        "{found}"
+    );
+    assert!(found["hint"].to_string().contains("gpuvm host doctor"), "{found}");
+    let found = check(&a100(), ("3b", 4)).unwrap();
+    assert!(found["hint"].to_string().contains("pass a mediated device of it"), "{found}");
+    // A slot gets its type before its guest starts.
+    assert_eq!(check(&h200(1), ("3b", 4)), None);
+    assert_eq!(check(&h200(1), ("3b", 5)), None);
 }
 
 /// A libvirt and a QEMU that know iommufd.

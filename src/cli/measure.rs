@@ -57,9 +57,9 @@ fn history(args: &MeasureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.progress(&format!("domain `{}` has not been measured", args.name));
     } else {
         let mut table =
-            Table::new(["WHAT", "DEVICE", "MEDIAN", "FROM", "TO", "UNIT", "RUNS", "GPUS"]);
+            Table::new(["WHAT", "DEVICE", "MEDIAN", "FROM", "TO", "UNIT", "SUITE", "RUNS", "GPUS"]);
         for one in &all {
-            let Usual { shape, reading, unit, range: [from, to], runs, .. } = one;
+            let Usual { suite, shape, reading, unit, range: [from, to], runs, .. } = one;
             let gpus = if shape.gpus == 0 {
                 "-".to_owned()
             } else {
@@ -72,6 +72,7 @@ fn history(args: &MeasureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
                 number(*from),
                 number(*to),
                 (*unit).to_owned(),
+                suite.to_string(),
                 runs.to_string(),
                 gpus,
             ]);

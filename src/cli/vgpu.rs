@@ -30,6 +30,10 @@ fn vfs(args: &VgpuVfsArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let Some(pf) = args.pf else {
         return Err(usage("a GPU is needed", "`gpuvm vgpu vfs PF --on`"));
     };
+    if !args.on && !args.off {
+        let hint = format!("`gpuvm vgpu vfs {pf} --on` enables its VFs, --off disables them");
+        return Err(usage("--on or --off is needed", hint));
+    }
     let at_boot = if args.at_boot { Some(program()?) } else { None };
     let wanted = CardFunctions { pf, on: args.on, at_boot };
     let manner = Manner { dry_run: args.dry_run, of: Of::HostWithGuests, ..manner(&args.lock) };

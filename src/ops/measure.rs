@@ -23,16 +23,18 @@ use crate::shell::word;
 use crate::topology::{Proximity, Topology};
 use crate::verify::{Verify, verify};
 use crate::world::World;
+use gpuvm_core::bdf::Bdf;
 use gpuvm_core::measure::{
-    Basis, Call, Candidate, FioFile, GpuState, Line, MeasureReport, NcclLog, NotMeasured,
-    OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Taken, Tool, What, candidates, judge,
-    median, one_line, read,
+    Basis, Call, Candidate, DirectPairs, FioFile, GpuState, Line, MeasureReport, NcclLog,
+    NotMeasured, OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Taken, Tool, What,
+    candidates, judge, median, one_line, read,
 };
+use gpuvm_core::nccl;
 use gpuvm_core::p2p::{Op, Way};
 use gpuvm_core::topology::DeviceKind;
-use gpuvm_core::topology::pairs::{PairKind, Pairs, rate};
+use gpuvm_core::topology::pairs::{Pair, PairKind, Pairs, rate};
 use inside::{Inside, SHORT_S};
-use rdma::Peer;
+use rdma::{Gpus, Peer};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -87,6 +89,8 @@ pub struct MeasureRequest {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usual {
+    /// How much was measured: a longer run has values of its own.
+    pub suite: Suite,
     /// The GPUs that the guest had.
     pub shape: Shape,
     /// The quantity, with the median.
@@ -130,8 +134,9 @@ pub fn measure(
         gpus: gpus.len(),
         driver: gpus.first().map(|gpu| gpu.driver.clone()).unwrap_or_default(),
     };
-    let promise = promise(world, hypervisor, &request.name);
-    let runs = measured::read(world.state(), &row.uuid)?;
+    let Links { promise, direct } = links(world, hypervisor, &request.name);
+    let mut runs = measured::read(world.state(), &row.uuid)?;
+    runs.retain(|run| run.suite == request.suite);
     let own = own_expected(world)?;
     let mut report = MeasureReport {
         domain: request.name.clone(),
@@ -144,13 +149,14 @@ pub fn measure(
         notes: smi_note.into_iter().collect(),
         not_measured: Vec::new(),
     };
+    let own_gpus = Gpus::of(&gpus, Links { promise, direct });
     let judged = Judged(Basis { runs: &runs, own: &own, threshold: request.threshold });
     for tool in wanted(request) {
         if tool.is_pair() {
-            let ends = (world, &guest, peer.as_ref());
+            let ends = (&guest, &own_gpus, peer.as_ref());
             let how = (tool, request.suite, promise);
             let is_named = peer.is_some() || !request.only.is_empty();
-            rdma::measure(ends, how, is_named, &mut report, &judged, progress)?;
+            rdma::measure(world, ends, how, is_named, &mut report, &judged, progress)?;
         } else {
             let how = (tool, request, promise);
             measure_alone(&guest, how, &mut report, &judged, progress)?;
@@ -193,7 +199,8 @@ fn remember(world: &World, uuid: &str, report: &MeasureReport) {
         return;
     }
     let readings = report.lines.iter().map(|line| line.reading.clone()).collect();
-    let run = Run { at_s: now_s(), shape: report.shape.clone(), readings };
+    let (suite, shape) = (report.suite, report.shape.clone());
+    let run = Run { at_s: now_s(), suite, shape, readings };
     if let Err(error) = measured::add(world.state(), uuid, run) {
         world.warning(&format!("this run is not remembered: {error}"));
     }
@@ -205,8 +212,17 @@ fn peer<'a>(world: &'a World, request: &'a MeasureRequest) -> Result<Option<Peer
     // An address that the caller names is that of the measured guest.
     let ssh = request.ssh.as_ref().map(|ssh| SshWanted { address: None, ..ssh.clone() });
     let inside = Inside::open(world, name, &request.directories, ssh.as_ref())?;
-    let gpus = idle_gpus(&inside, request)?.0.len();
-    Ok(Some(Peer { inside, gpus }))
+    let gpus = idle_gpus(&inside, request)?.0;
+    let links = links(world, &*world.hypervisor()?, name);
+    Ok(Some(Peer { inside, gpus: Gpus::of(&gpus, links) }))
+}
+
+impl Gpus {
+    /// The GPUs that a guest's driver shows, with the links of the host.
+    fn of(gpus: &[GpuState], Links { promise, direct }: Links) -> Gpus {
+        let at = gpus.iter().map(|gpu| gpu.at).collect();
+        Gpus { at, direct, is_direct: promise.is_direct }
+    }
 }
 
 /// Refuses a guest on the other side that is the same one, or does not run.
@@ -244,12 +260,13 @@ pub fn usual(world: &World, name: &str) -> Result<Vec<Usual>> {
         for reading in &run.readings {
             let is_same = |one: &Usual| {
                 let same = one.reading.what == reading.what && one.reading.device == reading.device;
-                same && one.shape == run.shape
+                same && one.suite == run.suite && one.shape == run.shape
             };
             let at = all.iter().position(is_same).unwrap_or_else(|| {
                 let (shape, reading) = (run.shape.clone(), reading.clone());
                 let (unit, range) = (reading.what.unit(), [reading.value; 2]);
-                all.push(Usual { shape, reading, unit, range, runs: 0, last_s: 0 });
+                let suite = run.suite;
+                all.push(Usual { suite, shape, reading, unit, range, runs: 0, last_s: 0 });
                 values.push(Vec::new());
                 all.len() - 1
             });
@@ -297,9 +314,17 @@ fn throttled(gpus: &[GpuState]) -> Vec<String> {
     throttled.map(text).collect()
 }
 
+/// The links that the host gives a guest.
+#[derive(Default)]
+pub(crate) struct Links {
+    pub(crate) promise: Promise,
+    /// Its NICs and GPUs at one switch; `None` where their addresses in the guest are not known.
+    direct: Option<DirectPairs>,
+}
+
 /// Returns the links of the guest's GPUs. Nothing is promised where the host cannot be read.
-pub(crate) fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) -> Promise {
-    let find = || -> Result<Promise> {
+pub(crate) fn links(world: &World, hypervisor: &dyn Hypervisor, name: &str) -> Links {
+    let find = || -> Result<Links> {
         let topology: Topology = world.topology()?;
         let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
         let claims = Claims::read(&live);
@@ -323,13 +348,21 @@ pub(crate) fn promise(world: &World, hypervisor: &dyn Hypervisor, name: &str) ->
             let ways = [Op::Write, Op::Read].map(|op| pair.way(op));
             pair.kind == PairKind::GpuNic && ways.iter().all(|way| *way == Way::Switch)
         });
-        Ok(Promise {
+        let direct: Vec<&Pair> = direct.collect();
+        let promise = Promise {
             path_gb_s: paths.and_then(|paths| paths.into_iter().min()),
             nvlinks,
             nic_path_gb_s: nic_paths.and_then(|paths| paths.into_iter().min()),
-            is_direct: !gpus.is_empty() && direct.count() == gpus.len() * nics.len(),
+            is_direct: !gpus.is_empty() && direct.len() == gpus.len() * nics.len(),
             line_gbit_s: None,
-        })
+        };
+        let inside = nccl::topology(&live, &topology).ok().map(|noted| noted.system.functions());
+        let direct = inside.map(|inside| {
+            let at = |host: Bdf| inside.iter().find(|one| one.0 == host).map(|one| one.1);
+            let both = |pair: &&Pair| at(pair.b).zip(at(pair.a));
+            direct.iter().filter_map(both).collect()
+        });
+        Ok(Links { promise, direct })
     };
     find().unwrap_or_default()
 }

@@ -164,6 +164,9 @@ pub fn request_refused(error: JobError) -> Error {
 pub fn conf_refused(error: SlurmConfError) -> Error {
     let hint = match &error {
         SlurmConfError::NoGpus => "`gpuvm gpu list` shows the GPUs and their state",
+        SlurmConfError::NoWholeGpus { .. } => {
+            "--vgpu TYPE counts vGPUs of a type, which `gpuvm vgpu list` shows"
+        }
         SlurmConfError::NoVgpu { .. } => "`gpuvm vgpu list` shows the types",
         SlurmConfError::NodeName { .. } => "--node-name NAME gives another one",
         SlurmConfError::NoGroup { .. } => {
@@ -327,15 +330,16 @@ pub fn gpus(
 }
 
 /// Counts vGPUs of a type: as many as the GPUs have that offer it now, those that exist included.
+/// A GPU whose MIG mode does not permit the type has none.
 pub fn vgpu_count(topology: &Topology, name: &str) -> Result<VgpuCount> {
     let cards = shared_cards(topology, &Occupancy::default());
     let all = cards.iter().flat_map(|card| &card.offers);
-    let all: Vec<_> = all.filter(|offer| offer.is_named(name)).collect();
-    let Some(first) = all.first() else {
-        return Err(conf_refused(SlurmConfError::NoVgpu { name: name.to_owned() }));
-    };
-    let most = |offer: &&VgpuOffer| offer.max_instances.unwrap_or(offer.creatable + offer.in_use);
-    Ok(VgpuCount { name: first.name.clone(), count: all.iter().map(most).sum() })
+    let all = all.filter(|offer| offer.is_named(name));
+    let most = |offer: &VgpuOffer| offer.max_instances.unwrap_or(offer.creatable + offer.in_use);
+    let counted = all.map(|offer| (&offer.name, most(offer))).filter(|(_, count)| *count > 0);
+    let found = counted.reduce(|(name, all), (_, count)| (name, all + count));
+    let none = || conf_refused(SlurmConfError::NoVgpu { name: name.to_owned() });
+    found.map(|(name, count)| VgpuCount { name: name.clone(), count }).ok_or_else(none)
 }
 
 /// The vGPUs of a job, by the type of its request; none: it requests whole GPUs, or none.

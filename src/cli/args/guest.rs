@@ -18,7 +18,7 @@ use std::path::PathBuf;
 pub struct GuestArgs {
     /// Domain name
     ///
-    /// Default: made from the GPUs, such as gpuvm-2g0-1.
+    /// Default: made from the GPUs or the vGPU type, such as gpuvm-2g0-1.
     #[arg(long, value_name = "NAME", conflicts_with = "domain", help_heading = GUEST)]
     pub name: Option<DomainName>,
     /// Base of the domain name, as in nvidia-vm

@@ -36,7 +36,7 @@ pub enum VgpuVerb {
     /// without. Then the driver is bound again, and the script run again after 30 s, three times at
     /// most. Waits until each VF offers vGPU types. Refused while a guest has the GPU or one of its
     /// VFs, and while a VF has a vGPU type, also with an unknown holder.
-    #[command(after_long_help = VFS)]
+    #[command(after_long_help = VFS, override_usage = "gpuvm vgpu vfs [OPTIONS] <--on|--off> <PF>")]
     Vfs(Late<VgpuVfsArgs>),
 }
 
@@ -47,7 +47,7 @@ pub struct VgpuVfsArgs {
     #[arg(value_name = "PF", required_unless_present = "early")]
     pub pf: Option<Bdf>,
     /// Enable its VFs
-    #[arg(long, required_unless_present_any = ["off", "early"])]
+    #[arg(long)]
     pub on: bool,
     /// Disable its VFs
     #[arg(long, conflicts_with = "on")]

@@ -7,7 +7,8 @@ use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
 use crate::finding::Rule;
 use crate::topology::{
-    Barred, DeviceKind, Isolated, PciDevice, Sriov, Topology, Unsupported, Weakness, is_vfio,
+    Barred, DeviceKind, Isolated, PciDevice, Sriov, Topology, Unsupported, VfKind, Weakness,
+    is_vfio,
 };
 use crate::words::count;
 use std::collections::BTreeMap;
@@ -133,11 +134,9 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             Some(device) => {
                 used(passed, device, topology, report);
                 managed(passed, topology, report);
-                // It may have got its vGPU type since.
-                let slot = |why: &Unsupported| matches!(why, Unsupported::VgpuSlot(..));
-                if let Some(why) = topology.unsupported(device).filter(|why| !slot(why)) {
+                if let Some(why) = topology.unsupported(device).filter(|why| !may_work(why)) {
                     let message = format!("{bdf} is {why}");
-                    report.add(&UNSUPPORTED, passed.bdf.spot, message, "give the guest another");
+                    report.add(&UNSUPPORTED, passed.bdf.spot, message, instead(&why));
                 }
                 if let Some(why) = topology.barred(device) {
                     let message = format!("{bdf} {why}");
@@ -157,6 +156,24 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     if let Some(balloon) = guest.balloon.filter(|_| !guest.passed.is_empty()) {
         let message = "libvirt gives the guest a memory balloon, but passed devices pin its memory";
         report.add(&BALLOON, balloon, message, "write <memballoon model='none'/>");
+    }
+}
+
+/// Whether a function may work once the guest starts: a slot for a vGPU gets its type by then.
+fn may_work(why: &Unsupported) -> bool {
+    matches!(why, Unsupported::VgpuSlot(_, VfKind::FreeSlot | VfKind::Vgpu))
+}
+
+/// What to give the guest in place of an unsupported function.
+fn instead(why: &Unsupported) -> &'static str {
+    match why {
+        Unsupported::VgpuSlot(_, VfKind::MdevParent) => {
+            "pass a mediated device of it: `gpuvm vgpu list` shows the types"
+        }
+        Unsupported::VgpuSlot(..) => {
+            "`gpuvm host doctor` says how it gets a vGPU type, or its card becomes a whole GPU again"
+        }
+        _ => "give the guest another",
     }
 }
 

@@ -103,7 +103,7 @@ pub struct Promise {
     pub nvlinks: u32,
     /// GB/s of the slowest path to one of its NICs, as NCCL counts; `None` if unknown.
     pub nic_path_gb_s: Option<u32>,
-    /// Whether transfers between all of its GPUs and NICs turn at a PCIe switch.
+    /// Whether transfers between the measured NIC and GPU turn at a PCIe switch.
     pub is_direct: bool,
     /// Line rate in Gb/s of the slower one of two NICs; `None` if unknown.
     pub line_gbit_s: Option<f64>,

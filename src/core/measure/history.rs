@@ -1,6 +1,7 @@
 //! Earlier measurements of a guest.
 
 use super::expected::Shape;
+use super::tool::Suite;
 use super::what::{Reading, What};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,9 @@ const REGRESSED_WORST: f64 = 2.0;
 pub struct Run {
     /// When, in seconds since 1970, UTC.
     pub at_s: u64,
+    /// How much was measured.
+    #[serde(default)]
+    pub suite: Suite,
     /// The GPUs that the guest had.
     pub shape: Shape,
     /// The measured values.

@@ -18,8 +18,8 @@ pub use expected::{BOARDS, Board, OwnExpected, Promise, Shape};
 pub use history::{KEPT, Run, median, newest};
 pub use nccl_log::NcclLog;
 pub use rdma::{
-    RdmaCall, RdmaDevice, RdmaPair, RdmaSide, rdma_call, rdma_gpu, rdma_pairs, read_rdma_names,
-    read_rdma_port,
+    DirectPairs, RdmaCall, RdmaDevice, RdmaPair, RdmaSide, is_direct, rdma_call, rdma_gpu,
+    rdma_pairs, read_rdma_names, read_rdma_port,
 };
 pub use read::{Faulty, GpuState, ReadError, Taken, one_line, read, read_gpus};
 pub use report::{Basis, Candidate, Line, MeasureReport, NotMeasured, Verdict, judge};

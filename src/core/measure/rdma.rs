@@ -2,6 +2,8 @@
 
 use super::tool::{Call, Suite, Tool};
 use super::what::What;
+use crate::bdf::Bdf;
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 /// The most devices of a guest that are looked at.
@@ -21,7 +23,13 @@ pub struct RdmaDevice {
     pub name: String,
     /// Rate of the port in Gb/s, by the guest's kernel.
     pub line_gbit_s: Option<f64>,
+    /// PCI address in the guest.
+    pub at: Option<Bdf>,
 }
+
+/// NICs and GPUs of a guest between which transfers turn at a PCIe switch, by their addresses in
+/// the guest, the NIC first.
+pub type DirectPairs = BTreeSet<(Bdf, Bdf)>;
 
 /// Two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,14 +81,17 @@ pub fn read_rdma_names(listing: &str) -> Vec<String> {
 }
 
 /// Reads the files `state` (`4: ACTIVE`) and `rate` (`200 Gb/sec (4X HDR)`) of a device's port, one
-/// after the other (kernel, ABI sysfs-class-infiniband); `None` unless the port is active.
+/// after the other (kernel, ABI sysfs-class-infiniband), and the file `uevent` of its PCI function;
+/// `None` unless the port is active.
 pub fn read_rdma_port(name: &str, files: &str) -> Option<RdmaDevice> {
+    let at =
+        files.lines().find_map(|line| line.strip_prefix("PCI_SLOT_NAME=")?.trim().parse().ok());
     let mut lines = files.lines();
     let is_active = lines.next()?.trim() == "4: ACTIVE";
     let rate = lines.next().and_then(|line| line.trim().split_once(" Gb/sec"));
     let line_gbit_s = rate.and_then(|(number, _)| number.parse::<f64>().ok());
     let line_gbit_s = line_gbit_s.filter(|rate| rate.is_finite() && *rate > 0.0);
-    is_active.then(|| RdmaDevice { name: name.to_owned(), line_gbit_s })
+    is_active.then(|| RdmaDevice { name: name.to_owned(), line_gbit_s, at })
 }
 
 /// Pairs devices: each with the one at the same place in the other guest, or in one guest each
@@ -95,10 +106,29 @@ pub fn rdma_pairs(own: usize, peer: Option<usize>) -> Vec<RdmaPair> {
     }
 }
 
-/// Returns the GPU that goes with a device: the devices are spread evenly over the GPUs, as boards
-/// have them.
-pub fn rdma_gpu(device: usize, devices: usize, gpus: usize) -> Option<usize> {
-    if gpus == 0 || device >= devices { None } else { Some(device * gpus / devices) }
+/// Returns the GPU that goes with a device: one at the same PCIe switch, and another one for each
+/// device there; without such a switch the devices are spread evenly over the GPUs.
+pub fn rdma_gpu(
+    device: usize,
+    devices: &[RdmaDevice],
+    gpus: &[Option<Bdf>],
+    direct: &DirectPairs,
+) -> Option<usize> {
+    let near = |device: &RdmaDevice| -> Vec<usize> {
+        let is_near = |gpu: &usize| is_direct(device, gpus[*gpu], direct);
+        (0..gpus.len()).filter(is_near).collect()
+    };
+    let own = near(devices.get(device)?);
+    if own.is_empty() {
+        return (!gpus.is_empty()).then(|| device * gpus.len() / devices.len());
+    }
+    let before = devices[..device].iter().filter(|other| near(other) == own).count();
+    Some(own[before % own.len()])
+}
+
+/// Whether transfers between a device and a GPU turn at a PCIe switch.
+pub fn is_direct(device: &RdmaDevice, gpu: Option<Bdf>, direct: &DirectPairs) -> bool {
+    device.at.zip(gpu).is_some_and(|pair| direct.contains(&pair))
 }
 
 /// Returns a run between two sides. `run`: its number, `pair`: its name in the results, `address`:

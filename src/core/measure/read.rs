@@ -2,6 +2,7 @@
 
 use super::tool::{Call, Tool};
 use super::what::{Reading, What};
+use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -341,6 +342,8 @@ pub struct GpuState {
     pub name: String,
     /// The driver's version.
     pub driver: String,
+    /// PCI address in the guest.
+    pub at: Option<Bdf>,
     /// Use of its processors in percent.
     pub busy_percent: u32,
     /// Number of processes that compute on it.
@@ -372,6 +375,8 @@ struct SmiLog {
 
 #[derive(Deserialize)]
 struct SmiGpu {
+    #[serde(default, rename = "@id")]
+    id: String,
     #[serde(default)]
     product_name: String,
     #[serde(default, alias = "clocks_throttle_reasons")]
@@ -468,6 +473,7 @@ pub fn read_gpus(output: &str) -> Result<Vec<GpuState>, ReadError> {
         GpuState {
             name: gpu.product_name.trim().to_owned(),
             driver: driver.to_owned(),
+            at: gpu.id.trim().parse().ok(),
             busy_percent: used.and_then(|word| word.parse().ok()).unwrap_or(0),
             processes: gpu.processes.process_info.iter().filter(computing).count(),
             throttled: throttled(&gpu.clocks_event_reasons),

@@ -11,7 +11,7 @@ fn parts(gpus: usize) -> Parts {
 
 /// A run of perftest between two NICs of a guest.
 fn rdma(tool: Tool, gpu: Option<usize>) -> RdmaCall {
-    let device = |name: &str| RdmaDevice { name: name.into(), line_gbit_s: Some(400.0) };
+    let device = |name: &str| RdmaDevice { name: name.into(), line_gbit_s: Some(400.0), at: None };
     let (client, server) = (device("mlx5_0"), device("mlx5_1"));
     let sides = (
         RdmaSide { device: &client, gpu },
@@ -220,9 +220,34 @@ fn rdma_devices_are_read_and_paired() {
     assert_eq!(pairs(3, None), [(0, 1), (2, 2)]);
     assert_eq!(pairs(3, Some(2)), [(0, 0), (1, 1)]);
     assert_eq!(pairs(0, None), []);
-    let gpus: Vec<_> = (0..4).map(|device| rdma_gpu(device, 4, 8)).collect();
-    assert_eq!(gpus, [Some(0), Some(2), Some(4), Some(6)]);
-    assert_eq!((rdma_gpu(3, 4, 1), rdma_gpu(0, 4, 0)), (Some(0), None));
+    let uevent = "DRIVER=mlx5_core\nPCI_ID=15B3:1021\nPCI_SLOT_NAME=0000:07:00.0\n";
+    let device = read_rdma_port("mlx5_0", &format!("4: ACTIVE\n400 Gb/sec (4X NDR)\n{uevent}"));
+    assert_eq!(device.unwrap().at, "07:00.0".parse().ok());
+}
+
+#[test]
+fn a_device_goes_with_a_gpu_at_its_switch() {
+    let at = |bus: u8| Bdf::new(0, bus, 0, 0).ok();
+    let device =
+        |bus: u8| RdmaDevice { name: format!("mlx5_{bus}"), line_gbit_s: None, at: at(bus) };
+    let gpus = |number: u8| -> Vec<Option<Bdf>> { (0..number).map(|gpu| at(100 + gpu)).collect() };
+    let all = |devices: &[RdmaDevice], gpus: &[Option<Bdf>], direct: &DirectPairs| -> Vec<_> {
+        (0..devices.len()).map(|device| rdma_gpu(device, devices, gpus, direct)).collect()
+    };
+    let devices: Vec<_> = (0..4).map(device).collect();
+    let none = DirectPairs::new();
+    assert_eq!(all(&devices, &gpus(8), &none), [Some(0), Some(2), Some(4), Some(6)]);
+    assert_eq!(all(&devices, &gpus(1), &none), [Some(0); 4]);
+    assert_eq!(all(&devices, &[], &none), [None; 4]);
+    // Device 0 is at the switch of GPU 3, devices 1 and 2 at that of GPUs 0 and 1.
+    let near = [(0, 103), (1, 100), (1, 101), (2, 100), (2, 101)];
+    let direct: DirectPairs =
+        near.into_iter().filter_map(|(nic, gpu)| at(nic).zip(at(gpu))).collect();
+    assert_eq!(all(&devices, &gpus(4), &direct), [Some(3), Some(0), Some(1), Some(3)]);
+    assert!(is_direct(&devices[1], at(101), &direct) && !is_direct(&devices[1], at(103), &direct));
+    // An address that the guest does not tell is near nothing.
+    let unknown = RdmaDevice { at: None, ..device(0) };
+    assert!(!is_direct(&unknown, at(103), &direct));
 }
 
 /// Of a machine that lets prefetchers be switched off, and of one that does not.
@@ -486,6 +511,7 @@ fn rdma_is_expected_by_the_line_and_the_way_to_the_gpus() {
 #[test]
 fn the_newest_value_of_each_quantity_is_of_the_same_gpus() {
     let run = |at_s, gpus, readings: &[(What, f64)]| Run {
+        suite: Suite::Quick,
         at_s,
         shape: h100s(gpus),
         readings: readings.iter().map(|&(what, value)| reading(what, value)).collect(),
@@ -505,6 +531,7 @@ fn a_guest_is_compared_with_its_own_last_runs() {
     let shape = h100s(8);
     let of = (&shape, Promise::default());
     let run = |at_s: u64, shape: Shape, value: f64| Run {
+        suite: Suite::Quick,
         at_s,
         shape,
         readings: vec![reading(What::Triad, value)],
@@ -517,6 +544,7 @@ fn a_guest_is_compared_with_its_own_last_runs() {
     assert_eq!(verdict(triad, 1.0, of, &runs[..1]), (Verdict::NoReference, None));
     // A delay has regressed if it is longer.
     let late = |value: f64| Run {
+        suite: Suite::Quick,
         at_s: 1,
         shape: h100s(8),
         readings: vec![reading(What::TimerLatency, value)],
@@ -652,6 +680,7 @@ fn tests_that_pass_are_named_and_a_skipped_run_is_an_error() {
 #[test]
 fn worst_cases_vary_and_memory_of_another_cell_has_no_limit() {
     let runs = [20.0, 21.0].map(|value| Run {
+        suite: Suite::Quick,
         at_s: 1,
         shape: h100s(8),
         readings: vec![reading(What::TimerLatency, value)],

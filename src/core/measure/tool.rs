@@ -4,11 +4,13 @@ use super::what::What;
 use serde::{Deserialize, Serialize};
 
 /// How much is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
+#[strum(serialize_all = "kebab-case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Suite {
     /// About two minutes.
+    #[default]
     Quick,
     /// About fifteen minutes.
     Full,

@@ -121,8 +121,9 @@ impl Shortage<'_> {
         let (there, free) = (stock.there(threads), stock.free(threads));
         let own = if demand.own { " and 1 for emulator and I/O threads" } else { "" };
         let what = format!(
-            "{} for vCPUs{own} are needed on node {}",
+            "{} for vCPUs{own} {} needed on node {}",
             count(demand.vcpus as usize, "core"),
+            are(wanted),
             stock.id
         );
         if there < wanted {

@@ -12,8 +12,8 @@ use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::occupancy::{Exclusion, GuestVgpu, Occupancy};
 use crate::request::{GpuWish, PinPolicy, Request, VgpuCardName, VgpuWish};
-use crate::topology::VgpuInterface;
 use crate::topology::{DeviceKind, FabricModel, Partition, PciDevice, Sriov, Topology};
+use crate::topology::{VgpuInterface, frame_buffer, plain_name};
 use std::cmp::Reverse;
 
 /// Cards of one node with the vGPUs that a guest gets.
@@ -329,6 +329,11 @@ fn without(
 ) -> PlanError {
     let wanted = &wish.type_name;
     if let Some(bdf) = named.filter(|bdf| cards.iter().all(|card| card.bdf != *bdf)) {
+        if let Some(Sriov::Vf { pf }) = topology.device(bdf).and_then(|one| one.sriov.clone()) {
+            let what = format!("{bdf} is a virtual function, and vGPUs are chosen by their card");
+            let hint = format!("`--vgpu {wanted},gpu={pf}` names its card");
+            return PlanError::Impossible { what, hint };
+        }
         let what = format!("{bdf} has no vGPUs: its driver does not share it among guests");
         let hint = "`gpuvm vgpu list` shows the GPUs that have; --gpu takes the whole GPU".into();
         return PlanError::Impossible { what, hint };
@@ -354,7 +359,12 @@ fn without(
     });
     let lines: String = listed.collect();
     let what = format!("no GPU can have a vGPU of type `{wanted}` now; types by GPU:{lines}");
-    let sizes = here().filter(|card| !card.existing.is_empty());
+    // Without mixed mode a type of another size looks like one that the card never had.
+    let is_of_model = |card: &&SharedCard| {
+        let alike = |offer: &VgpuOffer| is_same_model(&offer.name, wanted);
+        frame_buffer(wanted).is_some() && card.offers.iter().any(alike)
+    };
+    let sizes = here().filter(|card| !card.existing.is_empty()).filter(is_of_model);
     let hint = match sizes.map(|card| card.bdf).next() {
         Some(bdf) => format!(
             "a GPU has vGPUs of one frame buffer size unless it is in mixed mode: `nvidia-smi vgpu \
@@ -363,6 +373,12 @@ fn without(
         None => "`gpuvm vgpu list` shows the types".into(),
     };
     PlanError::Impossible { what, hint }
+}
+
+/// Whether two types are of the same model of GPU: their names differ after the first `-` only.
+fn is_same_model(one: &str, other: &str) -> bool {
+    let model = |name: &str| plain_name(name).split('-').next().map(str::to_ascii_lowercase);
+    model(one) == model(other)
 }
 
 /// The ways to give a guest its vGPUs, the best first: on as few cards as possible, on a card that

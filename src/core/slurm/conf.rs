@@ -4,7 +4,7 @@ use super::{GPU, GRES};
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::topology::model::model;
-use crate::topology::{Core, Proximity, Topology};
+use crate::topology::{Core, PciDevice, Proximity, Sriov, Topology};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,6 +49,9 @@ pub enum SlurmConfError {
     /// The host has no GPUs.
     #[error("the host has no GPUs that a guest could get")]
     NoGpus,
+    /// All GPUs have virtual functions.
+    #[error("no GPU can be given out whole: {bdf} and all others have virtual functions")]
+    NoWholeGpus { bdf: String },
     /// No GPU offers the vGPU type.
     #[error("no GPU of the host has vGPUs of type `{name}` now")]
     NoVgpu { name: String },
@@ -112,21 +115,29 @@ pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConf
     };
     refuse_all_reserved(topology, wanted)?;
     let node_line = node_line(topology, wanted, gres, &types)?;
-    let settings = settings(topology, gres, *files);
+    let settings = settings(topology, gres, *files, types.values().sum());
     Ok(Conf { node: node.clone(), gres: gres.into(), types, gres_conf, node_line, settings })
 }
 
 /// GPUs by type.
 fn gpu_types(topology: &Topology) -> Result<BTreeMap<String, u32>, SlurmConfError> {
-    let models = topology.gpu_models();
-    if models.is_empty() {
-        return Err(SlurmConfError::NoGpus);
-    }
     let mut types: BTreeMap<String, u32> = BTreeMap::new();
-    for (_, name, count) in &models {
-        *types.entry(gpu_type(name)).or_default() += count;
+    for gpu in whole_gpus(topology)? {
+        *types.entry(gpu_type(&model(gpu))).or_default() += 1;
     }
     Ok(types)
+}
+
+/// The GPUs that a job can have whole: no card that has virtual functions, which are given out in
+/// its place.
+fn whole_gpus(topology: &Topology) -> Result<Vec<&PciDevice>, SlurmConfError> {
+    let is_shared = |gpu: &&PciDevice| matches!(gpu.sriov, Some(Sriov::Pf { enabled: 1.., .. }));
+    let (shared, whole): (Vec<_>, Vec<_>) = topology.gpus().partition(is_shared);
+    match shared.first() {
+        _ if !whole.is_empty() => Ok(whole),
+        None => Err(SlurmConfError::NoGpus),
+        Some(card) => Err(SlurmConfError::NoWholeGpus { bdf: card.bdf.to_string() }),
+    }
 }
 
 /// Returns Slurm's word for a vGPU type: `h200x_18c`.
@@ -183,7 +194,7 @@ fn even(cores: &[&Core]) -> Option<Even> {
 
 /// A line for each GPU, with its device file, the cores of its node, and its links to the others.
 fn by_file(topology: &Topology, node: &str) -> Result<Vec<String>, SlurmConfError> {
-    let gpus: Vec<_> = topology.gpus().collect();
+    let gpus = whole_gpus(topology)?;
     let cores = cores(topology);
     // Slurm counts cores only if they are configured.
     let is_even = even(&cores).is_some();
@@ -303,7 +314,7 @@ fn node_line(
     Ok(line)
 }
 
-fn settings(topology: &Topology, gres: &str, files: bool) -> Vec<String> {
+fn settings(topology: &Topology, gres: &str, files: bool, gpus: u32) -> Vec<String> {
     let memory: u64 = topology.nodes().iter().map(|node| node.memory_kib.kib()).sum();
     // Whole minutes.
     let seconds = (PROLOG_S + (memory >> 20).div_ceil(GIB_PER_S)).next_multiple_of(60);
@@ -320,9 +331,8 @@ fn settings(topology: &Topology, gres: &str, files: bool) -> Vec<String> {
         "HealthCheckProgram=/etc/slurm/gpuvm-reconcile".to_owned(),
         "HealthCheckInterval=300".to_owned(),
     ];
-    let gpus = topology.gpus().count();
     if files && gpus > 0 {
-        lines.push(format!("DefCpuPerGPU={}", topology.pcpus().iter().count() / gpus));
+        lines.push(format!("DefCpuPerGPU={}", topology.pcpus().iter().count() / gpus as usize));
     }
     lines
 }

@@ -150,6 +150,27 @@ fn every_recorded_host_with_gpus_has_lines() {
 }
 
 #[test]
+fn cards_with_virtual_functions_are_not_counted_whole() {
+    let with = |shared: usize| {
+        let mut record: serde_json::Value = serde_json::from_str(HOSTS[1]).unwrap();
+        let devices = record["host"]["devices"].as_array_mut().unwrap();
+        let gpus = devices.iter_mut().filter(|one| one["class"] == "0x030200");
+        for gpu in gpus.take(shared) {
+            gpu["sriov"] = serde_json::json!({ "role": "pf", "total": 16, "enabled": 16 });
+        }
+        from_json(&record.to_string()).unwrap()
+    };
+    for files in [false, true] {
+        let wanted = ConfRequest { node: "n".into(), files, ..ConfRequest::default() };
+        let lines = conf(&with(12), &wanted).unwrap();
+        assert_eq!(lines.types.values().sum::<u32>(), 4);
+        assert_eq!(lines.gres_conf.len(), if files { 4 } else { 1 });
+        let is_shared = |error| matches!(error, SlurmConfError::NoWholeGpus { .. });
+        assert!(conf(&with(16), &wanted).is_err_and(is_shared));
+    }
+}
+
+#[test]
 fn types_are_words_of_slurm() {
     for (model, wanted) in [
         ("V100 SXM3 32 GB", "v100"),

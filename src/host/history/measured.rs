@@ -64,7 +64,7 @@ pub fn forget(state: Option<&Path>, uuid: &str) -> Result<Option<Step>, HistoryE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuvm_core::measure::{Reading, Shape, What};
+    use gpuvm_core::measure::{Reading, Shape, Suite, What};
 
     #[test]
     fn the_last_runs_of_a_domain_are_kept_and_no_others() {
@@ -72,7 +72,8 @@ mod tests {
         let state = Some(dir.path());
         let run = |at_s: u64| {
             let reading = Reading { what: What::Triad, device: None, value: 1.5 };
-            Run { at_s, shape: Shape::default(), readings: vec![reading] }
+            let (suite, shape) = (Suite::Quick, Shape::default());
+            Run { at_s, suite, shape, readings: vec![reading] }
         };
         assert_eq!(read(state, "a").unwrap(), []);
         assert!(forget(state, "a").unwrap().is_none());

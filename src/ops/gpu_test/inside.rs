@@ -5,7 +5,7 @@ use crate::apply::ApplyError;
 use crate::error::{Error, Result};
 use crate::exec::{Executed, Inside};
 use crate::hypervisor::DomainState;
-use crate::measure::{TIMED_OUT, own_expected, promise, taken, why};
+use crate::measure::{TIMED_OUT, links, own_expected, taken, why};
 use crate::session::Running;
 use crate::world::World;
 use gpuvm_core::measure::{
@@ -211,7 +211,7 @@ impl Probe<'_> {
             self.world.note(&format!("{tool} is not run: the image does not have it"));
             return Ok(Vec::new());
         };
-        let promise = promise(self.world, running.hypervisor, self.name);
+        let promise = links(self.world, running.hypervisor, self.name).promise;
         let own = own_expected(self.world).map_err(|error| self.stopped(tool, &error.whole()))?;
         let calls: Vec<Call> = tool.calls(Suite::Quick, &Parts::of_gpus(shape.gpus));
         let mut faults = Vec::new();

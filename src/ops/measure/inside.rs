@@ -141,7 +141,8 @@ impl<'a> Inside<'a> {
     pub(super) fn rdma_devices(&self) -> Result<Vec<RdmaDevice>> {
         let mut found = Vec::new();
         for name in read_rdma_names(&self.list(RDMA)?) {
-            let files = ["state", "rate"].map(|file| format!("{RDMA}/{name}/ports/1/{file}"));
+            let files = ["ports/1/state", "ports/1/rate", "device/uevent"];
+            let files = files.map(|file| format!("{RDMA}/{name}/{file}"));
             let ended = self.run("/bin/cat", &files, SHORT_S)?;
             found.extend(read_rdma_port(&name, &String::from_utf8_lossy(&ended.stdout)));
         }

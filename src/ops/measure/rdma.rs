@@ -7,9 +7,10 @@ use crate::address::{AddressWanted, Addresses, addresses};
 use crate::error::Result;
 use crate::exec::Executed;
 use crate::world::World;
+use gpuvm_core::bdf::Bdf;
 use gpuvm_core::measure::{
-    MeasureReport, NotMeasured, Promise, RdmaCall, RdmaDevice, RdmaSide, Suite, Tool, rdma_call,
-    rdma_gpu, rdma_pairs,
+    DirectPairs, MeasureReport, NotMeasured, Promise, RdmaCall, RdmaDevice, RdmaSide, Suite, Tool,
+    is_direct, rdma_call, rdma_gpu, rdma_pairs,
 };
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -23,8 +24,17 @@ const ADDRESS_S: u64 = 10;
 /// The other guest.
 pub(super) struct Peer<'a> {
     pub(super) inside: Inside<'a>,
-    /// Number of its GPUs.
-    pub(super) gpus: usize,
+    pub(super) gpus: Gpus,
+}
+
+/// The GPUs of a guest.
+pub(super) struct Gpus {
+    /// Their addresses in the guest.
+    pub(super) at: Vec<Option<Bdf>>,
+    /// The NICs at their switches; `None` where the addresses in the guest are not known.
+    pub(super) direct: Option<DirectPairs>,
+    /// Whether all NICs are.
+    pub(super) is_direct: bool,
 }
 
 /// Why a guest cannot take part.
@@ -38,7 +48,7 @@ struct Lack {
 struct Ends<'a, 'i> {
     inside: &'a Inside<'i>,
     devices: Vec<RdmaDevice>,
-    gpus: usize,
+    gpus: &'a Gpus,
     program: String,
 }
 
@@ -46,7 +56,7 @@ impl<'a, 'i> Ends<'a, 'i> {
     /// Reads a guest; the other result is why nothing can be measured.
     fn of(
         inside: &'a Inside<'i>,
-        gpus: usize,
+        gpus: &'a Gpus,
         tool: Tool,
     ) -> Result<std::result::Result<Self, Lack>> {
         let name = inside.name;
@@ -64,15 +74,29 @@ impl<'a, 'i> Ends<'a, 'i> {
 
     /// The side of a device, with the memory of its GPU or of the guest.
     fn side(&self, at: usize, of_gpu: bool) -> RdmaSide<'_> {
-        let gpu = if of_gpu { rdma_gpu(at, self.devices.len(), self.gpus) } else { None };
+        let none = DirectPairs::new();
+        let direct = self.gpus.direct.as_ref().unwrap_or(&none);
+        let gpu = rdma_gpu(at, &self.devices, &self.gpus.at, direct).filter(|_| of_gpu);
         RdmaSide { device: &self.devices[at], gpu }
+    }
+
+    /// Whether transfers between a side's device and its GPU turn at a PCIe switch.
+    fn is_direct(&self, side: RdmaSide<'_>) -> bool {
+        let gpu = side.gpu.and_then(|gpu| self.gpus.at[gpu]);
+        match &self.gpus.direct {
+            Some(direct) if gpu.is_some() && side.device.at.is_some() => {
+                is_direct(side.device, gpu, direct)
+            }
+            _ => self.gpus.is_direct,
+        }
     }
 }
 
 /// Measures all pairs of devices, with the memory of guests and with that of GPUs. `is_named`:
 /// whether the caller wants RDMA; else a guest without a device is none to report.
 pub(super) fn measure(
-    (world, guest, peer): (&World, &Inside<'_>, Option<&Peer<'_>>),
+    world: &World,
+    (guest, gpus, peer): (&Inside<'_>, &Gpus, Option<&Peer<'_>>),
     (tool, suite, promise): (Tool, Suite, Promise),
     is_named: bool,
     report: &mut MeasureReport,
@@ -83,14 +107,14 @@ pub(super) fn measure(
         report.not_measured.push(NotMeasured { tool, why });
         Ok(())
     };
-    let own = match Ends::of(guest, report.shape.gpus, tool)? {
+    let own = match Ends::of(guest, gpus, tool)? {
         Ok(own) => own,
         Err(lack) if lack.is_device && !is_named => return Ok(()),
         Err(lack) => return skip(lack.why),
     };
     let other = match peer {
         None => None,
-        Some(peer) => match Ends::of(&peer.inside, peer.gpus, tool)? {
+        Some(peer) => match Ends::of(&peer.inside, &peer.gpus, tool)? {
             Ok(other) => Some(other),
             Err(lack) => return skip(lack.why),
         },
@@ -121,7 +145,7 @@ fn measure_pairs(
 ) {
     let answers = other.unwrap_or(own);
     let pairs = rdma_pairs(own.devices.len(), other.map(|other| other.devices.len()));
-    let has_gpus = own.gpus > 0 && answers.gpus > 0;
+    let has_gpus = !own.gpus.at.is_empty() && !answers.gpus.at.is_empty();
     for (run, pair) in (0..).zip(&pairs) {
         for of_gpu in [false, true].into_iter().filter(|of_gpu| !of_gpu || has_gpus) {
             let sides = (own.side(pair.client, of_gpu), answers.side(pair.server, of_gpu));
@@ -134,7 +158,8 @@ fn measure_pairs(
             // A NIC that exchanges data with itself uses no line.
             let is_same = other.is_none() && pair.client == pair.server;
             let line = lines[0].zip(lines[1]).map(|(a, b)| a.min(b)).filter(|_| !is_same);
-            let promise = Promise { line_gbit_s: line, ..promise };
+            let is_direct = own.is_direct(sides.0) && answers.is_direct(sides.1);
+            let promise = Promise { line_gbit_s: line, is_direct, ..promise };
             let outcome = run_both(own, answers, &call)
                 .map_err(|error| error.whole())
                 .and_then(|ended| taken(&call.client, &ended));
@@ -193,7 +218,8 @@ pub(super) mod tests {
         devices: Vec<RdmaDevice>,
         program: String,
     ) -> Vec<(String, f64)> {
-        let own = Ends { inside, devices, gpus: 0, program };
+        let gpus = Gpus { at: Vec::new(), direct: None, is_direct: false };
+        let own = Ends { inside, devices, gpus: &gpus, program };
         let mut report = MeasureReport {
             domain: "g".into(),
             peer: None,

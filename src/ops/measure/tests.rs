@@ -167,7 +167,7 @@ fn the_side_that_measures_waits_until_the_other_one_listens() {
     let dir = tempfile::tempdir().unwrap();
     with_rdma(dir.path());
     let inside = Inside::open(&stage.world, "g", &[], None).unwrap();
-    let device = |name: &str| RdmaDevice { name: name.into(), line_gbit_s: Some(400.0) };
+    let device = |name: &str| RdmaDevice { name: name.into(), line_gbit_s: Some(400.0), at: None };
     let devices = vec![device("mlx5_0"), device("mlx5_1"), device("mlx5_2")];
     let program = dir.path().join("ib_write_bw").display().to_string();
     let found = rdma::tests::measured(&inside, devices, program);
