@@ -1,7 +1,7 @@
 //! Connections to other machines, libvirt daemons that are frozen, and machines without libvirt.
 
 use crate::support::daemon::Daemon;
-use crate::support::{project, run, skip};
+use crate::support::{project, run, skip, tamper};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::fs::PermissionsExt as _;
@@ -72,14 +72,13 @@ impl Other {
     /// A `delete` from here that is stopped at its `when`-th journal write. Returns its process ID
     /// and the child.
     fn halted_delete(&self, name: &str, when: u32) -> (Pid, Child) {
-        let strace = self.dir.join("strace.log");
-        let mut delete = self.daemon.within("strace");
-        delete.args(["-f", "-qq", "-o", strace.to_str().unwrap(), "-e", "trace=fdatasync", "-e"]);
-        delete.arg(format!("inject=fdatasync:signal=STOP:when={when}"));
+        let log = self.dir.join("halted");
+        let mut delete = self.daemon.within("env");
+        delete.args(tamper::variables(&format!("signal=STOP:when={when}"), Some(&log)));
         delete.args([GPUVM, "--connect", &self.daemon.uri(), "delete", name, "--yes"]);
         delete.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = delete.spawn().unwrap();
-        (stopped(&strace), child)
+        (stopped(&log), child)
     }
 
     /// A replacement for ssh that enters the other machine's namespaces instead of using a network,
@@ -374,15 +373,14 @@ fn a_second_signal_ends_a_change_that_waits_and_its_journal_stays() {
     assert_eq!(std::fs::read_dir(other.journals()).unwrap().count(), 1, "{err}");
 }
 
-/// Waits until a program under strace is stopped, and returns its number.
+/// Waits until a program is halted at a record of its journal, and returns its number.
 fn stopped(log: &Path) -> Pid {
     let until = Instant::now() + Duration::from_secs(120);
     loop {
-        let said = std::fs::read_to_string(log).unwrap_or_default();
-        if let Some(line) = said.lines().find(|line| line.contains("stopped by SIGSTOP")) {
-            return Pid::from_raw(line.split_whitespace().next().unwrap().parse().unwrap());
+        if let Some(pid) = tamper::halted(log) {
+            return pid;
         }
-        assert!(Instant::now() < until, "it does not come to its journal: {said}");
+        assert!(Instant::now() < until, "it does not come to its journal");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -2,6 +2,7 @@
 //! test driver, and readers of the output.
 
 use crate::support::daemon::namespaces;
+use crate::support::tamper::library;
 use crate::support::tree::{host_text, scratch, unpack};
 use crate::support::{known, project, run, skip};
 use serde_json::Value;
@@ -23,19 +24,8 @@ pub fn fakes() -> &'static Path {
     FAKES.get_or_init(|| {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fakes");
         std::fs::create_dir_all(&dir).unwrap();
-        // The toolchain that builds the tests; PATH may lack it under sudo.
-        let rustc = Path::new(env!("CARGO")).with_file_name("rustc");
-        for (crate_dir, library) in
-            [("fake-nvfm", "libnvfm.so.1"), ("fake-nvml", "libnvidia-ml.so.1")]
-        {
-            let made = tempfile::tempdir_in(&dir).unwrap();
-            let file = made.path().join(library);
-            let mut compile = Command::new(&rustc);
-            compile.args(["--edition", "2024", "--crate-type", "cdylib", "-D", "warnings", "-o"]);
-            compile.arg(&file).arg(project().join("tests").join(crate_dir).join("lib.rs"));
-            let (code, _, err) = run(&mut compile);
-            assert_eq!(code, 0, "{crate_dir}: {err}");
-            std::fs::rename(file, dir.join(library)).unwrap();
+        for (source, name) in [("fake-nvfm", "libnvfm.so.1"), ("fake-nvml", "libnvidia-ml.so.1")] {
+            library(&dir, source, name);
         }
         dir
     })

@@ -3,7 +3,7 @@
 
 use super::place::Place;
 use crate::support::lawful::NO_THP;
-use crate::support::{run, skip};
+use crate::support::{run, skip, tamper};
 
 /// Begins a script: private directories of /etc, a configuration that an admin has edited, `$0` the
 /// program.
@@ -74,18 +74,19 @@ fn one_line_of_qemu_conf_comes_and_goes() {
 #[test]
 fn a_host_change_killed_at_any_record_is_undone() {
     let Some(place) = Place::new() else { return };
+    let tampered = tamper::variables("signal=KILL:when=$n", None).join(" ");
     let said = script(
         &place,
-        r#"
+        &r#"
         for n in $(seq 1 40); do
           code=0
-          strace -f -qq -o /dev/null -e trace=fdatasync -e inject=fdatasync:signal=KILL:when=$n \
-            "$0" host files --count 4096 -q || code=$?
+          env $TAMPERED "$0" host files --count 4096 -q || code=$?
           if [ $code = 0 ]; then cmp -s $conf $before && exit 7; "$0" host undo --yes -q; cmp $conf $before; exit; fi
           "$0" recover -q
           if ! cmp -s $conf $before; then echo late; "$0" host undo --yes -q; fi
           cmp $conf $before; echo whole $n
-        done; exit 6"#,
+        done; exit 6"#
+        .replace("$TAMPERED", &tampered),
     );
     let whole = said.matches("whole").count() - said.matches("late").count();
     assert!(whole > 3, "{whole} records were seen: the test proves nothing\n{said}");

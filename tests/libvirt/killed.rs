@@ -1,6 +1,5 @@
 //! A change killed at every record of its journal, one run for each, and the result of `recover`.
-//! The kill comes from outside: strace ends the process when it makes the n-th `fdatasync`, which
-//! only the journal does.
+//! The kill comes at the n-th `fdatasync`, which only the journal makes (tests/tamper).
 
 use super::files;
 use super::imagefail::{long_image, stopped_at};

@@ -3,10 +3,9 @@
 
 use super::files;
 use crate::support::daemon::Daemon;
-use crate::support::{run, skip};
+use crate::support::{run, tamper};
 use gpuvm::image::Sha256;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -40,9 +39,6 @@ impl Place {
 
     /// Sets it up as if on the host recorded in this directory, if any.
     pub fn on(host: Option<&Path>) -> Option<Place> {
-        if !Command::new("strace").arg("-V").output().is_ok_and(|out| out.status.success()) {
-            return skip("strace is not installed");
-        }
         let daemon = Daemon::own(host)?;
         let disks = daemon.fresh_dir("disks");
         Some(Place { daemon, disks, key: None, net: false, before: None })
@@ -98,20 +94,18 @@ impl Place {
         text
     }
 
-    /// The program under strace, which tampers with the records that it writes into its journal:
-    /// only these are synced with `fdatasync`.
-    fn tampered(&self, tamper: &str, log: &str, args: &[&str]) -> Command {
-        let mut strace = self.within("strace");
-        strace.args(["-f", "-qq", "-o", log, "-e", "trace=fdatasync", "-e"]);
-        strace.arg(format!("inject=fdatasync:{tamper}"));
-        strace.arg(env!("CARGO_BIN_EXE_gpuvm")).args(args).stdin(Stdio::null());
-        strace
+    /// The program, whose records in the journal are tampered with.
+    fn tampered(&self, tamper: &str, log: Option<&Path>, args: &[&str]) -> Command {
+        let mut command = self.within("env");
+        command.args(tamper::variables(tamper, log)).arg(env!("CARGO_BIN_EXE_gpuvm"));
+        command.args(args).stdin(Stdio::null());
+        command
     }
 
     /// The program, whose records from the n-th on, or only that one, are tampered with:
     /// `signal=INT:when=3`, `error=ENOSPC:when=3+`.
     pub fn injected(&self, tamper: &str, args: &[&str]) -> (i32, String, String) {
-        run(&mut self.tampered(tamper, "/dev/null", args))
+        run(&mut self.tampered(tamper, None, args))
     }
 
     /// Runs the program, killed at the n-th record. Returns whether it completed before.
@@ -129,16 +123,14 @@ impl Place {
         args: &[&str],
         meanwhile: impl FnOnce(&str),
     ) -> Option<(i32, String, String)> {
-        let log = self.daemon.own_path("strace.log");
+        let log = self.daemon.own_path("halted");
         std::fs::write(&log, "").unwrap();
         let tamper = format!("signal=STOP:when={n}");
-        let mut command = self.tampered(&tamper, log.to_str().unwrap(), args);
+        let mut command = self.tampered(&tamper, Some(&log), args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stopped = loop {
-            let said = std::fs::read_to_string(&log).unwrap();
-            if let Some(line) = said.lines().find(|line| line.contains("stopped by SIGSTOP")) {
-                let pid = line.split_whitespace().next().unwrap().parse().unwrap();
-                break Pid::from_raw(pid);
+            if let Some(pid) = tamper::halted(&log) {
+                break pid;
             }
             if child.try_wait().unwrap().is_some() {
                 return None;

@@ -9,6 +9,7 @@ pub mod machine;
 pub mod pool;
 pub mod shared;
 pub mod skip;
+pub mod tamper;
 pub mod tree;
 pub mod uml;
 pub mod watch;
