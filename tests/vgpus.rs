@@ -416,7 +416,11 @@ fn unavailable_vgpus_are_refused_with_a_remedy() {
     let used = h200(1);
     let small = ["plan", "--vgpu", "H200X-35C,gpu=3b:00.0"];
     holds(used.run(&small), 1, &["nvidia-smi vgpu -shm 1 -i 0000:3b:00.0"]);
-    holds(used.run(&["plan", "--vgpu", "A16-4Q,gpu=3b:00.0"]), 1, &["`gpuvm vgpu list` shows"]);
+    holds(
+        used.run(&["plan", "--vgpu", "A16-4Q,gpu=3b:00.0"]),
+        1,
+        &["hint: `gpuvm vgpu list", "shows the types"],
+    );
     holds(host.run(&["vgpu", "vfs", "3b:00.0", "--dry-run"]), 2, &["--on or --off is needed"]);
     let clique = ["plan", "--vgpu", "H200X-18C", "--p2p-clique"];
     holds(host.run(&clique), 1, &["--p2p-clique is of whole GPUs"]);
@@ -866,7 +870,7 @@ fn a_function_that_no_guest_can_use_is_found_in_a_domain() {
         let file = foreign(host, "other", at);
         let (_, out, err) = host.run(&["check", "--json", &file]);
         let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
-        let all = shown[0]["findings"].as_array().unwrap_or_else(|| panic!("{shown}")).clone();
+        let all = shown["findings"].as_array().unwrap_or_else(|| panic!("{shown}")).clone();
         all.into_iter().find(|one| one["rule"] == "hostdev-unsupported")
     };
     let six = Small::new(1, 16);

@@ -290,9 +290,16 @@ fn limits(lan: &mut Lan) {
     }
     tune(lan, "off");
     for (inbound, way) in [(true, "inbound"), (false, "outbound")] {
-        let free = lan.speed_at_least(inbound);
-        eprintln!("traffic: {way} without a limit: {free:.0} kB/s at least");
-        assert!(free > 1.5 * limit, "{way}: without the limit it is no faster: {free:.0} kB/s");
+        // As above: one that is faster shows that the limit is gone.
+        let until = Instant::now() + Duration::from_secs(240);
+        loop {
+            let free = lan.speed_at_least(inbound);
+            eprintln!("traffic: {way} without a limit: {free:.0} kB/s at least");
+            if free > 1.5 * limit {
+                break;
+            }
+            assert!(Instant::now() < until, "{way}: without the limit it is no faster");
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Outputs of two versions of each program, rebuilt by their sources, and damaged ones; verdicts.
 
 use super::*;
+use crate::bdf::Bdf;
 use crate::finding::Says;
 use proptest::prelude::*;
 use strum::IntoEnumIterator as _;
