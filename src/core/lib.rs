@@ -87,3 +87,5 @@ pub mod slurm;
 extern crate self as gpuvm_core;
 #[cfg(test)]
 pub(crate) mod golden;
+#[cfg(test)]
+pub(crate) mod share;

@@ -161,6 +161,17 @@ pub(crate) fn is_free(state: &Path) -> bool {
     HostLock::take_in(state, Duration::ZERO, |_| std::ops::ControlFlow::Continue(())).is_ok()
 }
 
+/// The distance of the calls at which changes are killed: every second one is, and all with
+/// `GPUVM_KILLS=all`.
+pub(crate) fn kill_step() -> usize {
+    if std::env::var("GPUVM_KILLS").is_ok_and(|value| value == "all") { 1 } else { 2 }
+}
+
+/// The calls at which a change is killed in turn, until it comes to its end.
+pub(crate) fn kills() -> impl Iterator<Item = usize> {
+    (0..).step_by(kill_step())
+}
+
 /// Ends the test's change as if the program were killed at this point: nothing more is done.
 pub(crate) fn kill() {
     resume_unwind(Box::new("killed"));

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// `make test` judges one in this many pairs.
-const STRIDE: usize = 29;
+const STRIDE: usize = 43;
 /// One in this many judged pairs is also checked with the program.
 const OUTSIDE: usize = 75;
 

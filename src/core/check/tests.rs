@@ -16,6 +16,7 @@ use crate::finding::Severity;
 use crate::golden::{compare, numbers};
 use crate::memsize::MemSize;
 use crate::placement::{Held, Occupancy};
+use crate::share::cases;
 use crate::topology::{Parts, Topology, file};
 use crate::versions::{Version, Versions};
 use defects::{DEFECTS, Defect};
@@ -242,7 +243,7 @@ fn garbled(changes: &[(usize, String)]) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(cases(200)))]
     #[test]
     fn no_value_makes_it_panic(
         changes in proptest::collection::vec(

@@ -7,6 +7,7 @@ use crate::placement::tests::properties::host;
 use crate::placement::tests::testhost::{HostSpec, held as running};
 use crate::placement::{Placement, plan};
 use crate::request::Request;
+use crate::share::cases;
 use crate::topology::PciDevice;
 use crate::topology::file::from_json;
 use proptest::prelude::*;
@@ -369,7 +370,7 @@ fn with_bridges(host: &Topology, seed: u64) -> Topology {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(200), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn pictures_of_any_host_show_everything_once(
         host in host(), seed in any::<u64>(), sizes in proptest::collection::vec(0..5u32, 0..8)

@@ -19,7 +19,7 @@ use crate::reporter::Answer;
 use crate::request::{Allow, DomainName, GpuWish, Request};
 use crate::session::{Confirm, Done, Session};
 use crate::stage::storage::write_on;
-use crate::stage::{Stage, UUID, kill, manner};
+use crate::stage::{Stage, UUID, kill, kills, manner};
 use crate::storage::{SeedRequest, SeedWanted};
 use crate::taken::Taken;
 use crate::undo::{self, Undo};
@@ -250,7 +250,7 @@ fn an_impossible_clone_is_refused_with_an_alternative() {
 
 #[test]
 fn a_clone_killed_at_any_call_is_gone_or_whole() {
-    for at in 0.. {
+    for at in kills() {
         let stage = stage(1, false);
         let before = stage.fake.definition("a");
         *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
@@ -550,7 +550,7 @@ fn stage_off(stage: &Stage, runs: bool) -> &Stage {
 #[test]
 fn a_clone_over_a_disk_killed_at_any_call_is_gone_or_whole() {
     // `writes`: the first guest was started and ended before the recovery, and has written.
-    for (at_call, writes) in (0..).flat_map(|at| [(at, false), (at, true)]) {
+    for (at_call, writes) in kills().flat_map(|at| [(at, false), (at, true)]) {
         let stage = with_disk();
         let before = stage.fake.definition("a");
         stage.fake.calls.set(0);

@@ -6,7 +6,7 @@ use crate::domain::DomainEdit;
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::hypervisor::{DomainState, Live as _};
 use crate::session::Confirm;
-use crate::stage::{Stage, UUID, kill, manner};
+use crate::stage::{Stage, UUID, kill, kill_step, manner};
 use crate::storage::{SeedRequest, StorageRequest};
 use crate::taken::Taken;
 use gpuvm_core::topology::file::from_json;
@@ -157,7 +157,7 @@ fn an_exchange_that_is_killed_at_any_call_is_finished_by_the_next_run() {
             assert!(at >= 3, "it was never killed");
             return;
         }
-        at += 1;
+        at += kill_step();
     }
 }
 

@@ -11,7 +11,7 @@ use crate::hypervisor::file_users::Uses;
 use crate::hypervisor::{Domains as _, XmlOf};
 use crate::reporter::Answer;
 use crate::session::{Confirm, Session};
-use crate::stage::{Stage, UUID, kill, manner};
+use crate::stage::{Stage, UUID, kill, kill_step, kills, manner};
 use crate::storage::NewDisk;
 use crate::undo::{self, Undo};
 use gpuvm_core::topology::file::from_json;
@@ -474,7 +474,7 @@ fn a_growth_killed_at_any_step_is_finished_or_not_begun() {
 fn killed(prepare: impl Fn(&Stage), run: impl Fn(&Stage), least: usize) {
     for telling in [true, false] {
         let mut seen = 0;
-        for number in 0.. {
+        for number in kills() {
             let stage = stage(true);
             prepare(&stage);
             let (before, kept_before) = (state(&stage), kept(&stage));
@@ -510,7 +510,7 @@ fn killed(prepare: impl Fn(&Stage), run: impl Fn(&Stage), least: usize) {
             if done.get() {
                 break;
             }
-            seen += 1;
+            seen += kill_step();
             stage.recover();
             assert_eq!(stage.journals(), 0);
             let is_before = state(&stage) == before && stage.fake.definition("a") == text;

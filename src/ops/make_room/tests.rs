@@ -11,7 +11,7 @@ use crate::memsize::MemSize;
 use crate::reporter::Answer;
 use crate::request::{DeviceWish, DomainName, GpuWish, Near, Request};
 use crate::session::Confirm;
-use crate::stage::{Stage, UUID, kill, manner};
+use crate::stage::{Stage, UUID, kill, kills, manner};
 use crate::taken::Taken;
 use gpuvm_core::topology::file::from_json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -193,7 +193,7 @@ fn a_guest_that_is_off_moves_without_a_stop() {
 /// Kills it at each call in turn; after the recovery the guests are at their old or their new
 /// places, and run as they did; run again, it comes to its end.
 fn killed(stage: impl Fn() -> Stage, names: &[&str]) -> usize {
-    for at in 0.. {
+    for at in kills() {
         let stage = stage();
         let ran: Vec<_> = names.iter().map(|name| stage.fake.runs(name)).collect();
         *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {

@@ -14,7 +14,7 @@ use crate::hypervisor::{Domains as _, XmlOf};
 use crate::reporter::Answer;
 use crate::request::{DomainName, GpuWish};
 use crate::session::{Confirm, Done, Manner, Session};
-use crate::stage::{Stage, UUID, kill, manner};
+use crate::stage::{Stage, UUID, kill, kill_step, kills, manner};
 use crate::taken::Taken;
 use crate::undo::{self, Undo};
 use gpuvm_core::topology::file::from_json;
@@ -140,7 +140,7 @@ fn oversized_requests_are_refused_with_the_nearest_fit() {
 
 /// Kills it at each call of the hypervisor in turn, until it comes to its end.
 fn killed(stage: impl Fn() -> Stage, wanted: &SetRequest) {
-    for at in 0.. {
+    for at in kills() {
         let stage = stage();
         let before = stage.fake.definition("a");
         *stage.fake.at.borrow_mut() = Some(Box::new(move |number| {
@@ -355,7 +355,7 @@ fn vcpus_of_a_running_guest_come_and_go_with_those_of_its_definition() {
             stage.recover();
             let (has, runs) = vcpus(&stage);
             assert_eq!(has, runs, "killed at call {at}");
-            at += 1;
+            at += kill_step();
         }
     }
     let code = |stage: &Stage, wanted: &SetRequest| {

@@ -9,6 +9,7 @@ use crate::memsize::MemSize;
 use crate::placement::*;
 use crate::request::{Allow, DeviceWish, Extras, GpuWish, Policy, Prefer};
 use crate::request::{PinPolicy, Request};
+use crate::share::cases;
 use crate::topology::Topology;
 use crate::topology::{FabricModel, NvLink};
 use proptest::prelude::*;
@@ -342,7 +343,7 @@ fn floating(number: usize, spread: bool) -> Request {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(400), ..ProptestConfig::default() })]
 
     #[test]
     fn no_set_has_a_smaller_key_than_the_chosen_one(case in case()) {

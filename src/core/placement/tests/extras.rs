@@ -13,6 +13,7 @@ use crate::placement::taken::Taken;
 use crate::placement::*;
 use crate::request::Request;
 use crate::request::{DeviceWish, GpuWish, Near};
+use crate::share::is_all;
 use crate::topology::Topology;
 use crate::topology::{DeviceKind, NetFace, Parts, PciDevice, Proximity, Sriov, file};
 use proptest::prelude::*;
@@ -583,9 +584,12 @@ proptest! {
 #[test]
 fn on_every_recorded_host_no_other_choice_is_nearer() {
     let mut judged_choices = 0;
-    for (name, host) in recorded() {
+    let mut hosts = recorded();
+    hosts.sort_by(|one, other| one.0.cmp(&other.0));
+    for (at, (name, host)) in hosts.into_iter().enumerate() {
         let all: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
-        for number in 1..=u32::try_from(all.len()).unwrap() {
+        let sizes = 1..=u32::try_from(all.len()).unwrap();
+        for number in sizes.filter(|number| is_all() || (*number as usize + at).is_multiple_of(3)) {
             let Ok(place) = plan(&host, &Occupancy::default(), &Request::for_gpus(number)) else {
                 continue;
             };
@@ -597,7 +601,7 @@ fn on_every_recorded_host_no_other_choice_is_nearer() {
             }
         }
     }
-    assert!(judged_choices > 500, "{judged_choices}");
+    assert!(judged_choices > if is_all() { 500 } else { 150 }, "{judged_choices}");
 }
 
 /// Compares each number of NICs or drives with every other choice; returns how many.

@@ -10,6 +10,7 @@ use crate::placement::reason::NoPages;
 use crate::placement::*;
 use crate::request::{Allow, CellWish, GpuWish, HugePages, Policy, Reserve};
 use crate::request::{PageSize, PinPolicy, Profile, Request};
+use crate::share::cases;
 use crate::topology::Topology;
 use proptest::prelude::*;
 
@@ -135,7 +136,7 @@ fn stream() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(400), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn guests_never_share_and_plans_never_contradict(topology in host(), events in stream()) {
         let mut occupancy = Occupancy::default();

@@ -8,6 +8,7 @@ use crate::domain::tests::guests::{TEMPLATES, guest, host, render};
 use crate::finding::Severity;
 use crate::placement::plan;
 use crate::request::Allow;
+use crate::share::cases;
 use crate::versions::Versions;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -221,8 +222,9 @@ fn nothing_is_held_twice_whatever_changes() {
         (state >> 33) % end
     };
     let (mut planned, mut several_turns) = (0, 0);
+    let each = cases(6);
     for name in ["dgx-2", "dgx-a100", "dgx-h100", "dgx-1", "dual-socket"] {
-        for case in 0..6 {
+        for case in 0..each {
             let mut house = House::new(name);
             let sizes = [0, 1, 1, 2, 4, 8];
             for _ in 0..2 + below(3) {
@@ -241,5 +243,8 @@ fn nothing_is_held_twice_whatever_changes() {
             house.judge(&changes, &found, &what);
         }
     }
-    assert!(planned > 8 && several_turns > 4, "{planned} planned, {several_turns} of several");
+    assert!(
+        planned > each && several_turns >= each / 2,
+        "{planned} planned, {several_turns} of several"
+    );
 }

@@ -9,7 +9,7 @@ use crate::reporter::Answer;
 use crate::request::{DeviceWish, Extras, Guard, Request, VfSettings};
 use crate::session::{Confirm, Manner, Session};
 use crate::set::SetRequest;
-use crate::stage::{Stage, UUID};
+use crate::stage::{Stage, UUID, kill_step};
 use crate::taken::Taken;
 use crate::tune::look;
 use crate::undo::{self, Undo};
@@ -202,7 +202,7 @@ fn a_running_guest_is_changed_at_once_or_not_at_all() {
             stage.recover();
             let [defined, live] = has(&stage, ExtraKind::Nic);
             assert_eq!(defined, live, "killed at call {at}");
-            at += 1;
+            at += kill_step();
         }
     }
 }
