@@ -222,7 +222,7 @@ fn nothing_is_held_twice_whatever_changes() {
         (state >> 33) % end
     };
     let (mut planned, mut several_turns) = (0, 0);
-    let each = cases(6);
+    let each = cases(6) as usize;
     for name in ["dgx-2", "dgx-a100", "dgx-h100", "dgx-1", "dual-socket"] {
         for case in 0..each {
             let mut house = House::new(name);
