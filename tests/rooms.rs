@@ -159,6 +159,7 @@ const OF_ALL: [&str; 12] = [
     "versions",
     "words",
     "golden",
+    "share",
 ];
 const MODULES: [(&str, &[&str]); 28] = [
     ("xid", &[]),

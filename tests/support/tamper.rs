@@ -22,7 +22,7 @@ pub fn library(dir: &Path, source: &str, name: &str) -> PathBuf {
     dir.join(name)
 }
 
-/// Arguments of `env` that tamper with the program behind them, and with what it starts:
+/// Arguments of `env` that tamper with the program behind them and with its children:
 /// `signal=KILL:when=3`, `error=ENOSPC:when=3+`. `log`: the file for [`halted`].
 pub fn variables(tamper: &str, log: Option<&Path>) -> Vec<String> {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();

@@ -24,7 +24,7 @@ enum Act {
     Error(c_int),
 }
 
-/// What is changed, and from which call on.
+/// A change, and the call from which on it is made.
 struct Tamper {
     act: Act,
     first: u64,

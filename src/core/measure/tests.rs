@@ -246,7 +246,7 @@ fn a_device_goes_with_a_gpu_at_its_switch() {
         near.into_iter().filter_map(|(nic, gpu)| at(nic).zip(at(gpu))).collect();
     assert_eq!(all(&devices, &gpus(4), &direct), [Some(3), Some(0), Some(1), Some(3)]);
     assert!(is_direct(&devices[1], at(101), &direct) && !is_direct(&devices[1], at(103), &direct));
-    // An address that the guest does not tell is near nothing.
+    // A device without an address is near nothing.
     let unknown = RdmaDevice { at: None, ..device(0) };
     assert!(!is_direct(&unknown, at(103), &direct));
 }
