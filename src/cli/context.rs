@@ -1,10 +1,10 @@
 //! The context of a verb: its world, and how its answer is printed.
 
-use super::args::{Global, TakenArgs};
+use super::args::Global;
 use super::output::Output;
 use super::terminal::Screen;
 use crate::placement::Occupancy;
-use gpuvm_ops::taken::taken;
+use gpuvm_ops::taken::{Taken, taken};
 use gpuvm_ops::world::{Settings, World};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -41,7 +41,10 @@ impl<'a> Context<'a> {
     }
 
     /// Returns the resources of the domains selected by these arguments.
-    pub fn taken(&self, args: &TakenArgs) -> gpuvm_ops::error::Result<Occupancy> {
+    pub fn taken<'t, T>(&self, args: &'t T) -> gpuvm_ops::error::Result<Occupancy>
+    where
+        Taken: From<&'t T>,
+    {
         taken(&self.world, &args.into())
     }
 }

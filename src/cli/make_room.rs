@@ -30,7 +30,7 @@ pub fn run(args: &RoomArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let dry_run = args.dry_run || cx.is_recorded();
     let request = request(&args.gpus, &args.shape)?;
     let room = room::wanted(request, args.accept_shared_fabric);
-    let taken = Taken::from(&args.taken);
+    let taken = Taken::from(&args.held);
     let wanted = RoomRequest {
         guest: GuestRequest { taken, ..room.guest },
         max_stops: args.max_stops,

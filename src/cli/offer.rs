@@ -312,7 +312,8 @@ impl Call {
                 // The machine itself has its guests and its libvirt.
                 "domain_xml" | "assume_empty" | "assume" => {
                     let is_there = self.has("--host") && changes_host(command);
-                    !here && !is_there && (verb != DRAWS_GUESTS || is_picture)
+                    let is_taken = verb != DRAWS_GUESTS || is_picture || id == "assume";
+                    !here && !is_there && is_taken
                 }
                 // A journal records its own connection.
                 "connect" => verb != ["recover"],
@@ -703,6 +704,18 @@ mod tests {
             ("`gpuvm no end", "`gpuvm no end"),
         ] {
             assert_eq!(recorded.carried(text), shown);
+        }
+        let assumed =
+            call(&["plan", "--host", "a", "--assume", "libvirt=12.9", "--domain-xml", "d"]);
+        for (text, shown) in [
+            ("`gpuvm host show`", "`gpuvm host show --host a --assume libvirt=12.9`"),
+            ("`gpuvm host pages`", "`gpuvm host pages --host a`"),
+            (
+                "`gpuvm make-room --gpus 1`",
+                "`gpuvm make-room --host a --domain-xml d --assume libvirt=12.9 --gpus 1`",
+            ),
+        ] {
+            assert_eq!(assumed.carried(text), shown);
         }
         // The same command for this machine has its other words.
         let doctor = call(&["network", "doctor", "x y", "--json", "--host", "a"]);

@@ -113,16 +113,21 @@ impl Way<'_> {
     /// version that has it; `None` if they do, or there are not two.
     pub fn unreached(&self, functions: &[Bdf]) -> Option<(Defect, Version)> {
         let functions = functions.iter().filter_map(|bdf| self.topology.device(*bdf));
-        // GPUs with coherent memory reach each other by NVLink, and NICs by the processor's memory.
-        let is_peer = |device: &&PciDevice| {
-            matches!(device.kind(), DeviceKind::Gpu | DeviceKind::Nic)
-                && self.topology.coherent_model(device).is_none()
-        };
-        self.among(functions.filter(is_peer).count())
+        let of = |kind| functions.clone().filter(move |device| device.kind() == kind);
+        let is_coherent = |gpu: &&PciDevice| self.topology.coherent_model(gpu).is_some();
+        let coherent = of(DeviceKind::Gpu).filter(is_coherent).count();
+        self.among(of(DeviceKind::Gpu).count(), coherent, of(DeviceKind::Nic).count())
     }
 
-    /// The same of this many GPUs and NICs.
-    fn among(&self, peers: usize) -> Option<(Defect, Version)> {
+    /// The same of this many GPUs, those with coherent memory included, and NICs. GPUs with coherent
+    /// memory reach each other by NVLink, and NICs by the processor's memory.
+    fn among(&self, gpus: usize, coherent: usize, nics: usize) -> Option<(Defect, Version)> {
+        let by_pcie = gpus.saturating_sub(coherent);
+        if by_pcie == 0 && coherent > 0 { None } else { self.among_peers(by_pcie + nics) }
+    }
+
+    /// The same of this many functions whose only way to each other is PCIe.
+    fn among_peers(&self, peers: usize) -> Option<(Defect, Version)> {
         if peers < 2 {
             return None;
         }
@@ -139,9 +144,12 @@ impl Way<'_> {
         self.unreached(functions).map(apart)
     }
 
-    /// What guests with this many GPUs and NICs are missing.
-    pub fn lack_among(&self, peers: usize) -> Option<Lack> {
-        self.among(peers).map(apart)
+    /// The same for guests with this many of the host's GPUs, or shares of these, and NICs.
+    pub fn lack_among(&self, gpus: usize, nics: usize) -> Option<Lack> {
+        let mut all = self.topology.of_kind(DeviceKind::Gpu);
+        let are_coherent = all.all(|gpu| self.topology.coherent_model(gpu).is_some());
+        let coherent = if are_coherent { gpus } else { 0 };
+        self.among(gpus, coherent, nics).map(apart)
     }
 }
 
@@ -156,9 +164,16 @@ fn apart((defect, version): (Defect, Version)) -> Lack {
     Lack { what, remedy, by_groups_too: false }
 }
 
-/// The hint that leads back to groups: the command for the domain of this name.
-pub fn back(name: &str) -> String {
-    format!("`gpuvm tune {} --iommufd off` passes the functions through by VFIO groups", word(name))
+/// A remedy with the command that leads the domain of this name back to groups, unless it needs
+/// iommufd.
+pub fn or_back(remedy: &str, name: &str, needs_iommufd: bool) -> String {
+    if needs_iommufd {
+        return remedy.to_owned();
+    }
+    let name = word(name);
+    format!(
+        "{remedy}; `gpuvm tune {name} --iommufd off` passes the functions through by VFIO groups"
+    )
 }
 
 #[cfg(test)]
@@ -236,6 +251,28 @@ mod tests {
         let lacks = way.lacks(true, &[gpu]);
         assert!(lacks[0].what.contains("CONFIG_VFIO_DEVICE_CDEV"), "{lacks:?}");
         assert_eq!(way.lacks(true, &[]), []);
+    }
+
+    #[test]
+    fn gpus_with_coherent_memory_reach_each_other_and_nics_without_pcie() {
+        let mut parts = host(Some(true), "6.17.0").parts().clone();
+        let gpus: Vec<Bdf> = host(None, "").gpus().map(|gpu| gpu.bdf).collect();
+        parts.machine.architecture = Some("aarch64".to_owned());
+        for gpu in parts.devices.iter_mut().filter(|device| gpus.contains(&device.bdf)) {
+            gpu.device = 0x2941;
+        }
+        let coherent = &Topology::new(parts.clone()).unwrap();
+        let nics: Vec<Bdf> = coherent.of_kind(DeviceKind::Nic).map(|nic| nic.bdf).take(2).collect();
+        let way = |topology| Way { topology, versions: Versions::default(), offered: None };
+        assert_eq!(way(coherent).unreached_lack(&[&gpus[..4], &nics].concat()), None);
+        assert_eq!(way(coherent).lack_among(4, 2), None);
+        // NICs alone have only PCIe, and so has another GPU.
+        assert!(way(coherent).unreached_lack(&nics).is_some());
+        assert!(way(coherent).lack_among(0, 2).is_some());
+        parts.devices.iter_mut().find(|device| device.bdf == gpus[0]).unwrap().device = 0x2330;
+        let mixed = &Topology::new(parts).unwrap();
+        assert!(way(mixed).unreached_lack(&[gpus[0], gpus[1], nics[0]]).is_some());
+        assert_eq!(way(mixed).unreached_lack(&[gpus[1], gpus[2], nics[0]]), None);
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Fits {
 
 /// Counts the guests that fit.
 pub fn capacity(world: &World, wanted: &CapacityRequest) -> Result<Fits> {
-    let topology = world.topology()?;
+    let topology = world.topology_with(wanted.taken.assume)?;
     if let Some(model) = &wanted.like.gpu_model {
         check_model(&topology, model)?;
     }
@@ -95,11 +95,12 @@ fn joined(
     }
     let gpus: Vec<_> = topology.gpus().map(|gpu| gpu.bdf).collect();
     let mut lacks = way.lacks(true, &gpus);
-    let others = like.extras.nics.number() + like.extras.vfs.number();
-    let apart = |gpus: u32| way.lack_among(gpus as usize + others);
+    let nics = like.extras.nics.number() + like.extras.vfs.number();
+    let apart = |gpus: u32| way.lack_among(gpus as usize, nics);
+    let needs_it = topology.has_coherent_gpus() && sizes[..] != [0];
     // A lack of all guests comes alone, unless one size was named: `plan` does the same.
     if sizes.is_empty() && !lacks.is_empty() {
-        refuse_lacks(&lacks)?;
+        refuse_lacks(&lacks, needs_it)?;
     }
     let asked = if sizes.is_empty() { offered(topology) } else { sizes.iter().copied().collect() };
     let (out, fit): (Vec<u32>, Vec<u32>) = asked.into_iter().partition(|&n| apart(n).is_some());
@@ -110,7 +111,7 @@ fn joined(
     }
     if fit.is_empty() || !sizes.is_empty() {
         lacks.extend(first);
-        return refuse_lacks(&lacks).map(|()| (sizes.clone(), None));
+        return refuse_lacks(&lacks, needs_it).map(|()| (sizes.clone(), None));
     }
     let out = out.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let left_out = first.map(|Lack { what, remedy, .. }| {
@@ -133,8 +134,8 @@ fn refuse_apart(
     }
     let is_function = vgpus.type_id.parse::<u32>().is_ok();
     let of_each = vgpus.guests.as_ref().filter(|_| is_function).map_or(0, |each| each.vgpus);
-    let peers = of_each as usize + like.extras.nics.number() + like.extras.vfs.number();
+    let nics = like.extras.nics.number() + like.extras.vfs.number();
     let way = way(world, topology, world.stack(topology, taken.assume))?;
-    let lack: Vec<Lack> = way.lack_among(peers).into_iter().collect();
-    refuse_lacks(&lack)
+    let lack: Vec<Lack> = way.lack_among(of_each as usize, nics).into_iter().collect();
+    refuse_lacks(&lack, false)
 }

@@ -112,7 +112,8 @@ fn refuse_identified(wanted: &Capture) -> Result<()> {
 /// The host as it may be shown to others: without identifying data, or, if requested, with it.
 pub fn shown(world: &World, topology: &Topology, identify: bool) -> Result<Topology> {
     if identify {
-        return capture(world, &Capture { identify, topo: None });
+        let whole = capture(world, &Capture { identify, topo: None })?;
+        return Ok(whole.with_old_stack(topology.machine().old_stack));
     }
     Ok(Topology::new(redacted(topology.parts().clone()))?)
 }

@@ -49,7 +49,7 @@ pub fn check(world: &World, wanted: &Check) -> Result<Checked> {
     if let Err(error) = refuse_unread(&domain) {
         world.warning(&error.whole());
     }
-    let topology = world.judged_by(world.topology()?, wanted.taken.assume);
+    let topology = world.topology_as_known(wanted.taken.assume)?;
     let mut not_checked = Vec::new();
     let others = others(&wanted.taken, world, &mut not_checked)?;
     let others = if world.is_recorded() {

@@ -21,7 +21,7 @@ use gpuvm_core::doctor::{self, Case, Connection, Entry, Finding, KnownDefect, Tr
 use gpuvm_core::finding::Severity;
 use gpuvm_core::topology::facts::ReplaceableProgram;
 use gpuvm_core::topology::software::Software;
-use gpuvm_core::versions::{Versions, cves_in};
+use gpuvm_core::versions::{Stack, Versions, cves_in};
 use gpuvm_host::later;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -136,14 +136,15 @@ fn replaceable_programs(root: &FsRoot) -> Vec<ReplaceableProgram> {
     all
 }
 
-/// Diagnoses the host; `log`: the kernel's log.
-pub fn diagnose(world: &World, log: Option<&str>) -> Result<Diagnosed> {
-    let topology = world.topology()?;
+/// Diagnoses the host; `named`: the libvirt and QEMU of a recorded one; `log`: the kernel's log.
+pub fn diagnose(world: &World, named: Option<Stack>, log: Option<&str>) -> Result<Diagnosed> {
+    let topology = world.topology_as_known(named)?;
+    world.note_unknown_stack(&topology, named);
     let mut read = match world.root()? {
         Some(root) => facts(&root, &topology),
         None => topology.parts().facts.as_deref().cloned().unwrap_or_default(),
     };
-    let libvirt = libvirt(world)?;
+    let libvirt = libvirt(world, named.or(topology.machine().stack))?;
     let is_asked = matches!(libvirt.connection, Connection::Answers(_));
     if let Some(tests) = read.gpu_tests.as_mut().filter(|_| is_asked)
         && tests.untestable.is_none()
@@ -212,8 +213,8 @@ struct Libvirt {
 }
 
 /// Asks libvirt. Most rules do without, so one that refuses, hangs or is not there is no error,
-/// unless it was named by `--connect`.
-fn libvirt(world: &World) -> Result<Libvirt> {
+/// unless it was named by `--connect`. `known`: the one of a recorded host.
+fn libvirt(world: &World, known: Option<Stack>) -> Result<Libvirt> {
     let without = |why: String, connection: Connection| Libvirt {
         versions: Versions::default(),
         guests: Err(why),
@@ -223,7 +224,9 @@ fn libvirt(world: &World) -> Result<Libvirt> {
     };
     let not_asked = |why: String| without(why.clone(), Connection::NotAsked(why));
     if world.is_recorded() {
-        return Ok(not_asked("not asked about a recorded host".to_owned()));
+        let versions = known.map(|stack| stack.versions()).unwrap_or_default();
+        let unasked = not_asked("not asked about a recorded host".to_owned());
+        return Ok(Libvirt { versions, ..unasked });
     }
     let hypervisor = match world.hypervisor_to_look() {
         Ok(Some(hypervisor)) => hypervisor,

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::placement::Exclusion;
 use crate::topology::{DeviceKind, Parts, PciDevice, Topology};
 use crate::world::World;
+use gpuvm_core::versions::Stack;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -23,12 +24,14 @@ pub struct ShownHost<'a> {
     pub degraded: Vec<String>,
 }
 
-/// Reads the host; for this machine, with notes on differences of hwloc.
-pub fn read(world: &World) -> Result<Topology> {
+/// Reads the host, with the libvirt and QEMU that are named for a recorded one; this machine, with
+/// notes on differences of hwloc.
+pub fn read(world: &World, named: Option<Stack>) -> Result<Topology> {
+    let topology = world.topology_with(named)?;
     if world.settings.host.is_none() && world.is_here()? {
-        Ok(checked(world.topology()?)?)
+        Ok(checked(topology)?)
     } else {
-        world.topology()
+        Ok(topology)
     }
 }
 

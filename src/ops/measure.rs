@@ -384,7 +384,7 @@ fn explain(world: &World, report: &mut MeasureReport) {
         }
         Err(error) => report.notes.push(not_asked("verify", &error)),
     }
-    match diagnose(world, None) {
+    match diagnose(world, None, None) {
         Ok(diagnosed) => found.extend(diagnosed.findings.into_iter().map(|one| Candidate {
             rule: one.rule.into(),
             message: one.says.message,

@@ -14,7 +14,7 @@ use crate::shell::word;
 use crate::topology::Topology;
 use crate::world::World;
 use gpuvm_core::check::{self, Finding};
-use gpuvm_core::iommufd::{Lack, Way, back};
+use gpuvm_core::iommufd::{Lack, Way, or_back};
 use gpuvm_core::versions::Versions;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -119,7 +119,7 @@ fn without_iommufd(xml: &DomainXml, functions: &[Bdf], topology: &Topology) -> O
     let lack = way.lacks(xml.is_by_iommufd(), functions).into_iter().next();
     let Lack { what, remedy, .. } = lack?;
     let name = xml.name();
-    let hint = format!("{remedy}; {}", back(&name));
+    let hint = or_back(&remedy, &name, xml.needs_iommufd(topology));
     Some(StartError::NoIommufd { name, what }.hint(hint))
 }
 
@@ -191,6 +191,15 @@ mod tests {
                 assert!(refusal.hint.contains("`gpuvm tune a --iommufd off`"), "{}", refusal.hint);
             }
         }
+        let nested =
+            "<devices><iommu model='smmuv3'><driver pciBus='0' accel='on'/></iommu></devices>";
+        let nested = guest(&format!("<iommufd enabled='yes'/>{nested}"));
+        let mut parts = host.parts().clone();
+        parts.machine.iommufd =
+            Some(Iommufd { node: false, unsafe_interrupts: None, groups: None });
+        let refused = without_iommufd(&nested, &functions, &Topology::new(parts).unwrap()).unwrap();
+        let hint = &refused.refusal().unwrap().hint;
+        assert!(hint.contains("modprobe iommufd") && !hint.contains("--iommufd off"), "{hint}");
     }
 
     #[test]

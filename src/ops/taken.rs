@@ -26,12 +26,7 @@ pub struct Taken {
 
 /// The occupancy of the domains.
 pub fn taken(world: &World, of: &Taken) -> Result<Occupancy> {
-    if of.assume.is_some() && !world.is_recorded() {
-        return Err(usage(
-            "--assume names libvirt and QEMU of a recorded host, and --host is not given",
-            "without --host they are asked",
-        ));
-    }
+    world.refuse_assumed(of.assume)?;
     let mut occupancy = world.occupancy_to_look(of.assume_empty)?;
     let mut known = Vec::new();
     for (path, xml) in domains_of_files(world, &of.domain_xml)? {

@@ -45,6 +45,10 @@ pub struct Settings {
     pub state: Option<PathBuf>,
 }
 
+/// The remedy for a record without libvirt and QEMU.
+const UNNAMED: &str =
+    "the record names no libvirt and QEMU: `--assume libvirt=12.9,qemu=11.1` names them";
+
 /// libvirt and QEMU of a recorded host.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordedStack {
@@ -156,12 +160,55 @@ impl World {
         Ok(self.judged(self.read_topology()?, None))
     }
 
+    /// The same with the libvirt and QEMU that are `named` for a recorded host, by a verb that takes
+    /// them: a note says so where some are only assumed.
+    pub fn topology_with(&self, named: Option<Stack>) -> Result<Topology> {
+        self.refuse_assumed(named)?;
+        let topology = self.judged(self.read_topology()?, named);
+        if topology.has_assumed_stack() {
+            self.note(UNNAMED);
+        }
+        Ok(topology)
+    }
+
+    /// The same for guests that are there, and for a host alone: of a recorded host only versions
+    /// that are known count.
+    pub fn topology_as_known(&self, named: Option<Stack>) -> Result<Topology> {
+        self.refuse_assumed(named)?;
+        let topology = self.read_topology()?;
+        Ok(match named.or(topology.machine().stack) {
+            None if self.is_recorded() => topology.with_old_stack(None),
+            _ => self.judged(topology, named),
+        })
+    }
+
+    /// Notes that libvirt and QEMU of a recorded host with GPUs of coherent memory are unknown, to
+    /// a verb that takes them.
+    pub fn note_unknown_stack(&self, topology: &Topology, named: Option<Stack>) {
+        let is_known = named.or(topology.machine().stack).is_some();
+        if self.is_recorded() && !is_known && topology.has_coherent_gpus() {
+            self.note(UNNAMED);
+        }
+    }
+
+    /// Refuses libvirt and QEMU that are named for a host that is not recorded.
+    pub fn refuse_assumed(&self, named: Option<Stack>) -> Result<()> {
+        if named.is_none() || self.is_recorded() {
+            return Ok(());
+        }
+        Err(usage(
+            "--assume names libvirt and QEMU of a recorded host, and --host is not given",
+            "without --host they are asked",
+        ))
+    }
+
     /// A host with what libvirt and QEMU lack for its GPUs with coherent memory: those that are
     /// `named` for a recorded host, or its own.
     pub fn judged(&self, topology: Topology, named: Option<Stack>) -> Topology {
         if !topology.has_coherent_gpus() {
             return topology;
         }
+        let is_assumed = self.is_recorded() && named.or(topology.machine().stack).is_none();
         let (versions, can) = match self.stack(&topology, named) {
             Some(of) => (of.stack.versions(), of.stack.abilities.accelerates_smmu),
             None => match self.hypervisor() {
@@ -170,16 +217,7 @@ impl World {
             },
         };
         let Versions { libvirt, qemu } = versions;
-        topology.with_old_stack((!can).then_some(OldStack { libvirt, qemu }))
-    }
-
-    /// The same for a guest that is there: of a recorded host only versions that are known count.
-    pub fn judged_by(&self, topology: Topology, named: Option<Stack>) -> Topology {
-        let known = named.or(topology.machine().stack);
-        if self.is_recorded() && known.is_none() {
-            return topology.with_old_stack(None);
-        }
-        self.judged(topology, named)
+        topology.with_old_stack((!can).then_some(OldStack { libvirt, qemu, is_assumed }))
     }
 
     /// Reads the host.

@@ -207,15 +207,165 @@ fn memory_of_gpus_is_for_no_guest() {
     assert!(code == 3 && out.contains("memory-on-gpu-node"), "{out}");
 }
 
+/// The states of GPUs in a list, each with its reason.
+fn states(host: &Path, words: &[&str]) -> Vec<(String, String)> {
+    let (code, out, err) = on(host, words);
+    assert_eq!(code, 0, "{words:?}: {err}");
+    let rows: Value = serde_json::from_str(&out).unwrap();
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+    let rows = rows.as_array().unwrap().iter();
+    rows.map(|row| (text(row, "state"), text(row, "why"))).collect()
+}
+
 #[test]
-fn lists_say_why_no_guest_gets_these_gpus() {
+fn an_assumed_libvirt_is_named_as_such_and_replaced_by_the_same_option_everywhere() {
     let host = tray(|_| {});
-    let (code, out, _) = on(host.path(), &["gpu", "list"]);
-    assert!(code == 0 && out.contains("libvirt 12.7 and QEMU 11"), "{out}");
-    let (_, out, _) = on(host.path(), &["capacity", "--json"]);
-    let capacity: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(capacity["largest"], Value::Null);
-    assert!(capacity["never_placed"][0].as_str().unwrap().contains("12.7"), "{capacity}");
-    let (code, out, _) = on(host.path(), &["host", "doctor"]);
-    assert!(code == 3 && out.contains("(coherent-gpu)"), "{out}");
+    let host = host.path();
+    let assumed = "assumed since the record names none";
+    for (state, why) in states(host, &["gpu", "list", "--json"]) {
+        assert!(state == "unsupported" && why.contains(assumed), "{state}: {why}");
+        assert!(why.contains("libvirt 12.7 and QEMU 11"), "{why}");
+    }
+    for (state, why) in states(host, &["gpu", "list", "--json", NEW[0], NEW[1]]) {
+        assert_eq!((&*state, &*why), ("free", ""));
+    }
+    for verb in [&["device", "list"][..], &["host", "show"], &["capacity"]] {
+        let (code, out, err) = on(host, verb);
+        assert!(code == 0 && out.contains("not supported with libvirt 11.3.0"), "{verb:?}: {out}");
+        assert!(err.contains("`--assume libvirt=12.9,qemu=11.1`"), "{verb:?}: {err}");
+        let (code, out, err) = on(host, &[verb, &NEW].concat());
+        assert!(code == 0 && !out.contains("not supported"), "{verb:?}: {out}{err}");
+        assert!(!err.contains("--assume"), "{verb:?}: {err}");
+        // Without a record libvirt is asked.
+        let (code, _, err) = run(&mut gpuvm(&[verb, &NEW].concat()));
+        assert!(code == 2 && err.contains("--host is not given"), "{verb:?}: {err}");
+    }
+    let (code, _, err) = on(host, &["plan", "--gpus", "1"]);
+    assert!(code == 1 && err.contains(assumed), "{err}");
+    assert!(err.contains("hint: --assume libvirt=12.9,qemu=11.1 names"), "{err}");
+    let room = ["make-room", "--gpus", "1", "--accept-shared-fabric"];
+    assert_eq!(on(host, &room).0, 1);
+    let (code, out, err) = on(host, &[&room[..], &NEW].concat());
+    assert!(code == 0 && out.starts_with("nothing to move: "), "{out}{err}");
+    let file = host.join("a.xml");
+    fs::write(&file, exported(host, &["--gpus", "1"]).text()).unwrap();
+    let (code, _, err) = run(&mut gpuvm(&["check", file.to_str().unwrap(), NEW[0], NEW[1]]));
+    assert!(code == 2 && err.contains("--host is not given"), "{err}");
+}
+
+#[test]
+fn capacity_counts_the_guests_of_a_tray_that_plan_places() {
+    let host = tray(|_| {});
+    for more in [&[][..], &["--iommufd", "on"]] {
+        let (code, out, err) = on(host.path(), &[&["capacity", "--json"], more, &NEW].concat());
+        assert!(code == 0 && !err.contains("not counted"), "{out}{err}");
+        let capacity: Value = serde_json::from_str(&out).unwrap();
+        assert!(capacity["never_placed"].as_array().unwrap().is_empty(), "{capacity}");
+        let sizes = capacity["sizes"].as_array().unwrap().iter();
+        let sizes: Vec<(u64, u64)> = sizes
+            .map(|size| (size["gpus"].as_u64().unwrap(), size["now"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(sizes, [(1, 4), (2, 2), (4, 1)]);
+        for (gpus, _) in sizes {
+            let plan = ["plan", "--gpus", &gpus.to_string()].map(str::to_owned);
+            let plan: Vec<&str> = plan.iter().map(String::as_str).collect();
+            let (code, _, err) = on(host.path(), &[&plan, more, &NEW].concat());
+            assert_eq!(code, 0, "{gpus} {more:?}: {err}");
+        }
+    }
+}
+
+#[test]
+fn doctor_judges_libvirt_by_known_versions_alone() {
+    let host = tray(|_| {});
+    let diagnosed = |more: &[&str]| {
+        let (_, out, err) = on(host.path(), &[&["host", "doctor", "--json"], more].concat());
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        let found = answer["findings"].as_array().unwrap().iter();
+        let count = found.filter(|finding| finding["rule"] == "coherent-gpu").count();
+        let skipped = answer["not_checked"].as_array().unwrap().iter();
+        let skipped: Vec<String> = skipped.map(|text| text.as_str().unwrap().to_owned()).collect();
+        let is_skipped = |rule: &str| skipped.iter().any(|text| text.starts_with(rule));
+        (count, is_skipped("coherent-gpu ("), is_skipped("libvirt-cves ("), err)
+    };
+    let (found, is_skipped, no_version, err) = diagnosed(&[]);
+    assert_eq!((found, is_skipped, no_version), (0, true, true));
+    assert!(err.contains("`--assume libvirt=12.9,qemu=11.1`"), "{err}");
+    let (found, is_skipped, no_version, err) = diagnosed(&NEW);
+    assert_eq!((found, is_skipped, no_version), (0, false, false));
+    assert!(!err.contains("--assume"), "{err}");
+    let (found, is_skipped, ..) = diagnosed(&["--assume", "libvirt=11.3,qemu=10.0"]);
+    assert_eq!((found, is_skipped), (4, false));
+    let (_, out, _) = on(host.path(), &["host", "doctor"]);
+    assert!(out.contains("EL2") && !out.contains("modprobe kvm"), "{out}");
+}
+
+#[test]
+fn gpus_come_and_go_with_a_new_guest_alone() {
+    let host = tray(|_| {});
+    let host = host.path();
+    let file = |name: &str, options: &[&str]| {
+        let path = host.join(name);
+        fs::write(&path, exported(host, options).text()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let one = file("one.xml", &["--gpus", "1"]);
+    let none = file("none.xml", &["--vcpus", "4", "--memory", "16G"]);
+    for (file, options, item, words) in [
+        (&one, &["--gpus", "2"][..], "--gpus", "--name a --gpus 2`"),
+        (&one, &["--gpus", "0"], "--gpus", "--name a --gpus 0`"),
+        (&one, &["--gpus", "2", "--memory", "64G"], "--gpus", "--gpus 2 --memory 64G`"),
+        (&one, &["--vcpus", "8"], "--vcpus", "--gpus 1 --vcpus 8`"),
+        (&one, &["--memory", "64G"], "--memory", "--gpus 1 --memory 64G`"),
+        (&none, &["--gpus", "1"], "--gpus", "--name a --gpus 1`"),
+    ] {
+        let (code, out, err) = on(host, &[&["set", file, "--diff"][..], options, &NEW].concat());
+        assert!(code == 1 && out.is_empty(), "{options:?}: {out}{err}");
+        assert!(err.contains(&format!("{item}: the cells, buses and SMMUv3s")), "{err}");
+        let hint = err.lines().find(|line| line.starts_with("hint: ")).unwrap();
+        assert!(hint.contains(words) && hint.contains("gpuvm export "), "{hint}");
+        assert!(hint.contains("gpuvm delete a --keep-data"), "{hint}");
+    }
+    // Its own number, and another size without such GPUs.
+    for (file, options) in [(&one, ["--gpus", "1"]), (&none, ["--memory", "32G"])] {
+        let (code, _, err) = on(host, &[&["set", file, "--diff"], &options[..], &NEW].concat());
+        assert_eq!(code, 0, "{options:?}: {err}");
+    }
+}
+
+#[test]
+fn faults_of_a_guest_with_a_gpu_are_found_with_remedies_that_keep_iommufd() {
+    let host = tray(|_| {});
+    let sound = exported(host.path(), &["--gpus", "1"]).text().to_owned();
+    let without = tray(|root| fs::remove_file(root.join("dev/iommu")).unwrap());
+    let found = |host: &Path, from: &str, to: &str| {
+        assert!(sound.contains(from), "{from}");
+        let file = host.join("a.xml");
+        fs::write(&file, sound.replace(from, to)).unwrap();
+        let (code, out, err) = on(host, &["check", file.to_str().unwrap(), NEW[0], NEW[1]]);
+        assert_eq!(code, 3, "{to}: {out}{err}");
+        out
+    };
+    let host = host.path();
+    let start = sound.find("    <iommu model='smmuv3'>").unwrap();
+    let end = sound.find("    </iommu>\n").unwrap();
+    let smmu = &sound[start..end + "    </iommu>\n".len()];
+    for (from, to, rule, hint) in [
+        ("managed='no'", "managed='yes'", "coherent-managed", "write managed='no'"),
+        (smmu, "", "smmu-missing", "<driver pciBus='6' accel='on'"),
+        ("accel='on' ats='on' ril='off' ssidsize='20' oas='48'", "", "smmu-missing", "into its"),
+        (
+            "<driver name='vfio'/>",
+            "<driver name='vfio' iommufd='no'/>",
+            "smmu-needs-iommufd",
+            "remove iommufd='no'",
+        ),
+    ] {
+        let out = found(host, from, to);
+        let lines: Vec<&str> = out.lines().collect();
+        let at = lines.iter().position(|line| line.ends_with(&format!("({rule})"))).unwrap();
+        assert!(lines[at + 1].contains(hint), "{rule}: {out}");
+    }
+    let out = found(without.path(), "a", "a");
+    assert!(out.contains("(iommufd-missing)") && !out.contains("--iommufd off"), "{out}");
 }

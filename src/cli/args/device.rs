@@ -2,7 +2,7 @@
 
 use super::heading::BEHAVIOUR;
 use super::late::Late;
-use super::{LockArgs, TakenArgs, about_records};
+use super::{HeldArgs, LockArgs, about_records};
 use crate::bdf::Bdf;
 use clap::{Args, Subcommand};
 use gpuvm_core::topology::DeviceIdentity;
@@ -59,7 +59,7 @@ pub struct DeviceListArgs {
     pub all: bool,
     /// The occupancy.
     #[command(flatten)]
-    pub taken: TakenArgs,
+    pub held: HeldArgs,
 }
 
 /// Arguments of `device bind`.

@@ -2,7 +2,7 @@
 
 use super::heading::BEHAVIOUR;
 use super::late::Late;
-use super::{LockArgs, TakenArgs, about_records};
+use super::{HeldArgs, LockArgs, about_records};
 use clap::{ArgGroup, Args, Subcommand};
 use gpuvm_ops::exclude::GpuName;
 
@@ -31,7 +31,7 @@ pub enum GpuVerb {
     /// List GPUs, NVSwitches, their partitions and state
     #[command(after_long_help = LIST, alias = "ls")]
     #[command(group = about_records())]
-    List(Late<TakenArgs>),
+    List(Late<HeldArgs>),
     /// Exclude a GPU or NVSwitch from use by guests
     ///
     /// No guest gets it, nor a partition that needs it; a guest that has it keeps it. An exclusion

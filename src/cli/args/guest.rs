@@ -294,3 +294,17 @@ pub struct TakenArgs {
     #[arg(conflicts_with = "assume_empty", help_heading = PLACEMENT, hide_short_help = true)]
     pub domain_xml: Vec<PathBuf>,
 }
+
+/// The sources of the occupancy, with the libvirt and QEMU of a recorded host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct HeldArgs {
+    /// The occupancy.
+    #[command(flatten)]
+    pub taken: TakenArgs,
+    /// libvirt and QEMU of the recorded host
+    ///
+    /// Requires --host. Such as libvirt=12.9,qemu=11.1: GPUs with coherent memory depend on them.
+    /// Default: those of the record; a record without them is taken to have those of Debian 13.
+    #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
+    pub assume: Option<Stack>,
+}

@@ -1,13 +1,14 @@
 //! The verbs on hosts.
 
-use super::guest::TakenArgs;
-use super::heading::BEHAVIOUR;
+use super::guest::{HeldArgs, TakenArgs};
+use super::heading::{BEHAVIOUR, PLACEMENT};
 use super::late::Late;
 use super::values::{OnOff, word};
 use super::view::ViewArgs;
 use super::{LockArgs, about_records};
 use crate::request::PageSize;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use gpuvm_core::versions::Stack;
 use std::path::PathBuf;
 
 /// Examples of `show`.
@@ -174,7 +175,7 @@ pub struct HostShowArgs {
     pub all: bool,
     /// The guests of the picture.
     #[command(flatten)]
-    pub taken: TakenArgs,
+    pub held: HeldArgs,
     /// The picture.
     #[command(flatten)]
     pub view: ViewArgs,
@@ -194,6 +195,12 @@ pub struct HostDoctorArgs {
     /// Xid, AER and VFIO messages, each with the rule that it belongs to.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub journal: Option<PathBuf>,
+    /// libvirt and QEMU of the recorded host
+    ///
+    /// Requires --host. Such as libvirt=12.9,qemu=11.1. Default: those of the record; without them,
+    /// rules on their versions are not checked.
+    #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
+    pub assume: Option<Stack>,
 }
 
 /// Arguments of `host matrix`.

@@ -60,7 +60,7 @@ pub use fabric::{
 };
 pub use fleet::{FleetPlanArgs, FleetVerb, HostsArgs};
 pub use gpu::{ExcludeArgs, GpuVerb, IncludeArgs, TestArgs};
-pub use guest::{GpuArgs, GuestArgs, ShapeArgs, TakenArgs};
+pub use guest::{GpuArgs, GuestArgs, HeldArgs, ShapeArgs, TakenArgs};
 pub use help::{GROUPS, command, exit_status, fitted};
 pub use host::{
     CaptureArgs, HostDoctorArgs, HostFilesArgs, HostPagesArgs, HostShowArgs, HostTrustArgs,

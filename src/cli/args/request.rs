@@ -3,7 +3,8 @@
 
 use super::program::called_as_vendor;
 use super::{
-    CreateArgs, ExportArgs, FleetPlanArgs, GpuArgs, GuestArgs, PlanArgs, ShapeArgs, TakenArgs,
+    CreateArgs, ExportArgs, FleetPlanArgs, GpuArgs, GuestArgs, HeldArgs, PlanArgs, ShapeArgs,
+    TakenArgs,
 };
 use crate::apply::now_s;
 use crate::bdf::Bdf;
@@ -90,6 +91,12 @@ impl CreateArgs {
             applied: None,
             job: None,
         })
+    }
+}
+
+impl From<&HeldArgs> for Taken {
+    fn from(args: &HeldArgs) -> Taken {
+        Taken { assume: args.assume, ..Taken::from(&args.taken) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Arguments of `make-room`.
 
-use super::guest::{GpuArgs, ShapeArgs, TakenArgs};
+use super::guest::{GpuArgs, HeldArgs, ShapeArgs};
 use super::heading::BEHAVIOUR;
 use super::life::LockArgs;
 use super::values::number;
@@ -51,7 +51,7 @@ pub struct RoomArgs {
     pub dry_run: bool,
     /// The occupancy.
     #[command(flatten)]
-    pub taken: TakenArgs,
+    pub held: HeldArgs,
     /// The lock.
     #[command(flatten)]
     pub lock: LockArgs,

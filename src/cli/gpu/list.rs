@@ -1,6 +1,6 @@
 //! `gpu list`: GPUs and NVSwitches with their partitions and their availability.
 
-use crate::cli::args::TakenArgs;
+use crate::cli::args::HeldArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::table::Table;
@@ -11,8 +11,8 @@ use gpuvm_ops::devices::{ListedGpu, SharedGpu, gpus};
 use gpuvm_ops::gpu_states::{ListedState, mode};
 
 /// Runs the verb.
-pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let (topology, held) = (cx.topology()?, cx.taken(args)?);
+pub fn run(args: &HeldArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let (topology, held) = (cx.topology_with(args.assume)?, cx.taken(args)?);
     let rows = gpus(cx, &topology, &held)?;
     for note in &topology.machine().health_unread {
         cx.warning(note);

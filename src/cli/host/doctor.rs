@@ -18,7 +18,7 @@ const LARGEST_LOG: u64 = 256 << 20;
 /// Runs the verb.
 pub fn run(args: &HostDoctorArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let log = args.journal.as_ref().map(|file| read(file)).transpose()?;
-    let answer = diagnose(cx, log.as_deref())?;
+    let answer = diagnose(cx, args.assume, log.as_deref())?;
     if cx.output.json {
         cx.output.json("gpuvm-host-doctor", &answer)?;
     } else if args.fix {

@@ -25,14 +25,14 @@ const WIDTH: usize = 100;
 /// Runs the verb.
 pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     view::check(&args.view, cx)?;
-    if !args.view.is_wanted() && args.taken != TakenArgs::default() {
+    if !args.view.is_wanted() && args.held.taken != TakenArgs::default() {
         let plain = offer::without(&["--assume-empty", "--domain-xml"]);
         return Err(usage(
             "--assume-empty and --domain-xml are about the guests of a picture",
             view::drawn("host.html").unwrap_or_default() + &format!("; `{plain}` prints the host"),
         ));
     }
-    let topology = read(cx)?;
+    let topology = read(cx, args.held.assume)?;
     if args.view.is_wanted() && draw(args, cx, &topology)? {
         return Ok(EXIT_DONE);
     }
@@ -48,7 +48,7 @@ pub fn run(args: &HostShowArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Draws the host; returns whether standard output is used.
 fn draw(args: &HostShowArgs, cx: &Context<'_>, topology: &Topology) -> anyhow::Result<bool> {
-    let held = cx.taken(&args.taken)?;
+    let held = cx.taken(&args.held)?;
     let _nameless = view::nameless(&args.view);
     let topology = capture::shown(cx, topology, args.view.identify)?;
     let host = shown(cx, &topology)?;

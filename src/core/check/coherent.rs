@@ -2,11 +2,15 @@
 //! 12.9 defines each of these domains, and drops the fault or lets QEMU fail at the start.
 
 use super::guest::Guest;
+use super::pci::LAST_BUS;
 use super::report::Report;
 use crate::cpuset::NodeSet;
 use crate::domain::Element;
+use crate::domain::claims::Passed;
+use crate::domain::iommufd::{is_nested_smmu, is_smmu, own};
 use crate::domain::read::{Spot, memory};
 use crate::finding::Rule;
+use crate::shell::word;
 use crate::topology::{NODES_PER_GPU, Topology};
 use std::collections::BTreeSet;
 
@@ -32,6 +36,16 @@ const NODESET: Rule = Rule::error(
 /// The guest's driver finds no memory, and CUDA does not start.
 const NO_NODESET: Rule =
     Rule::error("gi-missing", "a GPU with coherent memory without eight empty cells");
+/// Guests have one above each such GPU (gpuvm-hardware(7), GRACE).
+const NO_SMMU: Rule = Rule::error(
+    "smmu-missing",
+    "a GPU with coherent memory below a bus without a nested SMMUv3 of its own",
+);
+/// libvirt gives such a function back to the host's driver.
+const MANAGED: Rule = Rule::error(
+    "coherent-managed",
+    "a GPU with coherent memory that libvirt takes from its driver of VFIO at each stop",
+);
 /// "highmem-mmio-size is not a power of 2".
 const WINDOW: Rule =
     Rule::error("arm-window", "a 64-bit PCI window of an Arm guest that QEMU does not take");
@@ -40,11 +54,15 @@ const GPU_NODE: Rule =
     Rule::error("memory-on-gpu-node", "guest memory on a node whose memory is a GPU's");
 
 /// Rules of this module.
-pub const RULES: &[Rule] =
-    &[NO_BUS, BUS_TWICE, BUS_KIND, GROUPS, VALUE, NODESET, NO_NODESET, WINDOW, GPU_NODE];
+pub const RULES: &[Rule] = &[
+    NO_BUS, BUS_TWICE, BUS_KIND, GROUPS, VALUE, NODESET, NO_NODESET, NO_SMMU, MANAGED, WINDOW,
+    GPU_NODE,
+];
 
 /// Settings of an SMMUv3 in libvirt 12.9.
 const SETTINGS: [&str; 7] = ["pciBus", "accel", "ats", "ril", "ssidsize", "oas", "cmdqv"];
+/// The model of an expander bus.
+const EXPANDER: &str = "pcie-expander-bus";
 /// The smallest window of QEMU's `virt`, in KiB.
 const LEAST_WINDOW: u64 = 512 << 20;
 
@@ -52,8 +70,14 @@ const LEAST_WINDOW: u64 = 512 << 20;
 pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let devices: Vec<Element<'t>> =
         guest.spot.element().child("devices").into_iter().flat_map(Element::elements).collect();
-    smmus(guest, &devices, report);
+    let smmus: Vec<Element<'t>> = devices.iter().copied().filter(|one| is_smmu(*one)).collect();
+    let coherent = |passed: &&Passed<'t>| topology.is_coherent(passed.bdf.value);
+    judge_smmus(guest, &smmus, report);
     initiators(guest, &devices, topology, report);
+    for passed in guest.passed.iter().filter(coherent).filter(|passed| passed.is_hostdev()) {
+        below_smmu(guest, passed, &smmus, report);
+        managed(passed, topology, report);
+    }
     if !guest.is_x86 {
         window(&devices, report);
     }
@@ -68,27 +92,23 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
 }
 
 /// Checks SMMUv3s.
-fn smmus<'t>(guest: &Guest<'t>, devices: &[Element<'t>], report: &mut Report<'t>) {
-    let is_smmu = |device: &&Element<'t>| {
-        device.name() == "iommu" && device.attr("model").as_deref() == Some("smmuv3")
-    };
-    let smmus: Vec<Element<'t>> = devices.iter().filter(is_smmu).copied().collect();
+fn judge_smmus<'t>(guest: &Guest<'t>, smmus: &[Element<'t>], report: &mut Report<'t>) {
     let mut buses = BTreeSet::new();
-    for smmu in &smmus {
+    for smmu in smmus {
         let Some(driver) = smmu.child("driver") else {
             if smmus.len() > 1 {
                 without_bus(*smmu, report);
             }
             continue;
         };
-        let is_nested = driver.attr("accel").as_deref() == Some("on");
+        let is_nested = is_nested_smmu(*smmu);
         match driver.attr("pciBus").map(|bus| (bus.parse::<u32>().ok(), bus)) {
             None if is_nested || smmus.len() > 1 => without_bus(driver, report),
             None => {}
             Some((bus, text)) => {
                 let controller = bus.and_then(|bus| guest.controllers.get(&bus));
                 let model = controller.map(|controller| controller.model.as_str());
-                if bus != Some(0) && model != Some("pcie-expander-bus") {
+                if bus != Some(0) && model != Some(EXPANDER) {
                     let what = model.unwrap_or("no PCI controller");
                     let message = format!("bus {text} of an SMMUv3 is {what}");
                     let hint = "name the pcie-expander-bus above the function, or 0";
@@ -100,16 +120,95 @@ fn smmus<'t>(guest: &Guest<'t>, devices: &[Element<'t>], report: &mut Report<'t>
                 }
             }
         }
-        if is_nested {
-            let by_group = guest.passed.iter().find(|passed| !passed.iommufd);
-            if let Some(passed) = by_group {
-                let message = "a nested SMMUv3 needs iommufd, and this function is passed through by \
-                               its group";
-                let hint = "write <iommufd enabled='yes'/> into <domain>";
-                report.add(&GROUPS, passed.device, message, hint);
-            }
+        let by_group = guest.passed.iter().find(|passed| !passed.iommufd);
+        if let Some(passed) = by_group.filter(|_| is_nested) {
+            let message = "a nested SMMUv3 needs iommufd, and this function is passed through by \
+                           its group";
+            report.add(&GROUPS, passed.device, message, to_iommufd(guest, passed));
         }
         settings(driver, report);
+    }
+}
+
+/// The remedy for a function that is passed through by its group.
+fn to_iommufd(guest: &Guest<'_>, passed: &Passed<'_>) -> String {
+    let tune = format!("`gpuvm tune {} --iommufd on` does so", word(&guest.name));
+    if !passed.is_hostdev() {
+        return "pass it by <hostdev>, which libvirt passes through by iommufd".to_owned();
+    }
+    if own(passed.device.element()) == Some(false) {
+        return format!("remove iommufd='no' from the <driver> of this device; {tune}");
+    }
+    format!("write <iommufd enabled='yes'/> into <domain>; {tune}")
+}
+
+/// Checks that a nested SMMUv3 is of the bus that a GPU is below.
+fn below_smmu<'t>(
+    guest: &Guest<'t>,
+    passed: &Passed<'t>,
+    smmus: &[Element<'t>],
+    report: &mut Report<'t>,
+) {
+    let bus = passed.at.as_ref().and_then(|at| root_above(guest, at.controller));
+    let of = |smmu: &Element<'t>| smmu.child("driver")?.attr("pciBus")?.parse::<u32>().ok();
+    // One without a bus has a finding of its own, and libvirt may choose the place of the GPU.
+    let covers = |smmu: &Element<'t>| match (of(smmu), bus) {
+        (Some(of), Some(bus)) => of == bus,
+        _ => true,
+    };
+    if smmus.iter().any(|smmu| is_nested_smmu(*smmu) && covers(smmu)) {
+        return;
+    }
+    let bdf = passed.bdf.value;
+    let whole = |bus: &str| {
+        format!(
+            "write <iommu model='smmuv3'><driver pciBus='{bus}' accel='on' ats='on' ril='off' \
+             ssidsize='20' oas='48'/></iommu> into <devices>"
+        )
+    };
+    let (message, hint) = match bus.filter(|bus| *bus != 0) {
+        Some(bus) if smmus.iter().any(|smmu| of(smmu) == Some(bus)) => (
+            format!("the SMMUv3 of bus {bus}, which {bdf} is below, is not nested in the host's"),
+            "write accel='on' ats='on' ril='off' ssidsize='20' oas='48' into its <driver>".into(),
+        ),
+        Some(bus) => (
+            format!("no nested SMMUv3 is of bus {bus}, which {bdf} is below"),
+            whole(&bus.to_string()),
+        ),
+        None => (
+            format!("no nested SMMUv3 is of an expander bus above {bdf}"),
+            format!("put it below a pcie-expander-bus N of its own, and {}", whole("N")),
+        ),
+    };
+    report.add(&NO_SMMU, passed.device, message, hint);
+}
+
+/// The index of the root or expander bus above a controller, or the controller's own; `None` where
+/// libvirt chooses its place.
+fn root_above(guest: &Guest<'_>, controller: u32) -> Option<u32> {
+    let mut index = controller;
+    for _ in 0..=LAST_BUS {
+        if index == 0 {
+            return Some(0);
+        }
+        let controller = guest.controller(index)?;
+        if controller.model == EXPANDER {
+            return Some(index);
+        }
+        index = controller.address.as_ref()?.controller;
+    }
+    None
+}
+
+/// Checks that a GPU stays on its driver of VFIO.
+fn managed<'t>(passed: &Passed<'t>, topology: &Topology, report: &mut Report<'t>) {
+    if passed.device.element().attr("managed").is_some_and(|managed| managed == "yes") {
+        let bdf = passed.bdf.value;
+        let driver = topology.passing_driver(bdf);
+        let message = format!("libvirt would take {bdf} from {driver} when the guest stops");
+        let hint =
+            format!("write managed='no'; `gpuvm device bind {bdf} --at-boot` binds it to {driver}");
+        report.add(&MANAGED, passed.device, message, hint);
     }
 }
 
@@ -155,9 +254,8 @@ fn initiators<'t>(
         let acpi = device.child("acpi");
         let nodeset = acpi.and_then(|acpi| acpi.attr("nodeset")?.parse::<NodeSet>().ok());
         let path = Spot::of(*device).path();
-        let bdf = guest.passed.iter().find(|passed| passed.device.path() == path);
-        let function = bdf.and_then(|passed| topology.device(passed.bdf.value));
-        let is_coherent = function.is_some_and(|one| topology.coherent_model(one).is_some());
+        let passed = guest.passed.iter().find(|passed| passed.device.path() == path);
+        let is_coherent = passed.is_some_and(|passed| topology.is_coherent(passed.bdf.value));
         let count = nodeset.as_ref().map_or(0, NodeSet::len);
         if is_coherent && count != NODES_PER_GPU {
             let message = format!("{count} empty cells for a GPU that needs {NODES_PER_GPU}");

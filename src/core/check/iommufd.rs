@@ -4,10 +4,10 @@ use super::guest::Guest;
 use super::report::Report;
 use crate::bdf::Bdf;
 use crate::domain::claims::Passed;
-use crate::domain::iommufd::has_private_files;
+use crate::domain::iommufd::{has_private_files, needs_iommufd};
 use crate::domain::read::Spot;
 use crate::finding::Rule;
-use crate::iommufd::{Lack, Way, back};
+use crate::iommufd::{Lack, Way, or_back};
 use crate::shell::word;
 use crate::topology::Topology;
 use crate::versions::{QEMU_PRIVATE_MEMORY, Versions};
@@ -73,14 +73,14 @@ fn by_iommufd<'t>(guest: &Guest<'t>, first: &Passed<'t>, way: &Way<'_>, report: 
     let spot = whole.unwrap_or(first.device);
     let passed = guest.passed.iter().filter(|passed| passed.iommufd);
     let functions: Vec<Bdf> = passed.map(|passed| passed.bdf.value).collect();
-    let back = back(&guest.name);
+    let needs_it = needs_iommufd(guest.spot.element(), &guest.passed, way.topology);
     for Lack { what, remedy, by_groups_too } in way.lacks(whole.is_some(), &functions) {
-        let hint = if by_groups_too { remedy } else { format!("{remedy}; {back}") };
+        let hint = or_back(&remedy, &guest.name, needs_it || by_groups_too);
         report.add(&MISSING, spot, what, hint);
     }
     if let Some((defect, version)) = way.unreached(&functions) {
         let message = format!("{} {version}: {}", defect.of.name(), defect.what);
-        report.add(&PEERS, spot, message, format!("{}; {back}", defect.remedy()));
+        report.add(&PEERS, spot, message, or_back(&defect.remedy(), &guest.name, needs_it));
     }
     // A function passed by an argument of QEMU is not libvirt's.
     let by_group = guest.passed.iter().find(|passed| !passed.iommufd && !passed.by_argument);
@@ -89,8 +89,11 @@ fn by_iommufd<'t>(guest: &Guest<'t>, first: &Passed<'t>, way: &Way<'_>, report: 
                        its group: the guest's memory is locked twice, and QEMU 11.1 does not start \
                        such a guest";
         let name = word(&guest.name);
-        let hint =
-            format!("`gpuvm tune {name} --iommufd off`, or on, passes all through in one way");
+        let hint = if needs_it {
+            format!("`gpuvm tune {name} --iommufd on` passes all through by iommufd")
+        } else {
+            format!("`gpuvm tune {name} --iommufd off`, or on, passes all through in one way")
+        };
         report.add(&MIXED, passed.device, message, hint);
     }
 }

@@ -67,7 +67,7 @@ const BRIDGES: Rule = Rule::warning(
 const NVIDIA: u16 = 0x10de;
 
 /// The last bus number of PCI, hence also the limit of nested bridges.
-const LAST_BUS: u32 = 255;
+pub(super) const LAST_BUS: u32 = 255;
 
 /// Rules of this module.
 pub const RULES: &[Rule] = &[

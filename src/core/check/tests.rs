@@ -24,7 +24,7 @@ use old::OLD;
 use proptest::prelude::*;
 use setting::Setting;
 use sound::SOUND;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The correct domain: 2 GPUs of a DGX-2.
 const GOOD: &str = include_str!("../../../tests/golden/check/good.xml");
@@ -117,6 +117,34 @@ fn every_rule_has_a_defect_and_a_name_of_its_own() {
     let about = |note: &&check::Note| note.message.contains("as PHB, on the host they are NODE");
     tried.extend(notes.1.iter().find(about).map(|note| note.rule));
     assert_eq!(tried, unique);
+}
+
+#[test]
+fn remedies_for_a_nested_smmu_name_the_element_and_lead_to_no_groups() {
+    let hints = |edits: &[(&str, &str)], change| -> BTreeMap<&str, String> {
+        found(edits, change).into_iter().map(|finding| (finding.rule, finding.hint)).collect()
+    };
+    let groups = hints(&[old::NESTED], |_| {});
+    let hint = &groups["smmu-needs-iommufd"];
+    assert!(hint.starts_with("write <iommufd enabled='yes'/> into <domain>; "), "{hint}");
+    let mixed = hints(&[old::NESTED, old::IOMMUFD, old::BY_GROUP], |_| {});
+    let hint = &mixed["smmu-needs-iommufd"];
+    assert!(hint.starts_with("remove iommufd='no' from the <driver> of this device; "), "{hint}");
+    let hint = &mixed["iommufd-mixed"];
+    assert!(hint.contains("--iommufd on") && !hint.contains("off"), "{hint}");
+    let plain = hints(&[old::IOMMUFD, old::BY_GROUP], |_| {});
+    assert!(plain["iommufd-mixed"].contains("--iommufd off"), "{plain:?}");
+    let missing = |edits: &[(&str, &str)], change| hints(edits, change)["iommufd-missing"].clone();
+    assert!(missing(&[old::IOMMUFD], old::without_iommufd).contains("--iommufd off"));
+    for hint in [
+        missing(&[old::IOMMUFD, old::NESTED], old::without_iommufd),
+        missing(&[old::IOMMUFD], |s| {
+            old::without_iommufd(s);
+            old::coherent(s, 0x2941);
+        }),
+    ] {
+        assert!(hint.contains("modprobe iommufd") && !hint.contains("off"), "{hint}");
+    }
 }
 
 #[test]

@@ -12,6 +12,10 @@ pub const COHERENT: Rule = Rule::error(
 );
 
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
+    if case.topology.has_coherent_gpus() && case.versions.libvirt.is_none() {
+        let why = "whether libvirt and QEMU pass such GPUs through: their versions are not known";
+        report.skip_part(&COHERENT, why);
+    }
     for gpu in case.gpus() {
         match case.topology.unsupported(gpu) {
             Some(Unsupported::Coherent(lack)) => missing(gpu, lack, report),

@@ -197,7 +197,8 @@ fn slow(case: &Case<'_>, report: &mut Report<'_>) {
 fn confidential(case: &Case<'_>, report: &mut Report<'_>) {
     let path = "sys/module/kvm_amd/parameters/sev_snp";
     let offered = &case.facts.kernel.sev_snp;
-    let is_other = case.topology.machine().cpu_vendor.as_deref().is_some_and(|one| one != AMD);
+    let vendor = case.topology.machine().cpu_vendor.as_deref();
+    let is_other = case.is_arm() || vendor.is_some_and(|one| one != AMD);
     if is_other && offered.is_none() && !case.facts.unread.contains_key(path) {
         return;
     }

@@ -57,21 +57,15 @@ fn off(case: &Case<'_>, report: &mut Report<'_>) {
     let is_amd = case.topology.machine().cpu_vendor.as_deref() == Some("AuthenticAMD");
     let (technology, on) =
         if is_amd { ("AMD-Vi (IOMMU)", "amd_iommu=on") } else { ("VT-d", "intel_iommu=on") };
-    // Of these the last one counts; the values of `iommu=` add up.
-    let is_off = |name| case.argument(name) == Some("off");
-    let arguments = &case.topology.machine().kernel_arguments;
-    let given = [
-        ("iommu=off", arguments.iter().any(|given| given == "iommu=off")),
-        ("intel_iommu=off", is_off("intel_iommu")),
-        ("amd_iommu=off", is_off("amd_iommu")),
-    ];
-    let given: Vec<&str> = given.into_iter().filter_map(|(word, on)| on.then_some(word)).collect();
+    let given = turned_off(case);
     let restart = "then restart libvirt's daemon once vfio-pci is loaded: it asks for the IOMMU \
                    only at its start";
     let no_groups = "the IOMMU is off: the host has no IOMMU group";
     let tables = case.facts.iommu_tables.as_deref();
     let is_virtual = case.facts.platform.as_ref().is_some_and(|platform| platform.is_virtual);
-    let (why, hint, fix) = if !given.is_empty() {
+    let (why, hint, fix) = if case.is_arm() {
+        of_smmu(restart)
+    } else if !given.is_empty() {
         let words = given.join(" ");
         let hint = format!("remove `{words}` from the kernel's arguments and reboot; {restart}");
         (
@@ -114,6 +108,31 @@ fn off(case: &Case<'_>, report: &mut Report<'_>) {
         fix,
     };
     report.add(&OFF, wrong).says.fatal = true;
+}
+
+/// The arguments of the kernel that turn the IOMMU off. Of those for one vendor the last one counts;
+/// the values of `iommu=` add up.
+fn turned_off(case: &Case<'_>) -> Vec<&'static str> {
+    let is_off = |name| case.argument(name) == Some("off");
+    let arguments = &case.topology.machine().kernel_arguments;
+    let given = [
+        ("iommu=off", arguments.iter().any(|given| given == "iommu=off")),
+        ("intel_iommu=off", is_off("intel_iommu")),
+        ("amd_iommu=off", is_off("amd_iommu")),
+    ];
+    given.into_iter().filter_map(|(word, on)| on.then_some(word)).collect()
+}
+
+/// The missing SMMU of an Arm machine, the remedy, and the same as a script. No argument of the kernel
+/// turns it on.
+fn of_smmu(restart: &str) -> (String, String, Vec<String>) {
+    let why = "the firmware describes no SMMU, or the kernel has no driver for it";
+    let hint = format!(
+        "turn on the SMMU in the firmware's setup and reboot, or boot a kernel with \
+         CONFIG_ARM_SMMU_V3; `journalctl -k | grep -i smmu` says more; {restart}"
+    );
+    let line = "# turn on the SMMU in the firmware's setup: no command does";
+    (why.to_owned(), hint, vec![line.to_owned()])
 }
 
 /// The missing IOMMU of a virtual machine, the remedy on its hypervisor, and the same as a script.

@@ -220,12 +220,17 @@ impl Case<'_> {
                     || self.traits.is_some_and(|traits| traits.iommufd)
             }
             Concern::Amd => machine.cpu_vendor.as_deref() == Some("AuthenticAMD"),
-            Concern::Arm => machine.architecture.as_deref() == Some("aarch64"),
+            Concern::Arm => self.is_arm(),
             Concern::Function(ids) => {
                 let devices = self.topology.devices().iter();
                 { devices }.any(|device| ids.contains(&(device.vendor, device.device)))
             }
         }
+    }
+
+    /// Whether it is an Arm machine.
+    fn is_arm(&self) -> bool {
+        self.topology.machine().architecture.as_deref() == Some("aarch64")
     }
 
     /// The product of a machine, in parentheses after a blank; empty: unknown.

@@ -101,6 +101,28 @@ const EMULATED: &str = "`--virt-type qemu` of `gpuvm create` emulates the CPU, m
 
 /// Describes a machine without `/dev/kvm`.
 fn without_kvm(case: &Case<'_>) -> Wrong {
+    let (why, help, fix) = if case.is_arm() { kvm_on_arm() } else { kvm_on_x86(case) };
+    Wrong {
+        message: format!("this machine has no /dev/kvm, which guests need{why}"),
+        values: ("a character device".into(), "none".into()),
+        at: "/dev/kvm".into(),
+        hint: format!("{help}; {EMULATED}"),
+        fix: vec![fix],
+    }
+}
+
+/// Why an Arm machine has no KVM, and how it gets it: as words, and in a script. KVM is no module
+/// there, and its processors have no flag for it.
+fn kvm_on_arm() -> (String, String, String) {
+    let help = "KVM is part of Arm kernels with CONFIG_KVM, and needs firmware that starts the \
+                kernel at EL2, and no `kvm-arm.mode=none`: `journalctl -k | grep -i kvm` shows \
+                which is missing";
+    let fix = "# see `journalctl -k | grep -i kvm`: no module brings KVM on Arm";
+    (String::new(), help.to_owned(), fix.to_owned())
+}
+
+/// The same of other machines.
+fn kvm_on_x86(case: &Case<'_>) -> (String, String, String) {
     let is_amd = case.topology.machine().cpu_vendor.as_deref() == Some("AuthenticAMD");
     let (module, technology) =
         if is_amd { ("kvm_amd", "AMD-V (SVM)") } else { ("kvm_intel", "VT-x") };
@@ -137,13 +159,7 @@ fn without_kvm(case: &Case<'_>) -> Wrong {
             "modprobe kvm_intel || modprobe kvm_amd".to_owned(),
         ),
     };
-    Wrong {
-        message: format!("this machine has no /dev/kvm, which guests need{why}"),
-        values: ("a character device".into(), "none".into()),
-        at: "/dev/kvm".into(),
-        hint: format!("{help}; {EMULATED}"),
-        fix: vec![fix],
-    }
+    (why, help, fix)
 }
 
 /// Describes a `/dev/kvm` that libvirt cannot use.

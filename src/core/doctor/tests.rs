@@ -286,3 +286,56 @@ fn isolation_of_whole_cores_leaves_each_node_one_for_the_host() {
         assert_eq!(expected(isolated).as_deref(), whole, "{isolated}");
     }
 }
+
+#[test]
+fn an_arm_machine_gets_no_advice_of_x86() {
+    use crate::topology::Iommu;
+    use crate::topology::facts::KernelSettings;
+    let hints = |architecture: &str, vendor: Option<&str>| {
+        let mut parts = host().parts().clone();
+        parts.machine.architecture = Some(architecture.into());
+        parts.machine.cpu_vendor = vendor.map(str::to_owned);
+        parts.machine.iommu = Some(Iommu { groups: 0, firmware_groups: None });
+        parts.devices.iter_mut().for_each(|device| device.iommu_group = None);
+        let kernel = KernelSettings { kvm: Some(false), ..KernelSettings::default() };
+        let facts = Facts { kernel, ..Facts::default() };
+        let Diagnosis { findings, not_checked, .. } = found(&Topology::new(parts).unwrap(), &facts);
+        let of = |rule: &str| {
+            let one = findings.iter().find(|finding| finding.rule == rule).unwrap();
+            format!("{} {} {}", one.says.message, one.hint, one.says.fix.join(" "))
+        };
+        let others = not_checked.iter().any(|rule| rule.starts_with("snp-tdx ("));
+        (of("no-kvm"), of("iommu-off"), others)
+    };
+    let x86_words = ["kvm_intel", "kvm_amd", "VT-", "AMD-V", "intel_iommu", "BIOS"];
+    let (kvm, iommu, others) = hints("aarch64", None);
+    assert!(kvm.contains("EL2") && kvm.contains("CONFIG_KVM"), "{kvm}");
+    assert!(iommu.contains("SMMU") && !others, "{iommu}");
+    for word in x86_words {
+        assert!(!kvm.contains(word) && !iommu.contains(word), "{word}: {kvm} {iommu}");
+    }
+    let (kvm, iommu, _) = hints("x86_64", Some("GenuineIntel"));
+    assert!(kvm.contains("modprobe kvm_intel") && iommu.contains("VT-d"), "{kvm} {iommu}");
+}
+
+#[test]
+fn gpus_with_coherent_memory_are_judged_by_known_versions_alone() {
+    let mut parts = host().parts().clone();
+    parts.machine.architecture = Some("aarch64".into());
+    let gpu = parts.devices.iter_mut().find(|device| device.kind() == DeviceKind::Gpu).unwrap();
+    (gpu.vendor, gpu.device, gpu.driver) = (0x10de, 0x2941, None);
+    let topology = Topology::new(parts).unwrap();
+    let (facts, connection) = (Facts::default(), &Connection::NotAsked("not asked".into()));
+    let in_part = |topology: &Topology, libvirt: Option<Version>| {
+        let versions = &Versions { libvirt, ..Versions::default() };
+        let Diagnosis { findings, partly_checked, .. } =
+            diagnose(&Case { versions, ..case(topology, &facts, connection) });
+        let is_found = findings.iter().any(|finding| finding.rule == "coherent-gpu");
+        (is_found, partly_checked.iter().any(|rule| rule.starts_with("coherent-gpu (")))
+    };
+    assert_eq!(in_part(&topology, None), (false, true));
+    assert_eq!(in_part(&topology, Some(Version(12, 9, 0))), (false, false));
+    let (libvirt, is_assumed) = (Some(Version(11, 3, 0)), false);
+    let old = crate::topology::OldStack { libvirt, qemu: None, is_assumed };
+    assert_eq!(in_part(&topology.with_old_stack(Some(old)), libvirt), (true, false));
+}

@@ -190,13 +190,9 @@ pub fn unseat_edits(
 /// depend on them (gpuvm-hardware(7), BINDING AND RESET). And GPUs with coherent memory, whose own
 /// driver of VFIO libvirt would take away at each stop.
 pub fn is_bound_by_us(topology: &Topology, bdf: Bdf) -> bool {
-    let is_coherent = || {
-        let device = topology.device(bdf);
-        device.is_some_and(|device| topology.coherent_model(device).is_some())
-    };
     match kind(topology, bdf) {
         DeviceKind::Gpu if topology.is_vgpu_function(bdf) => false,
-        DeviceKind::Gpu => topology.fabric().board.is_some() || is_coherent(),
+        DeviceKind::Gpu => topology.fabric().board.is_some() || topology.is_coherent(bdf),
         kind => kind == DeviceKind::NvSwitch,
     }
 }

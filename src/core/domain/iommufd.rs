@@ -1,8 +1,16 @@
 //! Whether a domain passes its functions through by iommufd.
 
+use super::claims::{Claims, Passed};
 use super::{DomainXml, Element};
+use crate::topology::Topology;
 
 impl DomainXml {
+    /// Whether it cannot have its functions by their groups: an SMMUv3 of it is nested in the host's,
+    /// or it has a GPU with coherent memory, which needs such an SMMUv3.
+    pub fn needs_iommufd(&self, topology: &Topology) -> bool {
+        needs_iommufd(self.root(), &Claims::read(self).passed, topology)
+    }
+
     /// Whether the domain says that its functions are passed through by iommufd.
     pub fn is_by_iommufd(&self) -> bool {
         is_enabled(self.root())
@@ -31,6 +39,24 @@ impl DomainXml {
     }
 }
 
+/// The same of an element `<domain>` and the functions that it passes through.
+pub(crate) fn needs_iommufd(root: Element<'_>, passed: &[Passed<'_>], topology: &Topology) -> bool {
+    let devices = root.child("devices").into_iter().flat_map(|all| all.children("iommu"));
+    let is_coherent = |passed: &Passed<'_>| topology.is_coherent(passed.bdf.value);
+    { devices }.any(is_nested_smmu) || passed.iter().any(is_coherent)
+}
+
+/// Whether a device is an SMMUv3 that is nested in the host's.
+pub(crate) fn is_nested_smmu(device: Element<'_>) -> bool {
+    let accel = || device.child("driver").and_then(|driver| driver.attr("accel"));
+    is_smmu(device) && accel().is_some_and(|accel| accel == "on")
+}
+
+/// Whether a device is an SMMUv3.
+pub(crate) fn is_smmu(device: Element<'_>) -> bool {
+    device.name() == "iommu" && device.attr("model").as_deref() == Some("smmuv3")
+}
+
 /// Whether an element `<domain>` says that functions are passed through by iommufd.
 pub(super) fn is_enabled(root: Element<'_>) -> bool {
     let enabled = root.child("iommufd").and_then(|iommufd| iommufd.attr("enabled"));
@@ -38,7 +64,7 @@ pub(super) fn is_enabled(root: Element<'_>) -> bool {
 }
 
 /// The own setting of a device.
-pub(super) fn own(device: Element<'_>) -> Option<bool> {
+pub(crate) fn own(device: Element<'_>) -> Option<bool> {
     let own = device.child("driver")?.attr("iommufd")?;
     Some(own == "yes")
 }

@@ -10,6 +10,7 @@ use super::device::{hostdev_bdf, remembered_path};
 use super::element::Element;
 use super::fragment::{Fragment, Want};
 use super::guest::{Bound, Guarded, Made, Reserved};
+use super::iommufd::is_smmu;
 use super::rate::Rate;
 use super::{DomainXml, shape};
 use crate::bdf::Bdf;
@@ -479,11 +480,6 @@ fn iommufd(domain: Fragment, on: bool, devices: [(&'static str, &Vec<usize>); 2]
     let driver = || Fragment::new("driver").if_there().want("iommufd", Want::Absent).drop_empty();
     let devices = devices.map(|device| device.child(driver()));
     domain.child(way).child(Fragment::new("devices").if_there().children(devices))
-}
-
-/// Whether an IOMMU is an SMMUv3.
-fn is_smmu(iommu: Element<'_>) -> bool {
-    iommu.attr("model").is_some_and(|model| model == "smmuv3")
 }
 
 /// Wants an SMMUv3 for each of these expander buses: what QEMU's nested one needs of `ats`, `ril` and

@@ -16,11 +16,7 @@ const LOCAL: u32 = 10;
 
 /// Those of a guest's GPUs whose memory is coherent.
 fn coherent(topology: &Topology, gpus: &[Bdf]) -> Vec<Bdf> {
-    let is_coherent = |bdf: &&Bdf| {
-        let device = topology.device(**bdf);
-        device.is_some_and(|device| topology.coherent_model(device).is_some())
-    };
-    gpus.iter().filter(is_coherent).copied().collect()
+    gpus.iter().filter(|gpu| topology.is_coherent(**gpu)).copied().collect()
 }
 
 /// Refuses what such guests cannot have.

@@ -16,13 +16,15 @@ use super::types::{DeviceState, PlanError};
 use super::{compare, isolation};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
-use crate::topology::Topology;
 use crate::topology::model::model as model_name;
+use crate::topology::{CoherentLack, Topology, Unsupported};
 use std::collections::BTreeMap;
 
 /// The hint if the host has no GPU at all.
 const NO_GPU: &str =
     "leave --gpus and --gpu out for a guest without GPUs; `gpuvm host show` shows the devices";
+/// The hint if no guest gets the GPUs that it has.
+const NO_GPUS: &str = "leave --gpus out for a guest without GPUs";
 
 /// Chooses the devices of a request.
 pub(super) fn choose(
@@ -168,11 +170,19 @@ fn supported(slots: &Slots<'_>, wanted: WantedGpus) -> Result<(), PlanError> {
     if named == 0 {
         return Ok(());
     }
+    let needs_stack = |at: usize| {
+        let device = slots.topology.device(row.bdfs[at]);
+        let why = device.and_then(|device| slots.topology.unsupported(device));
+        matches!(why, Some(Unsupported::Coherent(CoherentLack::Stack(old))) if old.is_assumed)
+    };
     Err(PlanError::Impossible {
         what: slots.lines(named).join("; "),
         hint: match slots.barred(named) {
             Some(why) => why.hint().into(),
-            None => "leave --gpus out for a guest without GPUs".into(),
+            None if bits(named).any(needs_stack) => {
+                format!("--assume libvirt=12.9,qemu=11.1 names those of the record; {NO_GPUS}")
+            }
+            None => NO_GPUS.into(),
         },
     })
 }

@@ -98,10 +98,7 @@ fn beside_gpu(topology: &Topology, devices: &[Bdf]) -> Vec<Bdf> {
 /// would be too many, the groups stay.
 fn by_bridge(topology: &Topology, cells: Vec<PcieGroup>) -> Vec<PcieGroup> {
     // A GPU with coherent memory has an SMMUv3 of its own, which serves all of an expander bus.
-    let is_alone = |bdf: Bdf| {
-        let device = topology.device(bdf);
-        device.is_some_and(|device| topology.coherent_model(device).is_some())
-    };
+    let is_alone = |bdf: Bdf| topology.is_coherent(bdf);
     let mut divided: Vec<(Option<Cow<'_, str>>, PcieGroup)> = Vec::new();
     for PcieGroup { cell, devices } in &cells {
         for &bdf in devices {

@@ -81,6 +81,8 @@ pub struct OldStack {
     pub libvirt: Option<Version>,
     /// QEMU's version; `None` if unknown.
     pub qemu: Option<Version>,
+    /// Whether they are only assumed, since the record of the host names none.
+    pub is_assumed: bool,
 }
 
 impl fmt::Display for OldStack {
@@ -91,9 +93,10 @@ impl fmt::Display for OldStack {
         let found = [of("libvirt", self.libvirt), of("QEMU", self.qemu)];
         let found: Vec<String> = found.into_iter().flatten().collect();
         match &found[..] {
-            [] => f.write_str("this libvirt and QEMU"),
-            found => f.write_str(&found.join(" and ")),
+            [] => f.write_str("this libvirt and QEMU")?,
+            found => f.write_str(&found.join(" and "))?,
         }
+        f.write_str(if self.is_assumed { ", assumed since the record names none" } else { "" })
     }
 }
 
@@ -152,9 +155,19 @@ impl Topology {
         CoherentModel::of(device).filter(|_| !self.is_x86())
     }
 
+    /// Whether a function is a GPU with coherent memory.
+    pub fn is_coherent(&self, bdf: Bdf) -> bool {
+        self.device(bdf).is_some_and(|device| self.coherent_model(device).is_some())
+    }
+
     /// Whether the host has GPUs with coherent memory.
     pub fn has_coherent_gpus(&self) -> bool {
         self.devices().iter().any(|device| self.coherent_model(device).is_some())
+    }
+
+    /// Whether the stack that cannot pass such GPUs through is only assumed.
+    pub fn has_assumed_stack(&self) -> bool {
+        self.machine().old_stack.is_some_and(|stack| stack.is_assumed)
     }
 
     /// Why a GPU of such a model cannot be passed through, as far as is known; `None` if it can.
@@ -202,9 +215,7 @@ impl Topology {
 
     /// The driver by which a function is passed through.
     pub fn passing_driver(&self, bdf: Bdf) -> &'static str {
-        let device = self.device(bdf);
-        let is_coherent = device.is_some_and(|device| self.coherent_model(device).is_some());
-        if is_coherent { NVGRACE } else { VFIO }
+        if self.is_coherent(bdf) { NVGRACE } else { VFIO }
     }
 
     /// Whether a driver that hands functions to guests is the right one for a function.
@@ -280,10 +291,11 @@ mod tests {
         };
         let bound =
             |parts: &mut Parts| parts.devices[0].driver = Some("nvgrace-gpu-vfio-pci".into());
-        let old = |parts: &mut Parts| {
+        let with_stack = |parts: &mut Parts, is_assumed| {
             let (libvirt, qemu) = (Some(Version(11, 3, 0)), Some(Version(10, 0, 2)));
-            parts.machine.old_stack = Some(OldStack { libvirt, qemu });
+            parts.machine.old_stack = Some(OldStack { libvirt, qemu, is_assumed });
         };
+        let old = |parts: &mut Parts| with_stack(parts, false);
         assert_eq!(said(0x2941, &|_| {}), "");
         assert_eq!(said(0x2941, &|parts| kernel(parts, Some(true), Some(4))), "");
         assert!(
@@ -298,6 +310,11 @@ mod tests {
         let of_versions = said(0x2941, &old);
         assert!(of_versions.contains("with libvirt 11.3.0 and QEMU 10.0.2"), "{of_versions}");
         assert!(of_versions.contains("libvirt 12.7 and QEMU 11 have"), "{of_versions}");
+        assert!(!of_versions.contains("assumed"), "{of_versions}");
+        let of_assumed = said(0x2941, &|parts| with_stack(parts, true));
+        let why =
+            "libvirt 11.3.0 and QEMU 10.0.2, assumed since the record names none: guests need";
+        assert!(of_assumed.contains(why), "{of_assumed}");
         assert!(said(0x3041, &|_| {}).contains("10de:3041"));
         assert_eq!(said(0x3041, &bound), "");
         // The same ids on x86 are those of other boards.

@@ -165,8 +165,8 @@ impl Weakness {
                  allow_unsafe_interrupts /etc/modprobe.d /proc/cmdline`"
             }
             Weakness::NoIommu(_) => {
-                "turn the IOMMU on in the firmware and by `intel_iommu=on` or `amd_iommu=on`, then \
-                 reboot"
+                "turn the IOMMU on in the firmware and, with x86 processors, by `intel_iommu=on` or \
+                 `amd_iommu=on`, then reboot"
             }
         };
         words.into()

@@ -1,6 +1,6 @@
 //! Tunes a guest's CPUs and memory.
 
-use super::items::Virtio;
+use super::items::{Resize, Virtio};
 use super::place::is_held;
 use super::request_of_domain::starts_with_less;
 use super::work::Work;
@@ -42,7 +42,11 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
 fn vcpus(work: &mut Work<'_>) -> Result<(), TuneError> {
     let (items, item) = (work.given.items, ItemName::Vcpus);
     if let Some(why) = work.cells_stay().filter(|_| items.resizes()) {
-        let item = if items.size().vcpus.is_none() { ItemName::Memory } else { item };
+        let item = match items.size() {
+            Resize { vcpus: Some(_), .. } => item,
+            Resize { memory: Some(_), .. } => ItemName::Memory,
+            _ => items.first_moved().unwrap_or(ItemName::Memory),
+        };
         let hint = format!("`virsh edit {}` changes its cells", domain(&work.xml.name()));
         return Err(TuneError::item(item, format!("{why}, so its cells stay"), hint));
     }

@@ -6,7 +6,7 @@ use crate::bdf::Bdf;
 use crate::domain::DomainEdit;
 use crate::domain::guest::Record;
 use crate::domain::setting::Setting;
-use crate::iommufd::{Lack, Way, back};
+use crate::iommufd::{Lack, Way, or_back};
 use crate::request::{IommufdWish, Request};
 use crate::shell::domain;
 
@@ -69,8 +69,10 @@ fn refuse_gained(work: &Work<'_>) -> Result<(), TuneError> {
     let accepted = (!work.given.topology.lacks_vfio_groups()).then_some(true);
     let lacks = lacks(work, work.given.abilities.iommufd.or(accepted));
     let item = work.given.items.first_moved().unwrap_or(ItemName::Iommufd);
-    let back = back(&work.xml.name());
-    refuse(item, &lacks, Some(back).filter(|_| !lacks.iter().any(|lack| lack.by_groups_too)))
+    let stays =
+        lacks.iter().any(|lack| lack.by_groups_too) || work.xml.needs_iommufd(work.given.topology);
+    let name = work.xml.name();
+    refuse(item, &lacks, Some(&*name).filter(|_| !stays))
 }
 
 /// The missing parts of the host for the guest by iommufd, and why its functions could not reach each other.
@@ -84,15 +86,16 @@ fn lacks(work: &Work<'_>, offered: Option<bool>) -> Vec<Lack> {
     lacks
 }
 
-/// Refuses a guest for which something is missing. `back`: a hint beside the remedies.
-fn refuse(item: ItemName, lacks: &[Lack], back: Option<String>) -> Result<(), TuneError> {
+/// Refuses a guest for which something is missing. `back`: the domain that could have its functions
+/// by their groups instead.
+fn refuse(item: ItemName, lacks: &[Lack], back: Option<&str>) -> Result<(), TuneError> {
     if lacks.is_empty() {
         return Ok(());
     }
     let words = |part: fn(&Lack) -> &str| lacks.iter().map(part).collect::<Vec<_>>().join("; ");
     let (what, remedy) = (words(|lack| &lack.what), words(|lack| &lack.remedy));
     let hint = match back {
-        Some(back) => format!("{remedy}; {back}"),
+        Some(name) => or_back(&remedy, name, false),
         None => remedy,
     };
     Err(TuneError::item(item, what, hint))

@@ -13,9 +13,9 @@ use crate::domain::claims::{Claims, VcpuSet};
 use crate::domain::{DomainXml, Element};
 use crate::memsize::MemSize;
 use crate::placement::ExtraKind;
-use crate::request::{DeviceWish, PageSize, PinPolicy, VgpuWish};
+use crate::request::{DeviceWish, GpuWish, PageSize, PinPolicy, VgpuWish};
 use crate::shell::{domain, word};
-use crate::topology::Topology;
+use crate::topology::{DeviceKind, Topology};
 
 /// Returns the settings of a guest with these sizes. Present values are left out: nothing is
 /// planned again unless it is requested.
@@ -61,6 +61,7 @@ pub(super) fn items(
     }
     refuse_mistaken(&items, given.topology)?;
     refuse(current, claims, &items)?;
+    refuse_coherent(current, claims, &items, given.topology)?;
     if items.size().memory.is_some() || items.moves_functions() || repages {
         items.memory_rounding = Item::On;
     }
@@ -229,6 +230,46 @@ fn refuse(current: &DomainXml, claims: &Claims<'_>, items: &Items) -> Result<(),
             Err(TuneError::item(ItemName::Vcpus, message, edit()))
         }
     }
+}
+
+/// Refuses other GPUs where those that it has or gets have coherent memory: their cells, buses and
+/// SMMUv3s are made with a guest alone, and so are the cells of its vCPUs beside these.
+fn refuse_coherent(
+    current: &DomainXml,
+    claims: &Claims<'_>,
+    items: &Items,
+    topology: &Topology,
+) -> Result<(), TuneError> {
+    let size = items.size();
+    let has = !claims.empty_cells.is_empty()
+        || claims.passed.iter().any(|passed| topology.is_coherent(passed.bdf.value));
+    let gets = match &size.gpus {
+        Some(GpuWish::Exact(gpus)) => gpus.iter().any(|gpu| topology.is_coherent(*gpu)),
+        Some(wish) => wish.number() > 0 && topology.has_coherent_gpus(),
+        None => false,
+    };
+    let item = match size {
+        Resize { gpus: Some(_), .. } if has || gets => ItemName::Gpus,
+        Resize { vcpus: Some(_), .. } if has => ItemName::Vcpus,
+        Resize { memory: Some(_), .. } if has => ItemName::Memory,
+        _ => return Ok(()),
+    };
+    let passed: Vec<Bdf> = claims.passed.iter().map(|passed| passed.bdf.value).collect();
+    let own = topology.among(&passed, DeviceKind::Gpu, false).len();
+    let gpus = size.gpus.as_ref().map_or(own, |wish| wish.number() as usize);
+    let vcpus = size.vcpus.map(|vcpus| format!(" --vcpus {vcpus}"));
+    let memory = size.memory.map(|memory| format!(" --memory {}", memory.typed()));
+    let more: String = vcpus.into_iter().chain(memory).collect();
+    let name = current.name();
+    let words = format!("--name {} --gpus {gpus}{more}", word(&name));
+    let message = "the cells, buses and SMMUv3s of GPUs with coherent memory are made with the guest, \
+                   and stay";
+    let hint = format!(
+        "`gpuvm export {words}` prints the definition of such a guest; `gpuvm create {words}` makes \
+         it, once `gpuvm delete {} --keep-data` has deleted this one and its boot disk",
+        word(&name)
+    );
+    Err(TuneError::item(item, message, hint))
 }
 
 /// Plans pins again, in their present order; a floating guest stays floating.

@@ -218,7 +218,7 @@ pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     }
     let mut lacks = way.lacks(true, &placement.devices);
     lacks.extend(way.unreached_lack(&placement.devices));
-    refuse_lacks(&lacks)
+    refuse_lacks(&lacks, placement.initiators.is_some())
 }
 
 /// The host and the hypervisor by which functions are passed through. `stack`: those of a recorded
@@ -248,14 +248,15 @@ pub(crate) fn refuse_without_groups(way: &Way<'_>) -> Result<()> {
     lack.map_or(Ok(()), |lack| Err(RenderError::NoGroups { why: lack.what }.hint(lack.remedy)))
 }
 
-/// Refuses functions by iommufd where something is missing for them.
-pub(crate) fn refuse_lacks(lacks: &[Lack]) -> Result<()> {
+/// Refuses functions by iommufd where something is missing for them. `needs_it`: whether they cannot
+/// be passed through by their groups either.
+pub(crate) fn refuse_lacks(lacks: &[Lack], needs_it: bool) -> Result<()> {
     if lacks.is_empty() {
         return Ok(());
     }
     let words = |part: fn(&Lack) -> &str| lacks.iter().map(part).collect::<Vec<_>>().join("; ");
     let (why, remedy) = (words(|lack| &lack.what), words(|lack| &lack.remedy));
-    let hint = format!("{remedy}; {BY_GROUPS}");
+    let hint = if needs_it { remedy } else { format!("{remedy}; {BY_GROUPS}") };
     Err(RenderError::NoIommufd { why }.hint(hint))
 }
 

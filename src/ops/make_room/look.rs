@@ -57,7 +57,7 @@ impl Ground {
 
     /// The same without the guests that could be moved.
     pub fn without_guests(world: &World, wanted: &RoomRequest) -> Result<Ground> {
-        let topology = world.topology()?;
+        let topology = world.topology_with(wanted.guest.taken.assume)?;
         let guest = &wanted.guest;
         let request = with_template(world, guest, guest.request.clone(), &topology)?;
         let has_gpus = request.gpus.number() > 0;

@@ -87,7 +87,7 @@ pub fn read(world: &World, wanted: &Tune) -> Result<Subjects> {
         Some(hypervisor) if !files => of_hypervisor(wanted, &**hypervisor, world)?,
         _ => of_files(wanted, world)?,
     };
-    let topology = world.judged_by(world.topology()?, wanted.taken.assume);
+    let topology = world.topology_as_known(wanted.taken.assume)?;
     let occupancy = taken_for_off(world, &wanted.taken, &topology, all.iter().map(|one| &one.xml))?;
     let stack = world.stack(&topology, wanted.taken.assume).map(|of| of.stack);
     // Defects of versions are judged where these are known, as `check` does.

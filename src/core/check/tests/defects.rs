@@ -548,7 +548,7 @@ pub const DEFECTS: &[Defect] = &[
         },
         &[],
     )
-    .also(&["gi-missing"]),
+    .also(&["gi-missing", "smmu-missing"]),
     setting(
         "hostdev-barred",
         FIRST,

@@ -1,14 +1,14 @@
 //! Defects of old kernels, QEMUs and libvirts, or of a host that is not set up.
 
 use super::defects::{Defect, MANY, setting};
-use super::setting::{BALLOON, CLIQUE, GIB_PAGES, bars_on, pages};
+use super::setting::{BALLOON, CLIQUE, GIB_PAGES, Setting, bars_on, pages};
 use gpuvm_core::topology::Iommufd;
 use gpuvm_core::versions::Version;
 
 /// Functions passed through by iommufd.
-const IOMMUFD: (&str, &str) = ("<features>", "<iommufd enabled='yes'/><features>");
+pub const IOMMUFD: (&str, &str) = ("<features>", "<iommufd enabled='yes'/><features>");
 /// A NIC that is passed through by its group all the same.
-const BY_GROUP: (&str, &str) = (
+pub const BY_GROUP: (&str, &str) = (
     BALLOON,
     "<hostdev mode='subsystem' type='pci' managed='no'><driver iommufd='no'/><source><address \
      bus='0x35' slot='0' function='0'/></source></hostdev><memballoon model='none'/>",
@@ -38,7 +38,7 @@ const NO_CONTROLLER: (&str, &str) = (
     "<iommu model='smmuv3'><driver pciBus='99'/></iommu>\
      <memballoon model='none'/>",
 );
-const NESTED: (&str, &str) = (
+pub const NESTED: (&str, &str) = (
     BALLOON,
     "<iommu model='smmuv3'><driver pciBus='0' accel='on'/></iommu>\
      <memballoon model='none'/>",
@@ -70,8 +70,41 @@ const ARM: (&str, &str) = ("arch='x86_64'", "arch='aarch64'");
 /// The place of the first SMMUv3's settings.
 const SMMU: &str = "/domain/devices/iommu/driver";
 
+/// The first GPU's binding is libvirt's.
+const MANAGED: (&str, &str) = (
+    "managed='no'>\n      <source>\n        <address domain='0x0000' bus='0x34'",
+    "managed='yes'>\n      <source>\n        <address domain='0x0000' bus='0x34'",
+);
+/// The first GPU has empty cells.
+const CELLS: [(&str, &str); 2] = [
+    (
+        "<cell id='0' cpus='0-9' memory='188743680' unit='KiB'/>",
+        "<cell id='0' cpus='0-9' memory='188743680' unit='KiB'/><cell id='1' memory='0' \
+         unit='KiB'/><cell id='2' memory='0' unit='KiB'/><cell id='3' memory='0' unit='KiB'/><cell \
+         id='4' memory='0' unit='KiB'/><cell id='5' memory='0' unit='KiB'/><cell id='6' memory='0' \
+         unit='KiB'/><cell id='7' memory='0' unit='KiB'/><cell id='8' memory='0' unit='KiB'/>",
+    ),
+    (
+        "<address type='pci' domain='0x0000' bus='0x04' slot='0x00' function='0x0'/>",
+        "<acpi nodeset='1-8'/><address type='pci' domain='0x0000' bus='0x04' slot='0x00' \
+         function='0x0'/>",
+    ),
+];
+/// An SMMUv3 of the bus that it is below, nested or not.
+const OF_BUS: (&str, &str) = (
+    BALLOON,
+    "<iommu model='smmuv3'><driver pciBus='3' accel='on'/></iommu><memballoon model='none'/>",
+);
+const NOT_NESTED: (&str, &str) =
+    (BALLOON, "<iommu model='smmuv3'><driver pciBus='3'/></iommu><memballoon model='none'/>");
+
+/// Has a kernel without iommufd.
+pub fn without_iommufd(s: &mut Setting) {
+    s.host.machine.iommufd = Some(Iommufd { node: false, unsafe_interrupts: None, groups: None });
+}
+
 /// Has Arm processors, and a GPU with coherent memory.
-fn coherent(s: &mut super::setting::Setting, id: u16) {
+pub fn coherent(s: &mut Setting, id: u16) {
     s.host.machine.architecture = Some("aarch64".into());
     s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x34).unwrap().device = id;
 }
@@ -106,15 +139,7 @@ pub const OLD: &[Defect] = &[
         &[],
     )
     .also(&["bios-huge-bars"]),
-    setting(
-        "iommufd-missing",
-        "/domain/iommufd",
-        |s| {
-            s.host.machine.iommufd =
-                Some(Iommufd { node: false, unsafe_interrupts: None, groups: None })
-        },
-        &[IOMMUFD],
-    ),
+    setting("iommufd-missing", "/domain/iommufd", without_iommufd, &[IOMMUFD]),
     setting(
         "iommufd-missing",
         "/domain/iommufd",
@@ -214,6 +239,13 @@ pub const OLD: &[Defect] = &[
     setting("smmu-bus-twice", "/domain/devices/iommu[2]/driver/@pciBus", |_| {}, &[SAME_BUS]),
     setting("smmu-bus-kind", "/domain/devices/iommu/driver/@pciBus", |_| {}, &[NO_CONTROLLER]),
     setting("smmu-needs-iommufd", "/domain/devices/hostdev[1]", |_| {}, &[NESTED]),
+    setting(
+        "smmu-needs-iommufd",
+        "/domain/devices/hostdev[4]",
+        |_| {},
+        &[NESTED, IOMMUFD, BY_GROUP],
+    )
+    .also(&["iommufd-mixed"]),
     setting("smmu-value", SMMU, |_| {}, &[OAS]),
     setting("smmu-value", SMMU, |_| {}, &[SSIDSIZE]),
     setting("smmu-value", SMMU, |_| {}, &[SPELLING]),
@@ -227,7 +259,31 @@ pub const OLD: &[Defect] = &[
              function='0x0'/>",
         )],
     ),
-    setting("gi-missing", "/domain/devices/hostdev[1]", |s| coherent(s, 0x2941), &[]),
+    setting(
+        "gi-missing",
+        "/domain/devices/hostdev[1]",
+        |s| coherent(s, 0x2941),
+        &[IOMMUFD, OF_BUS],
+    ),
+    setting("smmu-missing", "/domain/devices/hostdev[1]", |s| coherent(s, 0x2941), &CELLS),
+    setting(
+        "smmu-missing",
+        "/domain/devices/hostdev[1]",
+        |s| coherent(s, 0x2941),
+        &[CELLS[0], CELLS[1], IOMMUFD, NESTED],
+    ),
+    setting(
+        "smmu-missing",
+        "/domain/devices/hostdev[1]",
+        |s| coherent(s, 0x2941),
+        &[CELLS[0], CELLS[1], NOT_NESTED],
+    ),
+    setting(
+        "coherent-managed",
+        "/domain/devices/hostdev[1]",
+        |s| coherent(s, 0x2941),
+        &[CELLS[0], CELLS[1], IOMMUFD, OF_BUS, MANAGED],
+    ),
     setting("arm-window", "/domain/devices/controller[1]/pcihole64", |_| {}, &[ARM, WINDOW]),
     setting(
         "memory-on-gpu-node",
