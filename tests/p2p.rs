@@ -105,9 +105,61 @@ fn a_port_that_cannot_be_set_is_refused_with_its_code() {
         assert_eq!(answer["code"], wanted, "{answer}");
         let hint = answer["hint"].as_str().unwrap();
         assert!(hint.contains("--p2p off creates it"), "{hint}");
+        // Without the bit they are rejected as well.
+        let is_rejecting = wanted == "p2p-translation-blocked";
+        assert_eq!(hint.contains("over the root complex"), !is_rejecting, "{hint}");
         let (code, _, err) = create(dir.path(), &found, &["--p2p", "off"]);
         assert_eq!(code, 0, "{err}");
     }
+}
+
+/// A recorded host whose NIC 0c:00.0, beside a GPU, has a second function.
+fn recorded(dir: &Path) -> String {
+    let text = include_str!("../topologies/dgx-a100.json");
+    let mut host: Value = serde_json::from_str(text).unwrap();
+    let devices = host["host"]["devices"].as_array_mut().unwrap();
+    for device in devices.iter_mut() {
+        let class = device["class"].as_str().unwrap().to_owned();
+        let is_bridge = class.starts_with("0x0604");
+        let acs = if is_bridge { [0x5f, 0x1d] } else { [0, 0] };
+        device["acs"] = serde_json::json!({ "cap": acs[0], "ctl": acs[1] });
+        let present = class.starts_with("0x02");
+        device["ats"] = serde_json::json!({ "present": present, "enabled": false });
+        device["devctl"] = 0x10.into();
+    }
+    let at = devices.iter().position(|device| device["bdf"] == "0000:0c:00.0").unwrap();
+    let mut second = devices[at].clone();
+    second["bdf"] = "0000:0c:00.1".into();
+    second["iommu_group"] = 900.into();
+    second.as_object_mut().unwrap().remove("net");
+    devices.insert(at + 1, second);
+    let file = dir.join("host.json");
+    fs::write(&file, host.to_string()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn functions_of_recorded_domains_count_for_the_ports_of_a_new_one() {
+    let dir = scratch();
+    let host = recorded(dir.path());
+    let other = dir.path().join("b.xml");
+    let text = "<domain type='kvm' id='3'><name>b</name>\
+                <uuid>11111111-2222-3333-4444-555555555555</uuid><memory unit='GiB'>4</memory>\
+                <vcpu>2</vcpu><os><type arch='x86_64' machine='pc-q35-9.0'>hvm</type></os>\
+                <devices><hostdev mode='subsystem' type='pci' managed='yes'><source><address \
+                domain='0' bus='0x0c' slot='0' function='1'/></source></hostdev></devices></domain>";
+    fs::write(&other, text).unwrap();
+    let created = |more: &[&str]| {
+        let mut command = gpuvm(&["create", "--dry-run", "--accept-shared-fabric", "--name", "a"]);
+        command.args(["--gpu", "0000:0f:00.0", "--nic", "0000:0c:00.0", "--no-seed", "--json"]);
+        command.args(["--p2p", "auto", "--host", &host]).args(more);
+        let (code, out, err) = run(command.env("COLUMNS", "2000"));
+        (code, serde_json::from_str::<Value>(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}")))
+    };
+    let (code, answer) = created(&[]);
+    assert!(code == 0 && steps(&answer).len() == 1, "{answer}");
+    let (code, answer) = created(&["--domain-xml", other.to_str().unwrap()]);
+    assert_eq!((code, answer["code"].as_str()), (1, Some("p2p-other-guest")), "{answer}");
 }
 
 #[test]
@@ -141,6 +193,8 @@ fn a_plan_says_which_way_transfers_take() {
     put(dir.path(), port, &config(0x0d, [0x1f, 0x1d]));
     put(dir.path(), found.nic, &config(0x0f, [0x20, 0]));
     assert!(said("auto").contains("no port is set for --p2p auto: "));
+    put(dir.path(), port, &config(0x0d, [0x5f, 0x1f]));
+    assert!(said("off").ends_with(&format!(": rejected: bit TB of {port} is on")));
 }
 
 #[test]

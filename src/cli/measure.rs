@@ -56,30 +56,38 @@ fn history(args: &MeasureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     } else if all.is_empty() {
         cx.output.progress(&format!("domain `{}` has not been measured", args.name));
     } else {
-        let mut table =
-            Table::new(["WHAT", "DEVICE", "MEDIAN", "FROM", "TO", "UNIT", "SUITE", "RUNS", "GPUS"]);
-        for one in &all {
-            let Usual { suite, shape, reading, unit, range: [from, to], runs, .. } = one;
-            let gpus = if shape.gpus == 0 {
-                "-".to_owned()
-            } else {
-                format!("{} x {}", shape.gpus, shape.model)
-            };
-            table.push([
-                reading.what.to_string(),
-                reading.device.clone().unwrap_or_else(|| "-".into()),
-                number(reading.value),
-                number(*from),
-                number(*to),
-                (*unit).to_owned(),
-                suite.to_string(),
-                runs.to_string(),
-                gpus,
-            ]);
-        }
-        cx.output.table(&table)?;
+        cx.output.table(&medians(&all))?;
     }
     Ok(EXIT_DONE)
+}
+
+/// The earlier values: GPUs that have had another driver since have a row of their own.
+fn medians(all: &[Usual]) -> Table {
+    let mut table = Table::new([
+        "WHAT", "DEVICE", "MEDIAN", "FROM", "TO", "UNIT", "SUITE", "RUNS", "GPUS", "DRIVER",
+    ]);
+    for one in all {
+        let Usual { suite, shape, reading, unit, range: [from, to], runs, .. } = one;
+        let unknown = || "-".to_owned();
+        let gpus = match shape.gpus {
+            0 => unknown(),
+            gpus => format!("{gpus} x {}", shape.model),
+        };
+        let driver = Some(&shape.driver).filter(|driver| !driver.is_empty());
+        table.push([
+            reading.what.to_string(),
+            reading.device.clone().unwrap_or_else(unknown),
+            number(reading.value),
+            number(*from),
+            number(*to),
+            (*unit).to_owned(),
+            suite.map_or_else(unknown, |suite| suite.to_string()),
+            runs.to_string(),
+            gpus,
+            driver.cloned().unwrap_or_else(unknown),
+        ]);
+    }
+    table
 }
 
 /// A value with about three digits.

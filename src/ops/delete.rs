@@ -93,14 +93,15 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
     }
     stays.extend(made::of_copy(&parsed, &summary.uuid, &uses));
     // A guest on another machine may have been one of this machine once.
-    if here && made_on.is_none() {
-        steps.extend(records(world, &summary.uuid)?);
-    }
+    let has_records = here && made_on.is_none();
+    steps.extend(records(world, &summary.uuid, has_records)?);
     let is_ours = summary.persistent && made_on.is_none();
     let guest = (name.as_str(), &*summary.uuid);
     for fate in firmware(&parsed, guest, (drops_nvram, is_ours), (&uses, hypervisor)) {
         fate.map_or_else(|why| stays.push(why), |step| steps.push(step));
     }
+    // Last, since it cannot be undone.
+    steps.extend(measurements(world, &summary.uuid, has_records)?);
     let question = Some(Question::Name { deed: Deed::Delete, kind: "domain", name: name.clone() });
     let again = format!("gpuvm delete {}", word(name));
     let on_drives = drives::kept(&parsed, hypervisor)?;
@@ -155,11 +156,19 @@ fn made_for(xml: &DomainXml, uuid: &str, here: bool, world: &World) -> Vec<Made>
     made
 }
 
-/// The steps that remove the records of a domain. Its history is of no use any more, and may
-/// contain passwords.
-fn records(world: &World, uuid: &str) -> Result<Vec<Step>> {
+/// The step that removes the measurements of a domain, if this machine has its records.
+fn measurements(world: &World, uuid: &str, has_records: bool) -> Result<Option<Step>> {
+    let found = has_records.then(|| measured::forget(world.state(), uuid));
+    Ok(found.transpose()?.flatten())
+}
+
+/// The steps that remove the other records of a domain, if this machine has them. Its history is of
+/// no use any more, and may contain passwords.
+fn records(world: &World, uuid: &str, has_records: bool) -> Result<Vec<Step>> {
+    if !has_records {
+        return Ok(Vec::new());
+    }
     let mut steps: Vec<Step> = guest::forget(world.state(), uuid)?.into_iter().collect();
-    steps.extend(measured::forget(world.state(), uuid)?);
     let history = world.history(uuid)?;
     if !history.entries.is_empty() {
         steps.extend(history.give_back_pages(&boot()?));

@@ -8,6 +8,11 @@
 
 mod inside;
 mod pending;
+/// The state of each GPU of a group that failed, while none of them fails alone.
+fn together(gpus: usize, outcome: &Outcome) -> String {
+    format!("failed together with {}: {}", count(gpus - 1, "other"), outcome.why.join("; "))
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +39,7 @@ use crate::shell::word;
 use crate::storage::{DataRequest, ImageRequest, Keyless, OsDisk, SeedRequest, StorageRequest};
 use crate::taken::Taken;
 use crate::topology::{DeviceKind, Topology};
+use crate::words::count;
 use crate::world::World;
 use crate::{apply, memsize::MemSize};
 use gpuvm_core::measure::one_line;
@@ -287,9 +293,7 @@ impl<'w> Bench<'w> {
         }
         if !alone.iter().any(|one| one.verdict == TestVerdict::Failed) {
             // Which one it is, or whether it is a link between them, is not known.
-            let why = outcome.why.join("; ");
-            let why = format!("failed together with {} others: {why}", gpus.len() - 1);
-            alone.fill(Outcome::unknown(why));
+            alone.fill(Outcome::unknown(together(gpus.len(), &outcome)));
         }
         let all = gpus.iter().zip(&alone);
         all.map(|(&gpu, outcome)| self.record(session, gpu, outcome)).collect()

@@ -25,18 +25,18 @@ use crate::verify::{Verify, verify};
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::measure::{
-    Basis, Call, Candidate, DirectPairs, FioFile, GpuState, Line, MeasureReport, NcclLog,
-    NotMeasured, OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Taken, Tool, What,
-    candidates, judge, median, one_line, read,
+    Basis, Call, Candidate, FioFile, GpuState, Line, MeasureReport, NcclLog, NicGpu, NicLinks,
+    NicTransfer, NotMeasured, OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Taken, Tool,
+    What, candidates, judge, median, one_line, read,
 };
-use gpuvm_core::nccl;
+use gpuvm_core::nccl::bus;
 use gpuvm_core::p2p::{Op, Way};
-use gpuvm_core::topology::DeviceKind;
-use gpuvm_core::topology::pairs::{Pair, PairKind, Pairs, rate};
+use gpuvm_core::topology::pairs::{rate, rate_between};
+use gpuvm_core::topology::{DeviceKind, Moment};
 use inside::{Inside, SHORT_S};
 use rdma::{Gpus, Peer};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use strum::IntoEnumIterator as _;
 
@@ -89,8 +89,10 @@ pub struct MeasureRequest {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usual {
-    /// How much was measured: a longer run has values of its own.
-    pub suite: Suite,
+    /// How much was measured: a longer run has values of its own. `None` if it is not known, as of
+    /// runs by the first version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suite: Option<Suite>,
     /// The GPUs that the guest had.
     pub shape: Shape,
     /// The quantity, with the median.
@@ -128,15 +130,15 @@ pub fn measure(
     let directories = &request.directories[..];
     let guest = Inside::open(world, &request.name, directories, request.ssh.as_ref())?;
     let (gpus, smi_note) = idle_gpus(&guest, request)?;
-    let peer = peer(world, request)?;
+    let (peer, peer_note) = peer(world, request)?.unzip();
     let shape = Shape {
         model: gpus.first().map(|gpu| gpu.name.clone()).unwrap_or_default(),
         gpus: gpus.len(),
         driver: gpus.first().map(|gpu| gpu.driver.clone()).unwrap_or_default(),
     };
-    let Links { promise, direct } = links(world, hypervisor, &request.name);
+    let Links { promise, nics } = links(world, hypervisor, &request.name);
     let mut runs = measured::read(world.state(), &row.uuid)?;
-    runs.retain(|run| run.suite == request.suite);
+    runs.retain(|run| run.suite == Some(request.suite));
     let own = own_expected(world)?;
     let mut report = MeasureReport {
         domain: request.name.clone(),
@@ -146,15 +148,15 @@ pub fn measure(
         lines: Vec::new(),
         faults: Vec::new(),
         passed: Vec::new(),
-        notes: smi_note.into_iter().collect(),
+        notes: smi_note.into_iter().chain(peer_note.flatten()).collect(),
         not_measured: Vec::new(),
     };
-    let own_gpus = Gpus::of(&gpus, Links { promise, direct });
+    let own_gpus = Gpus::of(&gpus, nics);
     let judged = Judged(Basis { runs: &runs, own: &own, threshold: request.threshold });
     for tool in wanted(request) {
         if tool.is_pair() {
             let ends = (&guest, &own_gpus, peer.as_ref());
-            let how = (tool, request.suite, promise);
+            let how = (tool, request.suite);
             let is_named = peer.is_some() || !request.only.is_empty();
             rdma::measure(world, ends, how, is_named, &mut report, &judged, progress)?;
         } else {
@@ -176,7 +178,7 @@ pub fn measure(
     }
     let mut said = BTreeSet::new();
     report.notes.retain(|note| said.insert(note.clone()));
-    remember(world, &row.uuid, &report);
+    remember(world, &row.uuid, &mut report);
     drop(lock);
     explain(world, &mut report);
     Ok(report)
@@ -194,34 +196,39 @@ fn refuse_elsewhere(hypervisor: &dyn Hypervisor, name: &str) -> Result<()> {
 }
 
 /// Adds the values to the history of the guest.
-fn remember(world: &World, uuid: &str, report: &MeasureReport) {
+fn remember(world: &World, uuid: &str, report: &mut MeasureReport) {
     if report.lines.is_empty() {
         return;
     }
     let readings = report.lines.iter().map(|line| line.reading.clone()).collect();
-    let (suite, shape) = (report.suite, report.shape.clone());
+    let (suite, shape) = (Some(report.suite), report.shape.clone());
     let run = Run { at_s: now_s(), suite, shape, readings };
-    if let Err(error) = measured::add(world.state(), uuid, run) {
+    if let Some(why) = run.too_large() {
+        report.notes.push(format!("this run is not remembered: {why}"));
+    } else if let Err(error) = measured::add(world.state(), uuid, run) {
         world.warning(&format!("this run is not remembered: {error}"));
     }
 }
 
-/// Enters the guest on the other side.
-fn peer<'a>(world: &'a World, request: &'a MeasureRequest) -> Result<Option<Peer<'a>>> {
+/// Enters the guest on the other side; the note says why its GPUs are not known.
+fn peer<'a>(
+    world: &'a World,
+    request: &'a MeasureRequest,
+) -> Result<Option<(Peer<'a>, Option<String>)>> {
     let Some(name) = &request.peer else { return Ok(None) };
     // An address that the caller names is that of the measured guest.
     let ssh = request.ssh.as_ref().map(|ssh| SshWanted { address: None, ..ssh.clone() });
     let inside = Inside::open(world, name, &request.directories, ssh.as_ref())?;
-    let gpus = idle_gpus(&inside, request)?.0;
+    let (gpus, note) = idle_gpus(&inside, request)?;
     let links = links(world, &*world.hypervisor()?, name);
-    Ok(Some(Peer { inside, gpus: Gpus::of(&gpus, links) }))
+    let note = note.map(|note| format!("guest `{name}`: {note}"));
+    Ok(Some((Peer { inside, gpus: Gpus::of(&gpus, links.nics) }, note)))
 }
 
 impl Gpus {
-    /// The GPUs that a guest's driver shows, with the links of the host.
-    fn of(gpus: &[GpuState], Links { promise, direct }: Links) -> Gpus {
-        let at = gpus.iter().map(|gpu| gpu.at).collect();
-        Gpus { at, direct, is_direct: promise.is_direct }
+    /// The GPUs that a guest's driver shows, with the links of its NICs.
+    fn of(gpus: &[GpuState], nics: NicLinks) -> Gpus {
+        Gpus { at: gpus.iter().map(|gpu| gpu.at).collect(), nics }
     }
 }
 
@@ -256,13 +263,13 @@ pub fn usual(world: &World, name: &str) -> Result<Vec<Usual>> {
     let runs = measured::read(world.state(), &row.uuid)?;
     let mut all: Vec<Usual> = Vec::new();
     let mut values: Vec<Vec<f64>> = Vec::new();
+    let mut places = BTreeMap::new();
     for run in &runs {
+        let Shape { model, gpus, driver } = &run.shape;
         for reading in &run.readings {
-            let is_same = |one: &Usual| {
-                let same = one.reading.what == reading.what && one.reading.device == reading.device;
-                same && one.suite == run.suite && one.shape == run.shape
-            };
-            let at = all.iter().position(is_same).unwrap_or_else(|| {
+            let of_run = (run.suite, model, gpus, driver);
+            let key = (of_run, reading.what, reading.device.as_deref());
+            let at = *places.entry(key).or_insert_with(|| {
                 let (shape, reading) = (run.shape.clone(), reading.clone());
                 let (unit, range) = (reading.what.unit(), [reading.value; 2]);
                 let suite = run.suite;
@@ -318,53 +325,77 @@ fn throttled(gpus: &[GpuState]) -> Vec<String> {
 #[derive(Default)]
 pub(crate) struct Links {
     pub(crate) promise: Promise,
-    /// Its NICs and GPUs at one switch; `None` where their addresses in the guest are not known.
-    direct: Option<DirectPairs>,
+    nics: NicLinks,
 }
 
-/// Returns the links of the guest's GPUs. Nothing is promised where the host cannot be read.
+/// Returns the links of the guest's GPUs and NICs. Nothing is promised where the host cannot be
+/// read.
 pub(crate) fn links(world: &World, hypervisor: &dyn Hypervisor, name: &str) -> Links {
     let find = || -> Result<Links> {
         let topology: Topology = world.topology()?;
         let live = DomainXml::parse(&hypervisor.xml(name, XmlOf::Live)?)?;
-        let claims = Claims::read(&live);
-        let passed: BTreeSet<_> = claims.passed.iter().map(|one| one.bdf.value).collect();
-        let gpus: Vec<_> =
-            topology.gpus().map(|gpu| gpu.bdf).filter(|bdf| passed.contains(bdf)).collect();
-        let paths: Option<Vec<u32>> = gpus.iter().map(|&gpu| rate(&topology, gpu)).collect();
-        let links = |a, b| match topology.proximity(a, b) {
-            Proximity::NvLink(links) => links,
-            _ => 0,
-        };
-        let pairs = gpus.iter().enumerate();
-        let pairs = pairs.flat_map(|(at, &a)| gpus[at + 1..].iter().map(move |&b| (a, b)));
-        let nvlinks = pairs.map(|(a, b)| links(a, b)).min().unwrap_or(0);
-        let nics = topology.of_kind(DeviceKind::Nic).map(|nic| nic.bdf);
-        let nics: Vec<_> = nics.filter(|bdf| passed.contains(bdf)).collect();
-        let nic_paths: Option<Vec<u32>> = nics.iter().map(|&nic| rate(&topology, nic)).collect();
-        let own: Vec<_> = passed.iter().copied().collect();
-        let pairs = Pairs::of(&topology, Some(&own)).pairs;
-        let direct = pairs.iter().filter(|pair| {
-            let ways = [Op::Write, Op::Read].map(|op| pair.way(op));
-            pair.kind == PairKind::GpuNic && ways.iter().all(|way| *way == Way::Switch)
-        });
-        let direct: Vec<&Pair> = direct.collect();
-        let promise = Promise {
-            path_gb_s: paths.and_then(|paths| paths.into_iter().min()),
-            nvlinks,
-            nic_path_gb_s: nic_paths.and_then(|paths| paths.into_iter().min()),
-            is_direct: !gpus.is_empty() && direct.len() == gpus.len() * nics.len(),
-            line_gbit_s: None,
-        };
-        let inside = nccl::topology(&live, &topology).ok().map(|noted| noted.system.functions());
-        let direct = inside.map(|inside| {
-            let at = |host: Bdf| inside.iter().find(|one| one.0 == host).map(|one| one.1);
-            let both = |pair: &&Pair| at(pair.b).zip(at(pair.a));
-            direct.iter().filter_map(both).collect()
-        });
-        Ok(Links { promise, direct })
+        Ok(links_of(&live, &topology))
     };
     find().unwrap_or_default()
+}
+
+/// The links of a running guest on its host.
+fn links_of(live: &DomainXml, topology: &Topology) -> Links {
+    let claims = Claims::read(live);
+    let passed: BTreeSet<_> = claims.passed.iter().map(|one| one.bdf.value).collect();
+    let gpus: Vec<Bdf> =
+        topology.gpus().map(|gpu| gpu.bdf).filter(|bdf| passed.contains(bdf)).collect();
+    let paths: Option<Vec<f64>> = gpus.iter().map(|&gpu| rate(topology, gpu)).collect();
+    let links = |a, b| match topology.proximity(a, b) {
+        Proximity::NvLink(links) => links,
+        _ => 0,
+    };
+    let pairs = gpus.iter().enumerate();
+    let pairs = pairs.flat_map(|(at, &a)| gpus[at + 1..].iter().map(move |&b| (a, b)));
+    let nvlinks = pairs.map(|(a, b)| links(a, b)).min().unwrap_or(0);
+    let promise = Promise {
+        path_gb_s: paths.and_then(|paths| paths.into_iter().reduce(f64::min)),
+        nvlinks,
+        ..Promise::default()
+    };
+    Links { promise, nics: nic_links(live, topology) }
+}
+
+/// The links of a running guest's NICs. A function whose address in the guest is not known is left
+/// out.
+fn nic_links(live: &DomainXml, topology: &Topology) -> NicLinks {
+    let all = bus::addresses(live);
+    let of = |wanted: DeviceKind| {
+        let is_kind = move |host: Bdf| topology.device(host).is_some_and(|d| d.kind() == wanted);
+        all.iter().copied().filter(move |(host, _)| is_kind(*host))
+    };
+    let mut found = NicLinks::default();
+    for (nic, nic_at) in of(DeviceKind::Nic) {
+        found.nics.insert(nic_at, rate(topology, nic));
+        for (gpu, gpu_at) in of(DeviceKind::Gpu) {
+            found.pairs.insert((nic_at, gpu_at), nic_gpu(topology, nic, gpu));
+        }
+    }
+    found
+}
+
+/// The relation of a NIC to a GPU of one running guest.
+fn nic_gpu(topology: &Topology, nic: Bdf, gpu: Bdf) -> NicGpu {
+    let steps = topology.meeting(nic, gpu).map(|meeting| meeting.steps());
+    // The memory of a coherent GPU is reached by another link than its PCIe one.
+    let is_coherent =
+        topology.device(gpu).is_some_and(|gpu| topology.coherent_model(gpu).is_some());
+    let transfer = |op| {
+        // Without a switch in common they meet at the root complex.
+        let route = topology.route_of(nic, gpu, op, Moment::Running);
+        let way = route.map_or(Way::Root, |route| route.way);
+        let gb_s = match steps {
+            None if is_coherent => rate(topology, nic),
+            _ => rate_between(topology, nic, gpu, way),
+        };
+        NicTransfer { way, gb_s }
+    };
+    NicGpu { steps, write: transfer(Op::Write), read: transfer(Op::Read) }
 }
 
 /// Adds the findings that can explain slow values.
@@ -373,30 +404,46 @@ fn explain(world: &World, report: &mut MeasureReport) {
     if slow.is_empty() {
         return;
     }
-    let mut found: Vec<Candidate> = Vec::new();
-    let names = vec![report.domain.clone()];
+    // Each with whether it is about the guest on the other side.
+    let mut found: Vec<(bool, Candidate)> = Vec::new();
+    let of_peer = report.peer.clone().filter(|_| slow.iter().any(|what| what.tool().is_pair()));
+    let names = std::iter::once(report.domain.clone()).chain(of_peer).collect();
     let wanted = Verify { names, agent_wait: Duration::from_secs(3), sample: SAMPLE };
     match verify(world, &wanted) {
         Ok(compared) => {
-            found.extend(compared.all.into_iter().flat_map(|one| one.findings).map(|one| {
-                Candidate { rule: one.rule.into(), message: one.says.message, hint: one.hint }
-            }))
+            for one in compared.all {
+                let is_peer = one.domain != report.domain;
+                found.extend(one.findings.into_iter().map(|finding| {
+                    let of =
+                        if is_peer { format!("guest `{}`: ", one.domain) } else { String::new() };
+                    let (rule, message) = (finding.rule.into(), of + &finding.says.message);
+                    (is_peer, Candidate { rule, message, hint: finding.hint })
+                }));
+            }
         }
         Err(error) => report.notes.push(not_asked("verify", &error)),
     }
     match diagnose(world, None, None) {
-        Ok(diagnosed) => found.extend(diagnosed.findings.into_iter().map(|one| Candidate {
-            rule: one.rule.into(),
-            message: one.says.message,
-            hint: one.hint,
+        Ok(diagnosed) => found.extend(diagnosed.findings.into_iter().map(|one| {
+            let (rule, message) = (one.rule.into(), one.says.message);
+            (false, Candidate { rule, message, hint: one.hint })
         })),
         Err(error) => report.notes.push(not_asked("host doctor", &error)),
     }
     for line in report.lines.iter_mut().filter(|line| !line.verdict.is_good()) {
-        let rules = candidates(line.reading.what);
-        let fits = rules.iter().flat_map(|rule| found.iter().filter(move |one| one.rule == *rule));
-        line.candidates = fits.cloned().collect();
+        line.candidates = fitting(&found, line.reading.what);
     }
+}
+
+/// The findings that can explain a bad value, the most likely cause first. Those of the guest on the
+/// other side, which come with `true`, explain RDMA alone.
+fn fitting(found: &[(bool, Candidate)], what: What) -> Vec<Candidate> {
+    let is_pair = what.tool().is_pair();
+    let rules = candidates(what);
+    let fits = rules.iter().flat_map(|rule| {
+        found.iter().filter(move |(is_peer, one)| one.rule == *rule && (is_pair || !is_peer))
+    });
+    fits.map(|(_, one)| one.clone()).collect()
 }
 
 fn not_asked(verb: &str, error: &Error) -> String {

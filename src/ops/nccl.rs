@@ -13,9 +13,8 @@ use crate::shell::word;
 use crate::source::{Source, definition};
 use crate::world::World;
 use gpuvm_core::check::place_hint;
-use gpuvm_core::nccl::{
-    NcclError, Note, NotedSystem, System, note_redirects, redirecting_ports, topology,
-};
+use gpuvm_core::nccl::{NcclError, Note, NotedSystem, System, redirects, topology};
+use gpuvm_core::topology::Moment;
 use serde::Serialize;
 
 /// A guest's topology for NCCL.
@@ -39,21 +38,21 @@ impl Coded for NcclError {}
 
 /// Makes the topology of a domain; changes nothing.
 pub fn nccl(world: &World, source: &Source) -> Result<Nccl> {
-    let domain = read(source, world)?;
-    of(&domain, world, source)
+    let (domain, moment) = read(source, world)?;
+    of(&domain, world, source, moment)
 }
 
 /// Makes the topology of domain XML that is not defined yet.
 pub fn nccl_of(world: &World, domain: &DomainXml) -> Result<Nccl> {
-    of(domain, world, &Source::File("FILE".into()))
+    of(domain, world, &Source::File("FILE".into()), Moment::Start)
 }
 
 /// Makes the topology of a domain on its host.
-fn of(domain: &DomainXml, world: &World, source: &Source) -> Result<Nccl> {
+fn of(domain: &DomainXml, world: &World, source: &Source, moment: Moment) -> Result<Nccl> {
     let host = world.topology()?;
     let NotedSystem { system, mut notes, is_needed } =
         topology(domain, &host).map_err(|error| helped(error, source))?;
-    notes.extend(note_redirects(&redirecting_ports(&system, &host)));
+    notes.extend(redirects(&system, &host, moment).notes());
     let name = Some(domain.name()).filter(|name| !name.is_empty());
     Ok(Nccl {
         domain: name.unwrap_or_else(|| source.named().to_owned()),
@@ -65,16 +64,18 @@ fn of(domain: &DomainXml, world: &World, source: &Source) -> Result<Nccl> {
 }
 
 /// Reads the domain: the live XML of a running one, in which functions have their current
-/// addresses.
-fn read(source: &Source, world: &World) -> Result<DomainXml> {
+/// addresses, and whether it runs.
+fn read(source: &Source, world: &World) -> Result<(DomainXml, Moment)> {
     let name = match source {
-        Source::File(file) => return definition(file),
+        Source::File(file) => return Ok((definition(file)?, Moment::Start)),
         Source::Domain(name) => name,
     };
     let hypervisor = world.hypervisor()?;
     let active = find(&*hypervisor, name)?.state.is_active();
-    let xml = hypervisor.xml(name, if active { XmlOf::Live } else { XmlOf::Inactive })?;
-    DomainXml::parse(&xml).doing(|| format!("cannot read `{name}`"))
+    let (of, moment) =
+        if active { (XmlOf::Live, Moment::Running) } else { (XmlOf::Inactive, Moment::Start) };
+    let xml = DomainXml::parse(&hypervisor.xml(name, of)?);
+    Ok((xml.doing(|| format!("cannot read `{name}`"))?, moment))
 }
 
 /// Adds a hint to the error.

@@ -8,6 +8,7 @@ use crate::error::{Class, Result, classed};
 use crate::lookup::LISTED;
 use crate::taken::{Taken, taken};
 use crate::world::World;
+use gpuvm_core::topology::Moment;
 use gpuvm_core::topology::pairs::Pairs;
 
 /// The pairs of a host; `guest`: only those of functions that this guest has.
@@ -20,8 +21,11 @@ pub fn pairs(world: &World, guest: Option<&str>, of: &Taken) -> Result<Pairs> {
         let message = format!("there is no domain `{guest}`");
         return Err(classed(Class::NotFound, message, LISTED));
     }
-    let devices: Vec<_> = own.flat_map(|held| held.devices.iter().copied()).collect();
-    owned(Pairs::of(&topology, Some(&devices)), world)
+    let own: Vec<_> = own.collect();
+    let devices: Vec<_> = own.iter().flat_map(|held| held.devices.iter().copied()).collect();
+    let runs = own.iter().any(|held| held.active);
+    let moment = if runs { Moment::Running } else { Moment::Start };
+    owned(Pairs::at(&topology, Some(&devices), moment), world)
 }
 
 /// Adds the guests for which ports of this machine are set.

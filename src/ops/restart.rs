@@ -55,7 +55,7 @@ pub fn restart(world: &World, name: &str, down: Down) -> Result<Change> {
         refuse_strangers(&defined, world)?;
         partition::to_restart(world, &read(XmlOf::Live)?, &defined)?
     });
-    steps.extend(to_start(&defined, None, Starting::Restart, world)?);
+    steps.extend(to_start(&defined, None, Starting::Restart, None, world)?);
     steps.push(DomainStep::Start { name: name.to_owned(), uuid: Some(summary.uuid) }.into());
     let again = format!("gpuvm restart {}", word(name));
     let change = Change::new("restart", name, steps, ());

@@ -46,7 +46,7 @@ pub fn start(world: &World, wanted: &Start) -> Result<Change> {
             let xml = DomainXml::parse(&before)?;
             let pages = pages::to_start(name, &xml, *reserve_pages, world)?;
             let mut claims = claim_of(&xml, world)?;
-            claims.extend(to_start(&xml, *p2p, Starting::Start, world)?);
+            claims.extend(to_start(&xml, *p2p, Starting::Start, None, world)?);
             refuse_disks(&xml, world)?;
             refuse_iommufd(&xml, world)?;
             warn_of_networks_down(&xml, world)?;

@@ -24,7 +24,7 @@ use crate::top::{Top, TopRequest};
 use crate::topology::{FabricModel, Topology};
 use crate::world::World;
 use gpuvm_core::load::GuestLoad;
-use gpuvm_core::measure::{Reading, newest};
+use gpuvm_core::measure::{Reading, Suite, newest};
 use gpuvm_core::verify::boot::with_lacks;
 use gpuvm_core::verify::identity::with_devices;
 use gpuvm_core::verify::load::with_load;
@@ -117,8 +117,8 @@ pub struct LastMeasured {
     pub domain: String,
     /// When the last run was, in seconds since 1970, UTC.
     pub at_s: u64,
-    /// The last value of each quantity.
-    pub readings: Vec<Reading>,
+    /// The last value of each quantity by suite; `None` if an older version did not record it.
+    pub readings: Vec<(Option<Suite>, Reading)>,
 }
 
 /// Compares every requested domain once.

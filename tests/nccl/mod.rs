@@ -96,7 +96,7 @@ fn a_switch_that_redirects_to_the_root_complex_is_reported() {
     };
     write(&config);
     let err = told();
-    assert!(err.contains("ACS redirects requests at 0000:"), "{err}");
+    assert!(err.contains("ACS redirects transfers at 0000:"), "{err}");
     assert!(!err.contains("0000:00:01.1"), "a root port is above what they share: {err}");
     config[0x106] = 0x01;
     write(&config);

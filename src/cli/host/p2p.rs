@@ -94,9 +94,17 @@ fn way(way: Way) -> &'static str {
 fn rate(pair: &Pair) -> String {
     match (pair.gb_s, pair.expected_gb_s) {
         (None, _) => "-".to_owned(),
-        (Some(full), Some(half)) if half < full => format!("{full}, about {half}"),
-        (Some(full), _) => full.to_string(),
+        (Some(full), Some(half)) if half < full => {
+            format!("{}, about {}", number(full), number(half))
+        }
+        (Some(full), _) => number(full),
     }
+}
+
+/// A rate in GB/s with at most two decimals: a single slow lane has 0.19.
+fn number(rate: f64) -> String {
+    let text = format!("{rate:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn blocked(pair: &Pair) -> String {
@@ -114,4 +122,15 @@ fn summary(found: &Pairs) -> String {
                  capture FILE` has them\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn a_slow_rate_is_not_rounded_to_nothing() {
+        let rates = [24.0, 6.0, 1.5, 0.1875, 0.09375, 100.0];
+        assert_eq!(rates.map(number), ["24", "6", "1.5", "0.19", "0.09", "100"]);
+    }
 }

@@ -9,8 +9,8 @@ const PCIE_PART: f64 = 0.9;
 /// Part of the rate of all NVLinks of a GPU that copies and collectives reach.
 const NVLINK_PART: f64 = 0.75;
 /// Part of a NIC's line rate that RDMA reaches, and of that through the root complex.
-const LINE_PART: f64 = 0.9;
-const ROOT_PART: f64 = 0.5;
+pub(super) const LINE_PART: f64 = 0.9;
+pub(super) const ROOT_PART: f64 = 0.5;
 
 /// Reference numbers of a board, measured or used as alarm thresholds in guests of clouds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,32 +98,47 @@ pub struct Shape {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Promise {
     /// GB/s of the slowest path to one of its GPUs, as NCCL counts; `None` if unknown.
-    pub path_gb_s: Option<u32>,
+    pub path_gb_s: Option<f64>,
     /// The fewest working NVLinks between two of its GPUs; 0: two have none.
     pub nvlinks: u32,
-    /// GB/s of the slowest path to one of its NICs, as NCCL counts; `None` if unknown.
-    pub nic_path_gb_s: Option<u32>,
-    /// Whether transfers between the measured NIC and GPU turn at a PCIe switch.
-    pub is_direct: bool,
-    /// Line rate in Gb/s of the slower one of two NICs; `None` if unknown.
-    pub line_gbit_s: Option<f64>,
+    /// The links of the two measured NICs.
+    pub rdma: RdmaPromise,
 }
 
-impl Promise {
-    /// The expected rates of RDMA in Gb/s: those of the line and of the PCIe path.
-    fn rdma(&self, of_gpu: bool) -> Vec<Expected> {
-        let part = if of_gpu && !self.is_direct { ROOT_PART } else { LINE_PART };
-        let line = self.line_gbit_s.map(|line| Expected {
-            value: line * part,
-            source: format!("line rate of {line} Gb/s x {part}"),
+/// The links of two NICs that exchange data.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RdmaPromise {
+    /// Line rate in Gb/s of the slower one; `None` if unknown, or if they use no line.
+    pub line_gbit_s: Option<f64>,
+    /// The rates between each NIC and the memory that it reads or writes.
+    pub sides: [RdmaReach; 2],
+}
+
+/// The rate between a NIC and memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RdmaReach {
+    /// GB/s of the slowest PCIe link on the way, as NCCL counts; `None` if unknown.
+    pub gb_s: Option<f64>,
+    /// The part of a rate that is reached on this way; `None` if the way is unknown, or none.
+    pub part: Option<f64>,
+}
+
+impl RdmaPromise {
+    /// The expected rates in Gb/s: those of the line and of the PCIe paths.
+    fn expected(&self) -> Vec<Expected> {
+        let [Some(first), Some(second)] = self.sides.map(|side| side.part) else {
+            return Vec::new();
+        };
+        // A path alone may be faster than the line.
+        let Some(line) = self.line_gbit_s else { return Vec::new() };
+        let part = first.min(second);
+        let source = format!("line rate of {line} Gb/s x {part}");
+        let paths = self.sides.into_iter().filter_map(|RdmaReach { gb_s, part }| {
+            let (gbit_s, part) = (gb_s? * 8.0, part?);
+            let source = format!("PCIe path of {gbit_s} Gb/s x {part}");
+            Some(Expected { value: gbit_s * part, source })
         });
-        let path = self.nic_path_gb_s.map(|path| Expected {
-            value: f64::from(path) * 8.0 * part,
-            source: format!("PCIe path of {} Gb/s x {part}", path * 8),
-        });
-        // The path alone may be faster than the line.
-        let path = path.filter(|_| line.is_some());
-        line.into_iter().chain(path).collect()
+        std::iter::once(Expected { value: line * part, source }).chain(paths).collect()
     }
 }
 
@@ -199,7 +214,7 @@ impl Shape {
         let all: Vec<Expected> = match reading.what {
             What::HostToDevice | What::DeviceToHost => {
                 let path = promise.path_gb_s.map(|path| Expected {
-                    value: f64::from(path) * PCIE_PART,
+                    value: path * PCIE_PART,
                     source: format!("PCIe path of {path} GB/s x {PCIE_PART}"),
                 });
                 path.into_iter().chain(board.map(|board| of(board.host, board.source))).collect()
@@ -211,8 +226,9 @@ impl Shape {
                 let table = whole.and_then(|board| Some(of(board.all_reduce?, board.source)));
                 table.or_else(|| board.map(links)).into_iter().collect()
             }
-            What::RdmaWrite | What::RdmaRead => promise.rdma(false),
-            What::RdmaWriteGpu | What::RdmaReadGpu => promise.rdma(true),
+            What::RdmaWrite | What::RdmaRead | What::RdmaWriteGpu | What::RdmaReadGpu => {
+                promise.rdma.expected()
+            }
             _ => Vec::new(),
         };
         all.into_iter().min_by(|a, b| a.value.total_cmp(&b.value))

@@ -14,11 +14,11 @@ mod report;
 mod tool;
 mod what;
 
-pub use expected::{BOARDS, Board, OwnExpected, Promise, Shape};
-pub use history::{KEPT, Run, median, newest};
+pub use expected::{BOARDS, Board, OwnExpected, Promise, RdmaPromise, RdmaReach, Shape};
+pub use history::{KEPT, Run, keep_last, median, newest};
 pub use nccl_log::NcclLog;
 pub use rdma::{
-    DirectPairs, RdmaCall, RdmaDevice, RdmaPair, RdmaSide, is_direct, rdma_call, rdma_gpu,
+    NicGpu, NicLinks, NicTransfer, RdmaCall, RdmaDevice, RdmaPair, RdmaSide, rdma_call, rdma_gpu,
     rdma_pairs, read_rdma_names, read_rdma_port,
 };
 pub use read::{Faulty, GpuState, ReadError, Taken, one_line, read, read_gpus};

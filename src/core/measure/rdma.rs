@@ -1,9 +1,11 @@
 //! Pairs of RDMA devices that perftest measures, in one guest or between two, and how it is run.
 
+use super::expected::{LINE_PART, ROOT_PART, RdmaReach};
 use super::tool::{Call, Suite, Tool};
 use super::what::What;
 use crate::bdf::Bdf;
-use std::collections::BTreeSet;
+use crate::p2p::{Op, Way};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 /// The most devices of a guest that are looked at.
@@ -27,9 +29,74 @@ pub struct RdmaDevice {
     pub at: Option<Bdf>,
 }
 
-/// NICs and GPUs of a guest between which transfers turn at a PCIe switch, by their addresses in
-/// the guest, the NIC first.
-pub type DirectPairs = BTreeSet<(Bdf, Bdf)>;
+/// The links on the host of the NICs of a guest, by addresses in the guest.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NicLinks {
+    /// GB/s of the PCIe path to each NIC, as NCCL counts; none if a link is not known.
+    pub nics: BTreeMap<Bdf, Option<f64>>,
+    /// The relation of each NIC to each GPU.
+    pub pairs: BTreeMap<(Bdf, Bdf), NicGpu>,
+}
+
+/// The relation of a NIC to a GPU of one guest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NicGpu {
+    /// Number of ports from the NIC up to the switch that both are below; `None` if they meet at a
+    /// root complex or across sockets.
+    pub steps: Option<usize>,
+    /// The transfers by which the NIC writes the GPU's memory.
+    pub write: NicTransfer,
+    /// Those by which it reads it.
+    pub read: NicTransfer,
+}
+
+/// Transfers between a NIC and a GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NicTransfer {
+    /// Their way.
+    pub way: Way,
+    /// GB/s of the slowest link on it, as NCCL counts; none if a link is not known.
+    pub gb_s: Option<f64>,
+}
+
+impl NicLinks {
+    /// The relation of a device to a GPU of the guest; `None` if the address of one is not known.
+    fn pair(&self, device: &RdmaDevice, gpu: Option<Bdf>) -> Option<&NicGpu> {
+        self.pairs.get(&(device.at?, gpu?))
+    }
+
+    /// The rate at which a side's device reads or writes the memory of its run. `gpus`: addresses
+    /// of the GPUs in the guest. Where an address or a register is not known, so is the rate of
+    /// GPU memory; none is expected of transfers that a port rejects.
+    pub fn reach(&self, side: RdmaSide<'_>, gpus: &[Option<Bdf>], op: Op) -> RdmaReach {
+        let Some(gpu) = side.gpu else {
+            let gb_s = side.device.at.and_then(|at| *self.nics.get(&at)?);
+            return RdmaReach { gb_s, part: Some(LINE_PART) };
+        };
+        let pair = self.pair(side.device, gpus.get(gpu).copied().flatten());
+        let transfer = pair.map(|pair| match op {
+            Op::Write => pair.write,
+            Op::Read => pair.read,
+        });
+        let part = transfer.and_then(|transfer| match transfer.way {
+            Way::Switch => Some(LINE_PART),
+            Way::Root => Some(ROOT_PART),
+            Way::Unknown | Way::Rejected => None,
+        });
+        RdmaReach { gb_s: transfer.and_then(|transfer| transfer.gb_s), part }
+    }
+}
+
+impl Tool {
+    /// The operations of the devices of the measuring and of the answering side on the memory
+    /// of their guests.
+    pub fn rdma_ops(self) -> [Op; 2] {
+        match self {
+            Tool::IbReadBw => [Op::Write, Op::Read],
+            _ => [Op::Read, Op::Write],
+        }
+    }
+}
 
 /// Two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,17 +173,21 @@ pub fn rdma_pairs(own: usize, peer: Option<usize>) -> Vec<RdmaPair> {
     }
 }
 
-/// Returns the GPU that goes with a device: one at the same PCIe switch, and another one for each
-/// device there; without such a switch the devices are spread evenly over the GPUs.
+/// Returns the GPU that goes with a device: one at the nearest PCIe switch with GPUs, and another
+/// one for each device there; without such a switch the devices are spread evenly over the GPUs.
+/// Settings of ports have no part in it.
 pub fn rdma_gpu(
     device: usize,
     devices: &[RdmaDevice],
     gpus: &[Option<Bdf>],
-    direct: &DirectPairs,
+    links: &NicLinks,
 ) -> Option<usize> {
     let near = |device: &RdmaDevice| -> Vec<usize> {
-        let is_near = |gpu: &usize| is_direct(device, gpus[*gpu], direct);
-        (0..gpus.len()).filter(is_near).collect()
+        let steps = |gpu: usize| links.pair(device, gpus[gpu]).and_then(|pair| pair.steps);
+        let all = (0..gpus.len()).filter_map(|gpu| Some((gpu, steps(gpu)?)));
+        let all: Vec<(usize, usize)> = all.collect();
+        let least = all.iter().map(|(_, steps)| *steps).min();
+        all.into_iter().filter(|(_, steps)| Some(*steps) == least).map(|(gpu, _)| gpu).collect()
     };
     let own = near(devices.get(device)?);
     if own.is_empty() {
@@ -124,11 +195,6 @@ pub fn rdma_gpu(
     }
     let before = devices[..device].iter().filter(|other| near(other) == own).count();
     Some(own[before % own.len()])
-}
-
-/// Whether transfers between a device and a GPU turn at a PCIe switch.
-pub fn is_direct(device: &RdmaDevice, gpu: Option<Bdf>, direct: &DirectPairs) -> bool {
-    device.at.zip(gpu).is_some_and(|pair| direct.contains(&pair))
 }
 
 /// Returns a run between two sides. `run`: its number, `pair`: its name in the results, `address`:

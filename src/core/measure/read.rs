@@ -5,7 +5,7 @@ use super::what::{Reading, What};
 use crate::bdf::Bdf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A result that is wrong whatever the speed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -48,13 +48,22 @@ fn unlike(what: impl AsRef<str>) -> ReadError {
 
 /// The most characters that are taken over of a text of the guest.
 const MOST_TEXT: usize = 300;
+/// The same of a name: a model, a version.
+pub(super) const MOST_NAME: usize = 128;
 /// The most GPUs and cells of a guest whose values are read: its output is not trusted.
 const MOST_PARTS: usize = 64;
+/// The most faults of one program that are reported.
+const MOST_FAULTS: usize = 256;
 
 /// A text of the guest in one line, which cannot pass for one of ours.
 pub fn one_line(text: &str) -> String {
+    shortened(text, MOST_TEXT)
+}
+
+/// The first characters of a text of the guest, in one line.
+fn shortened(text: &str, most: usize) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    shown.take(MOST_TEXT).collect()
+    shown.take(most).collect()
 }
 
 /// Reads the output of a program.
@@ -70,9 +79,18 @@ pub fn read(call: &Call, output: &str) -> Result<Taken, ReadError> {
         Tool::Cyclictest => cyclictest(output)?,
     };
     taken.faults.iter_mut().for_each(|fault| fault.message = one_line(&fault.message));
+    taken.faults.truncate(MOST_FAULTS);
     let is_sound = |reading: &Reading| reading.value.is_finite() && reading.value >= 0.0;
-    match taken.readings.iter().find(|reading| !is_sound(reading)) {
-        Some(reading) => Err(unlike(format!("{} is {}", reading.what, reading.value))),
+    if let Some(reading) = taken.readings.iter().find(|reading| !is_sound(reading)) {
+        return Err(unlike(format!("{} is {}", reading.what, reading.value)));
+    }
+    let mut seen = BTreeSet::new();
+    let mut named = taken.readings.iter().map(|one| (one.what, one.device.as_deref()));
+    match named.find(|name| !seen.insert(*name)) {
+        Some((what, None)) => Err(unlike(format!("it has two values of {what}"))),
+        Some((what, Some(device))) => {
+            Err(unlike(format!("it has two values of {what} of {device}")))
+        }
         None => Ok(taken),
     }
 }
@@ -101,6 +119,7 @@ fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
     }
     let cases = root["testcases"].as_array().ok_or_else(|| unlike("its JSON has no testcases"))?;
     let mut taken = Taken::default();
+    let mut seen = BTreeSet::new();
     for case in cases {
         let name = case["name"].as_str().unwrap_or_default();
         let what = match name {
@@ -109,6 +128,9 @@ fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
             "device_to_device_memcpy_read_ce" => What::DeviceToDevice,
             _ => continue,
         };
+        if !seen.insert(what) {
+            return Err(unlike(format!("{name} appears twice")));
+        }
         match case["status"].as_str() {
             Some("Passed") => {}
             // It cannot run here, such as copies between GPUs that are no peers.
@@ -466,13 +488,16 @@ pub fn read_gpus(output: &str) -> Result<Vec<GpuState>, ReadError> {
     let begin = output.find("<nvidia_smi_log").ok_or_else(|| unlike("its output is no XML"))?;
     let log: SmiLog = quick_xml::de::from_str(&output[begin..])
         .map_err(|error| unlike(format!("its XML is damaged: {error}")))?;
-    let driver = log.driver_version.trim();
+    if log.gpu.len() > MOST_PARTS {
+        return Err(unlike(format!("it lists more than {MOST_PARTS} GPUs")));
+    }
+    let driver = shortened(log.driver_version.trim(), MOST_NAME);
     let gpus = log.gpu.iter().map(|gpu| {
         let used = gpu.utilization.gpu_util.split_whitespace().next();
         let computing = |one: &&SmiProcess| one.kind.contains('C');
         GpuState {
-            name: gpu.product_name.trim().to_owned(),
-            driver: driver.to_owned(),
+            name: shortened(gpu.product_name.trim(), MOST_NAME),
+            driver: driver.clone(),
             at: gpu.id.trim().parse().ok(),
             busy_percent: used.and_then(|word| word.parse().ok()).unwrap_or(0),
             processes: gpu.processes.process_info.iter().filter(computing).count(),

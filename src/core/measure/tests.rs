@@ -3,6 +3,7 @@
 use super::*;
 use crate::bdf::Bdf;
 use crate::finding::Says;
+use crate::p2p::{Op, Way};
 use proptest::prelude::*;
 use strum::IntoEnumIterator as _;
 
@@ -226,29 +227,67 @@ fn rdma_devices_are_read_and_paired() {
     assert_eq!(device.unwrap().at, "07:00.0".parse().ok());
 }
 
+/// The relation of a NIC to a GPU this many ports below their switch, if they have one.
+fn relation(steps: Option<usize>, write: Way, read: Way, gb_s: f64) -> NicGpu {
+    let transfer = |way| NicTransfer { way, gb_s: Some(gb_s) };
+    NicGpu { steps, write: transfer(write), read: transfer(read) }
+}
+
 #[test]
 fn a_device_goes_with_a_gpu_at_its_switch() {
     let at = |bus: u8| Bdf::new(0, bus, 0, 0).ok();
     let device =
         |bus: u8| RdmaDevice { name: format!("mlx5_{bus}"), line_gbit_s: None, at: at(bus) };
     let gpus = |number: u8| -> Vec<Option<Bdf>> { (0..number).map(|gpu| at(100 + gpu)).collect() };
-    let all = |devices: &[RdmaDevice], gpus: &[Option<Bdf>], direct: &DirectPairs| -> Vec<_> {
-        (0..devices.len()).map(|device| rdma_gpu(device, devices, gpus, direct)).collect()
+    let all = |devices: &[RdmaDevice], gpus: &[Option<Bdf>], links: &NicLinks| -> Vec<_> {
+        (0..devices.len()).map(|device| rdma_gpu(device, devices, gpus, links)).collect()
     };
     let devices: Vec<_> = (0..4).map(device).collect();
-    let none = DirectPairs::new();
+    let none = NicLinks::default();
     assert_eq!(all(&devices, &gpus(8), &none), [Some(0), Some(2), Some(4), Some(6)]);
     assert_eq!(all(&devices, &gpus(1), &none), [Some(0); 4]);
     assert_eq!(all(&devices, &[], &none), [None; 4]);
-    // Device 0 is at the switch of GPU 3, devices 1 and 2 at that of GPUs 0 and 1.
-    let near = [(0, 103), (1, 100), (1, 101), (2, 100), (2, 101)];
-    let direct: DirectPairs =
-        near.into_iter().filter_map(|(nic, gpu)| at(nic).zip(at(gpu))).collect();
-    assert_eq!(all(&devices, &gpus(4), &direct), [Some(3), Some(0), Some(1), Some(3)]);
-    assert!(is_direct(&devices[1], at(101), &direct) && !is_direct(&devices[1], at(103), &direct));
-    // A device without an address is near nothing.
-    let unknown = RdmaDevice { at: None, ..device(0) };
-    assert!(!is_direct(&unknown, at(103), &direct));
+    // Device 0 is at the switch of GPU 3, devices 1 and 2 at that of GPUs 0 and 1, whatever the way
+    // of their transfers is; GPU 2 is at a switch above.
+    let near = [(0, 103, 1), (1, 100, 1), (1, 101, 1), (2, 100, 1), (2, 101, 1), (2, 102, 3)];
+    let pairs = near.into_iter().map(|(nic, gpu, steps)| {
+        let relation = relation(Some(steps), Way::Root, Way::Unknown, 24.0);
+        (at(nic).zip(at(gpu)).unwrap(), relation)
+    });
+    let links = NicLinks { pairs: pairs.collect(), ..NicLinks::default() };
+    assert_eq!(all(&devices, &gpus(4), &links), [Some(3), Some(0), Some(1), Some(3)]);
+}
+
+#[test]
+fn a_side_reaches_the_rate_of_its_own_nic_and_way() {
+    let at = |bus: u8| Bdf::new(0, bus, 0, 0).ok();
+    let (nic, gpu) = (at(1).unwrap(), at(2).unwrap());
+    let device = RdmaDevice { name: "mlx5_0".into(), line_gbit_s: Some(400.0), at: Some(nic) };
+    let links = |relation: NicGpu| NicLinks {
+        nics: [(nic, Some(12.0))].into(),
+        pairs: [((nic, gpu), relation)].into(),
+    };
+    let gpus = [Some(gpu), at(3)];
+    let side = |gpu: Option<usize>| RdmaSide { device: &device, gpu };
+    // Writes turn at the switch, reads do not.
+    let found = links(relation(Some(1), Way::Switch, Way::Root, 24.0));
+    let reach = |gpu, op| found.reach(side(gpu), &gpus, op);
+    let rate = |gb_s, part| RdmaReach { gb_s: Some(gb_s), part: Some(part) };
+    assert_eq!(reach(None, Op::Write), rate(12.0, 0.9));
+    assert_eq!(reach(Some(0), Op::Write), rate(24.0, 0.9));
+    assert_eq!(reach(Some(0), Op::Read), rate(24.0, 0.5));
+    // Nothing is known of a GPU or a NIC whose address is not, or of a rejected transfer.
+    let unknown = RdmaReach::default();
+    assert_eq!(reach(Some(1), Op::Write), unknown);
+    let nameless = RdmaDevice { at: None, ..device.clone() };
+    let side_of = RdmaSide { device: &nameless, gpu: Some(0) };
+    assert_eq!(found.reach(side_of, &gpus, Op::Write), unknown);
+    let rejected = links(relation(Some(1), Way::Rejected, Way::Unknown, 24.0));
+    for op in [Op::Write, Op::Read] {
+        assert_eq!(rejected.reach(side(Some(0)), &gpus, op).part, None);
+    }
+    assert_eq!(Tool::IbWriteBw.rdma_ops(), [Op::Read, Op::Write]);
+    assert_eq!(Tool::IbReadBw.rdma_ops(), [Op::Write, Op::Read]);
 }
 
 /// Of a machine that lets prefetchers be switched off, and of one that does not.
@@ -405,8 +444,8 @@ fn verdict(what: What, value: f64, of: (&Shape, Promise), runs: &[Run]) -> (Verd
 
 #[test]
 fn the_expected_value_is_the_smaller_of_path_and_table() {
-    let fast = Promise { path_gb_s: Some(48), nvlinks: 18, ..Promise::default() };
-    let slow = Promise { path_gb_s: Some(24), nvlinks: 18, ..Promise::default() };
+    let fast = Promise { path_gb_s: Some(48.0), nvlinks: 18, ..Promise::default() };
+    let slow = Promise { path_gb_s: Some(24.0), nvlinks: 18, ..Promise::default() };
     let eight = h100s(8);
     let h2d = What::HostToDevice;
     assert_eq!(verdict(h2d, 50.0, (&eight, fast), &[]), (Verdict::Ok, Some(43.0)));
@@ -432,7 +471,7 @@ fn the_expected_value_is_the_smaller_of_path_and_table() {
 
 #[test]
 fn the_admins_values_replace_all_others() {
-    let fast = Promise { path_gb_s: Some(48), nvlinks: 18, ..Promise::default() };
+    let fast = Promise { path_gb_s: Some(48.0), nvlinks: 18, ..Promise::default() };
     let of = |model: &str, values: &[(What, f64)]| OwnExpected {
         model: model.into(),
         values: values.iter().copied().collect(),
@@ -486,23 +525,33 @@ fn the_log_of_nccl_explains_a_low_speed() {
 #[test]
 fn rdma_is_expected_by_the_line_and_the_way_to_the_gpus() {
     let shape = h100s(8);
-    let line = Promise {
-        nic_path_gb_s: Some(48),
-        is_direct: true,
-        line_gbit_s: Some(400.0),
+    let reach = |gb_s: f64, part: f64| RdmaReach { gb_s: Some(gb_s), part: Some(part) };
+    let promise = |line: Option<f64>, sides| Promise {
+        rdma: RdmaPromise { line_gbit_s: line, sides },
         ..Promise::default()
     };
     let of = |what, promise| verdict(what, 300.0, (&shape, promise), &[]);
+    let line = Some(400.0);
     // 48 GB/s of PCIe are 384 Gb/s, less than the line.
-    assert_eq!(of(What::RdmaWrite, line), (Verdict::Low, Some(346.0)));
-    assert_eq!(of(What::RdmaReadGpu, line), (Verdict::Low, Some(346.0)));
-    let root = Promise { is_direct: false, ..line };
+    let fast = promise(line, [reach(48.0, 0.9); 2]);
+    assert_eq!(of(What::RdmaWrite, fast), (Verdict::Low, Some(346.0)));
+    // Each side counts by its own path and way.
+    let root = promise(line, [reach(48.0, 0.9), reach(48.0, 0.5)]);
     assert_eq!(of(What::RdmaWriteGpu, root), (Verdict::Ok, Some(192.0)));
-    assert_eq!(of(What::RdmaWrite, root), (Verdict::Low, Some(346.0)));
-    let slow = Promise { line_gbit_s: Some(200.0), ..line };
+    let mixed = promise(line, [reach(24.0, 0.9), reach(48.0, 0.5)]);
+    assert_eq!(of(What::RdmaReadGpu, mixed), (Verdict::Ok, Some(173.0)));
+    // A single slow lane is expected to be slow, not to have no rate.
+    let lane = promise(line, [reach(48.0, 0.9), reach(0.1875, 0.9)]);
+    let expected =
+        judge(Tool::IbWriteBw, reading(What::RdmaWrite, 1.0), (&shape, lane), Basis::of(&[]));
+    assert_eq!((expected.expected, expected.verdict), (Some(1.5 * 0.9), Verdict::Low));
+    assert_eq!(expected.source.unwrap(), "PCIe path of 1.5 Gb/s x 0.9");
+    let slow = promise(Some(200.0), [reach(48.0, 0.9); 2]);
     assert_eq!(of(What::RdmaWrite, slow), (Verdict::Ok, Some(180.0)));
-    let unknown = Promise { line_gbit_s: None, ..line };
-    assert_eq!(of(What::RdmaWrite, unknown), (Verdict::NoReference, None));
+    let none = (Verdict::NoReference, None);
+    assert_eq!(of(What::RdmaWrite, promise(None, [reach(48.0, 0.9); 2])), none);
+    let half = promise(line, [reach(48.0, 0.9), RdmaReach::default()]);
+    assert_eq!(of(What::RdmaWriteGpu, half), none);
     // What measures a quantity is its program.
     for what in What::iter() {
         assert!(Tool::iter().any(|tool| tool == what.tool()));
@@ -512,7 +561,7 @@ fn rdma_is_expected_by_the_line_and_the_way_to_the_gpus() {
 #[test]
 fn the_newest_value_of_each_quantity_is_of_the_same_gpus() {
     let run = |at_s, gpus, readings: &[(What, f64)]| Run {
-        suite: Suite::Quick,
+        suite: Some(Suite::Quick),
         at_s,
         shape: h100s(gpus),
         readings: readings.iter().map(|&(what, value)| reading(what, value)).collect(),
@@ -523,8 +572,14 @@ fn the_newest_value_of_each_quantity_is_of_the_same_gpus() {
         run(3, 8, &[(What::Triad, 310.0)]),
     ];
     let newest = newest(&runs);
-    assert_eq!(newest, [reading(What::Triad, 310.0), reading(What::AllReduce, 470.0)]);
+    let quick = Some(Suite::Quick);
+    let of = |what, value| (quick, reading(what, value));
+    assert_eq!(newest, [of(What::Triad, 310.0), of(What::AllReduce, 470.0)]);
     assert_eq!(super::newest(&[]), []);
+    // Each suite has values of its own.
+    let full = Run { suite: Some(Suite::Full), ..run(4, 8, &[(What::Triad, 320.0)]) };
+    let both = super::newest(&[run(3, 8, &[(What::Triad, 310.0)]), full]);
+    assert_eq!(both, [(Some(Suite::Full), reading(What::Triad, 320.0)), of(What::Triad, 310.0)]);
 }
 
 #[test]
@@ -532,7 +587,7 @@ fn a_guest_is_compared_with_its_own_last_runs() {
     let shape = h100s(8);
     let of = (&shape, Promise::default());
     let run = |at_s: u64, shape: Shape, value: f64| Run {
-        suite: Suite::Quick,
+        suite: Some(Suite::Quick),
         at_s,
         shape,
         readings: vec![reading(What::Triad, value)],
@@ -545,7 +600,7 @@ fn a_guest_is_compared_with_its_own_last_runs() {
     assert_eq!(verdict(triad, 1.0, of, &runs[..1]), (Verdict::NoReference, None));
     // A delay has regressed if it is longer.
     let late = |value: f64| Run {
-        suite: Suite::Quick,
+        suite: Some(Suite::Quick),
         at_s: 1,
         shape: h100s(8),
         readings: vec![reading(What::TimerLatency, value)],
@@ -667,6 +722,51 @@ fn texts_of_a_guest_are_short_and_in_one_line() {
 }
 
 #[test]
+fn each_value_is_read_once() {
+    let case = serde_json::json!({ "name": "host_to_device_memcpy_ce", "status": "Passed",
+                                   "bandwidth_matrix": [["1"]] });
+    let json = |cases: serde_json::Value| {
+        serde_json::json!({ "nvbandwidth": { "testcases": cases } }).to_string()
+    };
+    let error = |output: &str| read(&first(Tool::Nvbandwidth), output).unwrap_err().to_string();
+    let twice = vec![case.clone(); 119];
+    assert_eq!(error(&json(twice.into())), "host_to_device_memcpy_ce appears twice");
+    let mut rows = case;
+    rows["bandwidth_matrix"] = serde_json::json!([["1"], ["2"]]);
+    assert_eq!(error(&json(vec![rows].into())), "it has two values of host-to-device of GPU 0");
+    let line = "       0\t  78.5\t 119.4\t\n";
+    let error = read(&first(Tool::Mlc), &MLC[0].replace(line, &line.repeat(2))).unwrap_err();
+    assert!(error.to_string().starts_with("it has two values of memory-latency of cell 0"));
+}
+
+#[test]
+fn a_guest_shows_no_more_gpus_and_names_than_are_plausible() {
+    let gpu = format!("<gpu><product_name>{}</product_name></gpu>", "x".repeat(9000));
+    let log = |number: usize| {
+        let driver = "5".repeat(9000);
+        format!(
+            "<nvidia_smi_log><driver_version>{driver}</driver_version>{}</nvidia_smi_log>",
+            gpu.repeat(number)
+        )
+    };
+    let gpus = read_gpus(&log(64)).unwrap();
+    assert_eq!((gpus.len(), gpus[0].name.len(), gpus[0].driver.len()), (64, 128, 128));
+    assert_eq!(read_gpus(&log(65)).unwrap_err().to_string(), "it lists more than 64 GPUs");
+}
+
+#[test]
+fn a_run_that_is_too_large_is_not_kept() {
+    let run = |number: usize, device: usize, driver: usize| {
+        let one = Reading { device: Some("x".repeat(device)), ..reading(What::Triad, 1.0) };
+        let shape = Shape { driver: "5".repeat(driver), ..h100s(1) };
+        Run { at_s: 1, suite: None, shape, readings: vec![one; number] }.too_large()
+    };
+    assert_eq!(run(8192, 512, 128), None);
+    assert_eq!(run(8193, 1, 1).unwrap(), "it has 8193 values, more than 8192");
+    assert!(run(1, 513, 1).is_some() && run(1, 1, 129).is_some());
+}
+
+#[test]
 fn tests_that_pass_are_named_and_a_skipped_run_is_an_error() {
     let json = |status: &str| {
         serde_json::json!({ "DCGM Diagnostic": { "test_categories": [{ "tests": [
@@ -681,7 +781,7 @@ fn tests_that_pass_are_named_and_a_skipped_run_is_an_error() {
 #[test]
 fn worst_cases_vary_and_memory_of_another_cell_has_no_limit() {
     let runs = [20.0, 21.0].map(|value| Run {
-        suite: Suite::Quick,
+        suite: Some(Suite::Quick),
         at_s: 1,
         shape: h100s(8),
         readings: vec![reading(What::TimerLatency, value)],

@@ -6,8 +6,8 @@
 //! function (SeaBIOS src/fw/pciinit.c; edk2 PciBusDxe/PciLib.c). Linux keeps them. The integration
 //! tests compare this with what QEMU shows after each of them.
 
-use super::NcclError;
-use super::filled::unplaced;
+use super::filled::{refuse_unfilled, unplaced};
+use super::{NcclError, is_withheld};
 use crate::bdf::Bdf;
 use crate::check::guest::{Controller, Guest};
 use crate::domain::DomainXml;
@@ -36,6 +36,25 @@ fn is_root(controller: &Controller<'_>) -> bool {
 /// Whether a controller is an expander bus.
 fn is_expander(controller: &Controller<'_>) -> bool {
     matches!(controller.model.as_str(), "pcie-expander-bus" | "pci-expander-bus")
+}
+
+/// The addresses on the host and in the guest of the functions that are passed through. One that is
+/// not known is left out: of a machine without PCI Express, of an argument of QEMU, on a bus whose
+/// number is not settled.
+pub fn addresses(domain: &DomainXml) -> Vec<(Bdf, Bdf)> {
+    let guest = Guest::read(domain);
+    let controllers = "/domain/devices/controller";
+    let is_unread = guest.faults.iter().any(|fault| fault.spot.path().starts_with(controllers));
+    if !domain.is_pcie() || is_unread || refuse_unfilled(domain, &guest).is_err() {
+        return Vec::new();
+    }
+    let Ok(buses) = Buses::new(domain, &guest) else { return Vec::new() };
+    let shown = guest.passed.iter().filter(|one| !one.by_argument && !is_withheld(one));
+    let placed = shown.filter_map(|one| {
+        let (bdf, at) = (one.bdf.value, one.at.as_ref()?.value);
+        Some((bdf, buses.address(at, bdf).ok()?))
+    });
+    placed.collect()
 }
 
 /// Returns a controller's place on the bus above it.
@@ -260,6 +279,31 @@ mod tests {
         let unconnected = |controller| Err(NcclError::Unconnected { bdf, controller });
         assert_eq!(address("", 9), unconnected(9));
         assert_eq!(address(&port(7, 8, 0, 0), 7), unconnected(7));
+    }
+
+    #[test]
+    fn addresses_of_functions_that_nccl_would_refuse_are_known_all_the_same() {
+        let hostdev = |bus: u32, slot: u32, more: &str| {
+            format!(
+                "<hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x4b' \
+                 slot='{slot}' function='0'/></source><address type='pci' domain='0' bus='{bus}' \
+                 slot='{slot}' function='0'/>{more}</hostdev>"
+            )
+        };
+        let xml = |devices: &str| domain(&format!("{}{devices}", port(1, 0, 2, 0)));
+        let found = |devices: &str| -> Vec<String> {
+            let all = addresses(&xml(devices)).into_iter();
+            all.map(|(host, guest)| format!("{host} {guest}")).collect()
+        };
+        // Two NICs on one bus, one of them not at device 00, and an address without a controller.
+        let two = hostdev(1, 0, "") + &hostdev(1, 1, "");
+        let known = ["0000:4b:00.0 0000:01:00.0", "0000:4b:01.0 0000:01:01.0"];
+        assert_eq!(found(&two), known);
+        assert_eq!(found(&(two.clone() + &hostdev(9, 2, ""))), known);
+        // One place twice, and a controller without a place.
+        assert_eq!(found(&(two.clone() + &two)), [""; 0]);
+        let unplaced = "<controller type='pci' index='3' model='pcie-root-port'/>";
+        assert_eq!(found(&(two + unplaced)), [""; 0]);
     }
 
     #[test]

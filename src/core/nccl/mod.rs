@@ -23,8 +23,9 @@ use crate::bdf::Bdf;
 use crate::check::guest::Guest;
 use crate::domain::DomainXml;
 use crate::domain::claims::Passed;
-use crate::p2p::{Op, Way};
-use crate::topology::{DeviceKind, PciDevice, Sriov, Topology};
+use crate::p2p::{Block, Code, Way};
+use crate::topology::pairs::{PairRoute, Pairs};
+use crate::topology::{DeviceKind, Moment, PciDevice, Sriov, Topology};
 use bus::Buses;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -389,30 +390,62 @@ impl System {
     }
 }
 
-/// Returns the host's ports that send what functions of a guest below one switch write to each
-/// other over the root complex.
-pub fn redirecting_ports(system: &System, host: &Topology) -> Vec<Bdf> {
-    let functions: Vec<Bdf> = system.functions().into_iter().map(|(host, _)| host).collect();
-    let mut ports = BTreeSet::new();
-    for &from in &functions {
-        for &to in functions.iter().filter(|to| **to != from) {
-            let way = host.route(from, to, Op::Write).map(|route| route.way);
-            let port = host.divergence(from, to).filter(|_| way == Some(Way::Root));
-            ports.extend(port.map(|port| port.bdf));
-        }
-    }
-    ports.into_iter().collect()
+/// Ports of the host through which transfers between functions of a guest below one switch do not
+/// take their switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Redirects {
+    /// Those that send requests or completions to the root complex.
+    pub root: BTreeSet<Bdf>,
+    /// Those that reject translated requests.
+    pub rejected: BTreeSet<Bdf>,
 }
 
-/// The remark if these of the ports send requests to the root complex.
-pub fn note_redirects(ports: &[Bdf]) -> Option<Note> {
-    let named: Vec<String> = ports.iter().map(Bdf::to_string).collect();
-    let says = format!(
-        "ACS redirects requests at {}: traffic between GPUs and NICs below one PCIe switch goes \
-         through the host's root complex, slower than through the switch",
-        named.join(", ")
-    );
-    (!ports.is_empty()).then_some(Note { about: About::Acs, says, compromise: true })
+/// Finds the ports that decide on the transfers of `host p2p`, of the GPUs and NICs of a guest.
+pub fn redirects(system: &System, host: &Topology, moment: Moment) -> Redirects {
+    let functions: Vec<Bdf> = system.functions().into_iter().map(|(host, _)| host).collect();
+    let pairs = Pairs::at(host, Some(&functions), moment).pairs;
+    let mut found = Redirects::default();
+    for PairRoute { from, to, way, blocked, .. } in pairs.iter().flat_map(|pair| &pair.routes) {
+        match way {
+            Way::Rejected => found.rejected.extend(blocked.iter().map(|block| block.at)),
+            Way::Root => {
+                let is_completion = |block: &Block| block.code == Code::CrWithoutRo;
+                let port = |from, to| host.divergence(from, to).map(|port| port.bdf);
+                if blocked.iter().any(is_completion) {
+                    found.root.extend(port(*to, *from));
+                }
+                if !blocked.iter().all(is_completion) {
+                    found.root.extend(port(*from, *to));
+                }
+            }
+            Way::Switch | Way::Unknown => {}
+        }
+    }
+    found
+}
+
+impl Redirects {
+    /// The remarks on these ports.
+    pub fn notes(&self) -> Vec<Note> {
+        let named =
+            |ports: &BTreeSet<Bdf>| ports.iter().map(Bdf::to_string).collect::<Vec<_>>().join(", ");
+        let root = (!self.root.is_empty()).then(|| {
+            format!(
+                "ACS redirects transfers at {}: traffic between GPUs and NICs below one PCIe switch \
+                 goes through the host's root complex, slower than through the switch",
+                named(&self.root)
+            )
+        });
+        let rejected = (!self.rejected.is_empty()).then(|| {
+            format!(
+                "ACS rejects translated requests at {} (bit TB is on): transfers between GPUs and \
+                 NICs below one PCIe switch fail; `gpuvm host p2p` shows them",
+                named(&self.rejected)
+            )
+        });
+        let note = |says| Note { about: About::Acs, says, compromise: true };
+        root.into_iter().chain(rejected).map(note).collect()
+    }
 }
 
 /// The guest addresses of the functions that a file of ours names, in its order; switches have

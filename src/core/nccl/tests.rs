@@ -141,6 +141,12 @@ fn functions_share_the_switches_of_the_host() {
         ["left out: 4 switches of the host with only one device of this guest below"]
     );
     assert!(noted.is_needed && topology(&xml, &host("dgx-a100")).unwrap() == noted);
+}
+
+#[test]
+fn ports_that_redirect_or_reject_are_those_of_the_pairs_of_host_p2p() {
+    let xml = guest(&[(3, &["07:00.0", "0c:00.0", "0f:00.0", "12:00.0"])]);
+    let noted = topology(&xml, &host("dgx-a100")).unwrap();
     // The ports that decide are named where they redirect, unless both ATS and DT are on.
     let redirecting = |ctl: u16, has_ats: bool| {
         let mut parts = host("dgx-a100").parts().clone();
@@ -148,10 +154,11 @@ fn functions_share_the_switches_of_the_host() {
             device.acs = Some(Acs { cap: 0x5f, ctl });
             device.ats = Some(Ats { present: has_ats, enabled: false });
         }
-        redirecting_ports(&noted.system, &Topology::new(parts).unwrap())
+        redirects(&noted.system, &Topology::new(parts).unwrap(), Moment::Start)
     };
-    assert_eq!(redirecting_ports(&noted.system, &host("dgx-a100")), []);
-    assert_eq!((redirecting(0x11, false), redirecting(0x5d, true)), (vec![], vec![]));
+    let none = Redirects::default();
+    assert_eq!(redirects(&noted.system, &host("dgx-a100"), Moment::Start), none);
+    assert_eq!((redirecting(0x11, false), redirecting(0x5d, true)), (none.clone(), none));
     let ports = redirecting(0x1d, true);
     assert_eq!(
         (redirecting(0x1d, false), redirecting(0x5d, false)),
@@ -159,7 +166,34 @@ fn functions_share_the_switches_of_the_host() {
     );
     let host = host("dgx-a100");
     let below_shared = |port: &Bdf| host.device(*port).unwrap().parent.is_some();
-    assert!(ports.len() >= 4 && ports.iter().all(below_shared), "{ports:?}");
+    // Those of the NICs alone: GPUs with NVLinks exchange nothing over PCIe.
+    let nic = |port: &Bdf| {
+        host.of_kind(DeviceKind::Nic).any(|nic| host.path_to_root(nic.bdf).contains(port))
+    };
+    assert!(ports.root.len() >= 2 && ports.root.iter().all(below_shared), "{ports:?}");
+    assert!(ports.root.iter().all(nic) && ports.rejected.is_empty(), "{ports:?}");
+    let [note] = &ports.notes()[..] else { panic!("{ports:?}") };
+    assert!(note.says.starts_with("ACS redirects transfers at "));
+    // ATS that is off now is on once a guest starts, unless it runs already.
+    let mut parts = host.parts().clone();
+    for device in &mut parts.devices {
+        device.acs = Some(Acs { cap: 0x5f, ctl: 0x5d });
+        device.ats = Some(Ats { present: true, enabled: false });
+    }
+    let running = Topology::new(parts).unwrap();
+    assert_eq!(redirects(&noted.system, &running, Moment::Running).root, ports.root);
+    let rejected = redirecting(0x5f, true);
+    assert!(rejected.root.is_empty() && !rejected.rejected.is_empty());
+    assert!(rejected.notes()[0].says.contains("(bit TB is on): transfers between GPUs"));
+    // Reads of a NIC without relaxed ordering return by the GPU's port.
+    let mut parts = host.parts().clone();
+    for device in &mut parts.devices {
+        device.acs = Some(Acs { cap: 0x5f, ctl: 0x5d });
+        device.ats = Some(Ats { present: true, enabled: true });
+        device.devctl = Some(0);
+    }
+    let strict = redirects(&noted.system, &Topology::new(parts).unwrap(), Moment::Start);
+    assert!(!strict.root.is_empty() && strict.root != ports.root, "{strict:?}");
 }
 
 /// For every written switch, how many GPUs and NICs are directly below.

@@ -39,6 +39,8 @@ pub struct End {
     pub translation: Option<Translation>,
     /// Whether its requests may be ordered loosely; `None` if unknown.
     pub relaxed: Option<bool>,
+    /// The function whose register says so: the physical one of a virtual function.
+    pub ordered_by: Bdf,
     /// The ports above it, its own first, its divergence port last.
     pub ports: Vec<Port>,
 }
@@ -204,8 +206,8 @@ fn completion(from: &End, to: &End) -> Route {
         Some(acs) if !acs.is_on(bits::CR) => Route::direct(),
         Some(_) => match from.relaxed {
             Some(true) => Route::direct(),
-            Some(false) => Route::by(Way::Root, Code::CrWithoutRo, from.function),
-            None => Route::by(Way::Unknown, Code::Unknown, from.function),
+            Some(false) => Route::by(Way::Root, Code::CrWithoutRo, from.ordered_by),
+            None => Route::by(Way::Unknown, Code::Unknown, from.ordered_by),
         },
     }
 }

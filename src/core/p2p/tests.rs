@@ -97,7 +97,9 @@ fn port(bus: u8, ctl: u16) -> Port {
 /// A function below ports with this control, its own first.
 fn end(bus: u8, translation: Translation, relaxed: bool, ctls: &[u16]) -> End {
     let ports = ctls.iter().zip(1..).map(|(ctl, place)| port(bus + place, *ctl)).collect();
-    End { function: at(bus), translation: Some(translation), relaxed: Some(relaxed), ports }
+    let (function, ordered_by) = (at(bus), at(bus));
+    let (translation, relaxed) = (Some(translation), Some(relaxed));
+    End { function, translation, relaxed, ordered_by, ports }
 }
 
 #[test]
@@ -285,6 +287,7 @@ proptest! {
             function: at(u8::try_from(node).unwrap()),
             translation: Some(translation),
             relaxed: Some(is_relaxed),
+            ordered_by: at(u8::try_from(node).unwrap()),
             ports: ports(&tree, node, other),
         };
         let (requester, completer) = (end(from, to), end(to, from));

@@ -4,16 +4,16 @@ use super::explain::Reasons;
 use super::reason::{DirectReason, Peers, Topic};
 use crate::bdf::Bdf;
 use crate::occupancy::Occupancy;
-use crate::p2p::{Block, Code, Op, Way};
+use crate::p2p::{Block, Op, Route, Way};
 use crate::request::{P2pWish, Request};
 use crate::topology::{DeviceKind, OtherFunction, Topology};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// The NICs and the bridges at which they meet GPUs of the guest, each with these GPUs.
+/// The requesters and the bridges at which they meet GPUs of the guest, each with these GPUs.
 type Meetings = BTreeMap<(Bdf, Bdf), Vec<Bdf>>;
 
-/// Describes the way of each NIC that meets GPUs of the guest below a switch. Unknown ways are not
-/// reported: registers are readable by root only.
+/// Describes the way of each NIC that meets GPUs of the guest below a switch, and of GPUs with ATS
+/// that meet each other. Unknown ways are not reported: registers are readable by root only.
 pub(super) fn explain(
     topology: &Topology,
     held: &Occupancy,
@@ -35,53 +35,72 @@ pub(super) fn explain(
     if let (Err(why), true) = (&found, is_asked) {
         reasons.compromise(Topic::P2p, DirectReason::Refused { why: why.clone() });
     }
-    let ports = found.map(|found| found.ports).unwrap_or_default();
-    for ((nic, meets), gpus) in meetings {
-        let first = gpus[0];
-        let blocked = |op| topology.route(nic, first, op).map(|route| (route.way, route.blocked));
-        let (Some((way, blocks)), Some((_, reads))) = (blocked(Op::Write), blocked(Op::Read))
-        else {
-            continue;
+    let ports: Vec<Bdf> =
+        found.map(|found| found.ports.iter().map(|port| port.at).collect()).unwrap_or_default();
+    for ((from, meets), gpus) in meetings {
+        let port = topology.divergence(from, gpus[0]).map(|port| port.bdf);
+        let port = port.filter(|port| ports.contains(port));
+        let now = |op| worst(&gpus, |gpu| topology.route(from, gpu, op));
+        let Some(writes) = now(Op::Write) else { continue };
+        // Their way once the port is set, as the guest will run.
+        let reads = match port {
+            Some(port) => worst(&gpus, |gpu| topology.route_once_set(from, gpu, Op::Read, port)),
+            None => now(Op::Read),
         };
-        let port = topology.divergence(nic, first).map(|port| port.bdf);
-        let port = ports.iter().find(|known| Some(known.at) == port);
-        let is_other = |block: &Block| block.code != Code::NoDt;
-        let reads: Vec<Block> = reads.into_iter().filter(is_other).collect();
-        let peers = Peers { nic, gpus, meets };
-        match (way, port) {
-            (Way::Switch, Some(port)) => {
-                let (port, is_set) = (port.at, true);
-                reasons.say(Topic::P2p, DirectReason::Direct { peers, port, is_set, reads });
+        let is_gpu = topology.device(from).is_some_and(|one| one.kind() == DeviceKind::Gpu);
+        let peers = Peers { from, is_gpu, gpus, meets };
+        let say = |is_compromise, why| {
+            if is_compromise {
+                reasons.compromise(Topic::P2p, why);
+            } else {
+                reasons.say(Topic::P2p, why);
             }
-            (Way::Root, Some(port)) if is_asked => {
-                let (port, is_set) = (port.at, false);
-                reasons.say(Topic::P2p, DirectReason::Direct { peers, port, is_set, reads });
-            }
-            (Way::Root, port) => {
-                let offer = port.map(|port| port.at);
-                let why = DirectReason::Root { peers, why: blocks, offer };
-                if is_asked {
-                    reasons.compromise(Topic::P2p, why);
-                } else {
-                    reasons.say(Topic::P2p, why);
-                }
-            }
-            (Way::Switch | Way::Unknown | Way::Rejected, _) => {}
-        }
+        };
+        said(peers, port, is_asked, writes, reads, say);
     }
 }
 
+/// Describes one meeting. `port`: the one that passes translated requests, or would with
+/// `--p2p auto`; `reads`: their way with it.
+fn said(
+    peers: Peers,
+    port: Option<Bdf>,
+    is_asked: bool,
+    writes: Route,
+    reads: Option<Route>,
+    mut say: impl FnMut(bool, DirectReason),
+) {
+    let reads = reads.filter(|reads| reads.way != Way::Switch);
+    match (writes.way, port) {
+        (Way::Switch, Some(port)) => {
+            say(false, DirectReason::Direct { peers, port, is_set: true, reads });
+        }
+        (Way::Root, Some(port)) if is_asked => {
+            say(false, DirectReason::Direct { peers, port, is_set: false, reads });
+        }
+        (Way::Root, offer) => {
+            say(is_asked, DirectReason::Root { peers, why: writes.blocked, offer });
+        }
+        (Way::Rejected, _) => say(true, DirectReason::Rejected { peers, why: writes.blocked }),
+        (Way::Switch | Way::Unknown, _) => {}
+    }
+}
+
+/// The worst of the routes with each GPU, with the reasons of all that are as bad.
+fn worst(gpus: &[Bdf], route: impl Fn(Bdf) -> Option<Route>) -> Option<Route> {
+    let all: Vec<Route> = gpus.iter().filter_map(|gpu| route(*gpu)).collect();
+    let way = all.iter().map(|route| route.way).max()?;
+    let blocked: BTreeSet<Block> =
+        all.into_iter().filter(|route| route.way == way).flat_map(|route| route.blocked).collect();
+    Some(Route { way, blocked: blocked.into_iter().collect() })
+}
+
+/// The pairs of which `--p2p auto` sets ports.
 fn meetings(topology: &Topology, devices: &[Bdf]) -> Meetings {
-    let own = |kind| {
-        let own = devices.iter().filter_map(|bdf| topology.device(*bdf));
-        own.filter(move |device| device.kind() == kind).map(|device| device.bdf)
-    };
     let mut all = Meetings::new();
-    for nic in own(DeviceKind::Nic) {
-        for gpu in own(DeviceKind::Gpu) {
-            if let Some(meeting) = topology.meeting(nic, gpu) {
-                all.entry((nic, meeting.at.bdf)).or_default().push(gpu);
-            }
+    for (from, gpu) in topology.direct_pairs(devices) {
+        if let Some(meeting) = topology.meeting(from.bdf, gpu.bdf) {
+            all.entry((from.bdf, meeting.at.bdf)).or_default().push(gpu.bdf);
         }
     }
     all
@@ -129,6 +148,17 @@ mod tests {
         let (asked, not_asked) = (P2pWish::Auto, P2pWish::Off);
         let offer = "bit DT of PORT is off; --p2p auto sets bit DT of PORT";
         let reads = "reads return over the root complex: relaxed ordering of NIC is off";
+        let egress = |device: &mut PciDevice| {
+            device.acs = device.acs.map(|acs| Acs { ctl: acs.ctl | bits::EC, ..acs });
+        };
+        let unread = |device: &mut PciDevice| {
+            set(device);
+            device.devctl = None;
+        };
+        let unknown = "the way of reads is not known: NIC is not known";
+        let both = format!(
+            "{root}bit DT of PORT is off, bit EC of PORT is on; --p2p auto sets bit DT of PORT"
+        );
         for (wish, change, wanted, is_compromise) in [
             (asked, &plain as &dyn Fn(&mut _), before.clone(), false),
             (asked, &set, direct.to_owned(), false),
@@ -136,17 +166,50 @@ mod tests {
             (not_asked, &plain, format!("{root}{offer}"), false),
             (asked, &old, format!("{root}NIC has no ATS, bit DT of PORT is off"), true),
             (asked, &strict, format!("{before}; {reads}"), false),
+            // Egress control is passed as well, once the bit is set.
+            (asked, &egress, before.clone(), false),
+            (not_asked, &egress, both, false),
+            (asked, &unread, format!("{direct}; {unknown}"), false),
         ] {
             assert_eq!(said(wish, change), [(wanted, is_compromise)]);
         }
-        let refused = said(P2pWish::Auto, |device| {
+        let blocking = |device: &mut PciDevice| {
             device.acs = device.acs.map(|acs| Acs { ctl: acs.ctl | bits::TB, ..acs });
-        });
-        let tb = "port PORT rejects translated requests (ACS bit TB is on)";
-        assert_eq!(refused, [(tb.to_owned(), true)]);
+        };
+        let tb = ("port PORT rejects translated requests (ACS bit TB is on)".to_owned(), true);
+        let rejected = ("rejected: bit TB of PORT is on".to_owned(), true);
+        assert_eq!(said(P2pWish::Auto, blocking), [tb, rejected.clone()]);
+        assert_eq!(said(P2pWish::Off, blocking), [rejected]);
         // Where registers are unknown, only the refusal is.
         assert_eq!(said(P2pWish::Off, |device| device.acs = None), []);
         assert_eq!(said(P2pWish::Auto, |device| device.acs = None).len(), 1);
+    }
+
+    #[test]
+    fn ports_of_gpus_that_meet_are_described_too() {
+        let (topology, first, _) = host(|device| {
+            if device.kind() == DeviceKind::Gpu {
+                device.ats = Some(Ats { present: true, enabled: false });
+            }
+        });
+        let mut parts = topology.parts().clone();
+        parts.fabric.links.clear();
+        let topology = Topology::new(parts).unwrap();
+        let is_other =
+            |gpu: &&PciDevice| gpu.bdf != first && topology.meeting(first, gpu.bdf).is_some();
+        let second = topology.gpus().find(is_other).unwrap().bdf;
+        let mut reasons = Reasons::default();
+        let request = Request { p2p: P2pWish::Auto, ..Request::for_gpus(0) };
+        let devices = [first, second];
+        explain(&topology, &Occupancy::default(), &request, &devices, &mut reasons);
+        let ports = topology.direct_ports(&devices, &[]).unwrap().ports;
+        let said: Vec<String> = reasons.0.into_iter().map(|why| why.because.to_string()).collect();
+        assert_eq!((said.len(), ports.len()), (2, 2), "{said:?}");
+        for port in ports {
+            assert!(said.iter().any(|one| one.contains(&format!("bit DT of {}", port.at))));
+        }
+        let begin = format!("GPU {first} and GPU {second} meet at switch ");
+        assert!(said.iter().any(|one| one.starts_with(&begin)), "{said:?}");
     }
 
     #[test]

@@ -74,16 +74,27 @@ pub enum DirectRefusal {
     Board { port: Bdf, root: Bdf },
 }
 
+/// The remedy of a port that rejects translated requests.
+fn tb_off(port: Bdf) -> String {
+    format!("`setpci -s {port} ECAP_ACS+6.w=00:02` turns bit TB off")
+}
+
 impl DirectRefusal {
+    /// Whether transfers fail without the bit as well: there is no way over the root complex.
+    pub fn is_rejecting(&self) -> bool {
+        matches!(self, DirectRefusal::TranslationBlocked { .. })
+    }
+
     /// Returns the remedy.
     pub fn advice(&self) -> String {
         match self {
             DirectRefusal::Unreadable { at } => {
                 format!("`sudo lspci -vvs {at}` shows whether its extended registers are readable")
             }
-            DirectRefusal::DtUnsupported { port } | DirectRefusal::TranslationBlocked { port } => {
+            DirectRefusal::DtUnsupported { port } => {
                 format!("`sudo lspci -vvs {port}` shows ACSCap and ACSCtl")
             }
+            DirectRefusal::TranslationBlocked { port } => tb_off(*port),
             DirectRefusal::OtherGuest { .. } | DirectRefusal::HostUse { .. } => {
                 "if all guests of this host trust each other, run `gpuvm host trust one-tenant` once"
                     .to_owned()
@@ -117,7 +128,7 @@ impl Topology {
                 "remove `pci=noats` from the kernel's arguments and reboot".into()
             }
             Code::AtsOff => format!("`lspci -vvv -s {at}` shows ATSCtl, which the kernel sets"),
-            Code::Tb => format!("`setpci -s {at} ECAP_ACS+6.w=00:02` turns bit TB off"),
+            Code::Tb => tb_off(at),
             Code::NoDt => format!(
                 "`setpci -s {at} ECAP_ACS+6.w=40:40` lets translated requests pass until the next boot \
                  or reset, `pci=config_acs=1x111x1@{}` of kernel 6.11 and later at each boot; guests \
@@ -186,7 +197,7 @@ impl Topology {
     }
 
     /// Requester and peer: NICs and GPUs, and GPUs with ATS among each other.
-    fn direct_pairs(&self, devices: &[Bdf]) -> Vec<(&PciDevice, &PciDevice)> {
+    pub(crate) fn direct_pairs(&self, devices: &[Bdf]) -> Vec<(&PciDevice, &PciDevice)> {
         let own = |kind| {
             let own = devices.iter().filter_map(|bdf| self.device(*bdf));
             own.filter(move |device| device.kind() == kind)

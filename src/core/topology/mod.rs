@@ -47,7 +47,7 @@ pub use isolation::{Barred, Iommu, Iommufd, Isolated, Isolation, Weakness};
 pub use matrix::{Matrix, MatrixRow};
 pub use pages::{HugePagePool, HugetlbMount};
 pub use pci::{Bar, DeviceKind, IommuGroup, Link, NetFace, PciDevice, Sriov, VfioDevice};
-pub use peers::{Meeting, OpenPort};
+pub use peers::{Meeting, Moment, OpenPort};
 pub use proximity::{Proximity, Way};
 pub use set_aside::{SetAside, Unsupported};
 pub use sharing::{VfKind, VgpuInterface};

@@ -1,6 +1,6 @@
 //! Pairs of functions that meet below a PCIe switch, and the route of their transfers.
 
-use super::{DeviceKind, Matrix, PciDevice, Proximity, Topology};
+use super::{DeviceKind, Matrix, Moment, PciDevice, Proximity, Topology};
 use crate::bdf::Bdf;
 use crate::p2p::{Block, Op, Route, Way};
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub struct PairRoute {
 }
 
 /// Two functions that meet below a switch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pair {
     /// The GPU, of two the first.
@@ -56,11 +56,11 @@ pub struct Pair {
     /// The rate of the slowest link between them in one direction, in GB/s, as NCCL counts; none if
     /// a link is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gb_s: Option<u32>,
+    pub gb_s: Option<f64>,
     /// The expected rate of the slowest of these routes: half if it goes over the root; `None` if
     /// not known, or rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected_gb_s: Option<u32>,
+    pub expected_gb_s: Option<f64>,
 }
 
 impl Pair {
@@ -95,7 +95,7 @@ pub struct PairPort {
 }
 
 /// All pairs of a host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pairs {
     /// Those that meet below a switch.
@@ -108,13 +108,19 @@ pub struct Pairs {
 
 /// Units of 0.1 GT/s and the rate of a lane, in GB/s times 80 (NCCL 2.28, graph/topo.cc,
 /// kvDictPciGen).
-const LANES: [(u32, u32); 6] = [(25, 15), (50, 30), (80, 60), (160, 120), (320, 240), (640, 480)];
+const LANES: [(u32, f64); 6] =
+    [(25, 15.0), (50, 30.0), (80, 60.0), (160, 120.0), (320, 240.0), (640, 480.0)];
 
 impl Pairs {
     /// The pairs of a GPU with another GPU, a NIC or an NVMe drive; `among`: only of these
     /// functions, `None` for all. Virtual functions of NICs count as NICs; those of drives count
     /// among these only.
     pub fn of(topology: &Topology, among: Option<&[Bdf]>) -> Pairs {
+        Pairs::at(topology, among, Moment::Start)
+    }
+
+    /// The same at a moment; [`Moment::Running`]: a running guest has these functions.
+    pub fn at(topology: &Topology, among: Option<&[Bdf]>, moment: Moment) -> Pairs {
         let is_among = |device: &&PciDevice| among.is_none_or(|all| all.contains(&device.bdf));
         let gpus: Vec<&PciDevice> = topology.gpus().filter(is_among).collect();
         let others = |kind| topology.of_kind(kind).filter(is_among);
@@ -141,7 +147,7 @@ impl Pairs {
             let ends = &ends[..if kind == PairKind::GpuGpu { 2 } else { 1 }];
             let routes = ends.iter().flat_map(|&(from, to)| {
                 [Op::Write, Op::Read].into_iter().filter_map(move |op| {
-                    let Route { way, blocked } = topology.route(from, to, op)?;
+                    let Route { way, blocked } = topology.route_of(from, to, op, moment)?;
                     Some(PairRoute { from, to, op, way, blocked })
                 })
             });
@@ -151,12 +157,10 @@ impl Pairs {
                 decide.filter_map(|(from, to)| topology.divergence(from, to)).map(|p| p.bdf),
             );
             let way = routes.iter().map(|route| route.way).max().unwrap_or(Way::Unknown);
-            // Transfers that turn at a switch use no link above it.
-            let top = Some(meeting.at.bdf).filter(|_| way == Way::Switch);
-            let gb_s = rate_to(topology, a.bdf, top).min(rate_to(topology, b.bdf, top));
+            let gb_s = rate_between(topology, a.bdf, b.bdf, way);
             let expected_gb_s = gb_s.and_then(|full| match way {
                 Way::Switch => Some(full),
-                Way::Root => Some(full / 2),
+                Way::Root => Some(full / 2.0),
                 Way::Unknown | Way::Rejected => None,
             });
             let (a_name, b_name) = (named(a.bdf), named(b.bdf));
@@ -168,20 +172,29 @@ impl Pairs {
     }
 }
 
-/// The rate of the path to a function, in GB/s as NCCL counts; none if a link is not known.
-pub fn rate(topology: &Topology, function: Bdf) -> Option<u32> {
+/// The rate of the path to a function, in GB/s as NCCL counts; none if a link is not known. A single
+/// slow lane has less than 1.
+pub fn rate(topology: &Topology, function: Bdf) -> Option<f64> {
     rate_to(topology, function, None)
 }
 
+/// The rate of the slowest link between two functions, in GB/s as NCCL counts; none if a link is not
+/// known. Transfers that turn at a switch use no link above it.
+pub fn rate_between(topology: &Topology, a: Bdf, b: Bdf, way: Way) -> Option<f64> {
+    let meeting = topology.meeting(a, b).filter(|_| way == Way::Switch);
+    let top = meeting.map(|meeting| meeting.at.bdf);
+    Some(rate_to(topology, a, top)?.min(rate_to(topology, b, top)?))
+}
+
 /// The same of the part of the path below a bridge.
-fn rate_to(topology: &Topology, function: Bdf, top: Option<Bdf>) -> Option<u32> {
+fn rate_to(topology: &Topology, function: Bdf, top: Option<Bdf>) -> Option<f64> {
     let mut least = None;
     for device in topology.way_up(function).take_while(|device| Some(device.bdf) != top) {
         let link = device.link_max.as_ref()?;
-        let (speed, width) = (link.speed_dgts?, link.width?);
+        let (speed, width) = (link.speed_dgts?, link.width.filter(|width| *width > 0)?);
         let (_, lane) = LANES.iter().find(|(known, _)| *known == speed)?;
-        let rate = lane * u32::from(width) / 80;
-        least = Some(least.map_or(rate, |least: u32| least.min(rate)));
+        let rate = lane * f64::from(width) / 80.0;
+        least = Some(least.map_or(rate, |least: f64| least.min(rate)));
     }
     least
 }
@@ -241,7 +254,7 @@ mod tests {
     fn a_pair_goes_over_the_root_until_its_port_passes_translated_requests() {
         let pair = first(&host(|_| {}), PairKind::GpuNic);
         assert_eq!((pair.way(Op::Write), pair.way(Op::Read)), (Way::Root, Way::Root));
-        assert_eq!((pair.gb_s, pair.expected_gb_s), (Some(12), Some(6)));
+        assert_eq!((pair.gb_s, pair.expected_gb_s), (Some(12.0), Some(6.0)));
         let codes: Vec<Code> = pair.blocked().iter().map(|block| block.code).collect();
         assert_eq!(codes, [Code::NoDt]);
         let direct = |device: &mut PciDevice| {
@@ -251,7 +264,7 @@ mod tests {
         };
         let pair = first(&host(direct), PairKind::GpuNic);
         assert_eq!((pair.way(Op::Write), pair.way(Op::Read)), (Way::Switch, Way::Switch));
-        assert_eq!((pair.expected_gb_s, pair.blocked().len()), (Some(12), 0));
+        assert_eq!((pair.expected_gb_s, pair.blocked().len()), (Some(12.0), 0));
         // Without relaxed ordering, completions of reads return over the root.
         let strict = |device: &mut PciDevice| {
             direct(device);
@@ -259,6 +272,18 @@ mod tests {
         };
         let pair = first(&host(strict), PairKind::GpuNic);
         assert_eq!((pair.way(Op::Write), pair.way(Op::Read)), (Way::Switch, Way::Root));
+        // ATS that a running guest's NIC has off, and a single slow lane, whose rate is not 0.
+        let off = |device: &mut PciDevice| {
+            direct(device);
+            device.ats = device.ats.map(|ats| Ats { enabled: false, ..ats });
+            device.link_max = Some(Link { speed_dgts: Some(25), width: Some(1) });
+        };
+        let topology = host(off);
+        let pair = first(&topology, PairKind::GpuNic);
+        assert_eq!((pair.way(Op::Write), pair.expected_gb_s), (Way::Switch, Some(0.1875)));
+        let running = Pairs::at(&topology, Some(&[pair.a, pair.b]), Moment::Running).pairs;
+        assert_eq!((running[0].way(Op::Write), running[0].gb_s), (Way::Root, Some(0.1875)));
+        assert_eq!(running[0].expected_gb_s, Some(0.09375));
         // An unreadable fact is unknown, and nothing is expected of it.
         let pair = first(&host(|device| device.acs = None), PairKind::GpuNic);
         assert_eq!((pair.way(Op::Write), pair.expected_gb_s), (Way::Unknown, None));

@@ -4,7 +4,7 @@
 //! The kernel forms IOMMU groups once, by the ACS control of that time. Whoever clears bits later
 //! leaves the groups as they are, and they claim more than the hardware isolates.
 
-use super::{DeviceKind, PciDevice, Topology};
+use super::{DeviceKind, PciDevice, Sriov, Topology};
 use crate::bdf::Bdf;
 use crate::p2p::{self, Acs, End, Op, Port, Route, Translation, bits};
 use std::collections::BTreeSet;
@@ -134,6 +134,15 @@ fn is_endpoint(device: &PciDevice) -> bool {
     !matches!(device.kind(), DeviceKind::Bridge | DeviceKind::HostBridge)
 }
 
+/// When transfers are made, which decides whose ATS counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Once a guest with the functions has started: the kernel turns the ATS that they have on.
+    Start,
+    /// Now, in a running guest that has the functions.
+    Running,
+}
+
 /// Where two functions meet below a switch.
 #[derive(Debug, Clone)]
 pub struct Meeting<'t> {
@@ -141,6 +150,13 @@ pub struct Meeting<'t> {
     pub at: &'t PciDevice,
     /// The ports above each up to that bridge, its own first; at least one each.
     ports: [Vec<&'t PciDevice>; 2],
+}
+
+impl Meeting<'_> {
+    /// Number of ports from the first function up to that bridge: fewer are nearer.
+    pub fn steps(&self) -> usize {
+        self.ports[0].len()
+    }
 }
 
 impl Topology {
@@ -174,8 +190,24 @@ impl Topology {
     /// below a switch. ATS counts where the function has it, since the kernel turns it on for a
     /// guest.
     pub fn route(&self, from: Bdf, to: Bdf, op: Op) -> Option<Route> {
-        let [from, to] = self.ends(from, to)?;
+        self.route_of(from, to, op, Moment::Start)
+    }
+
+    /// The same at a moment: of functions that a running guest has, ATS counts only while it is on.
+    pub fn route_of(&self, from: Bdf, to: Bdf, op: Op, moment: Moment) -> Option<Route> {
+        let [from, to] = self.ends(from, to, moment)?;
         Some(p2p::route(&from, &to, op))
+    }
+
+    /// Returns the route once a port passes translated requests; `None` if they do not meet below a
+    /// switch.
+    pub fn route_once_set(&self, from: Bdf, to: Bdf, op: Op, port: Bdf) -> Option<Route> {
+        let mut ends = self.ends(from, to, Moment::Start)?;
+        for at in ends.iter_mut().flat_map(|end| &mut end.ports).filter(|at| at.at == port) {
+            at.acs = at.acs.map(|acs| Acs { ctl: acs.ctl | acs.cap & bits::DT, ..acs });
+        }
+        let [from, to] = &ends;
+        Some(p2p::route(from, to, op))
     }
 
     /// Returns the port that decides on the requests of one function to another; `None` if they do
@@ -190,7 +222,7 @@ impl Topology {
     }
 
     /// Two functions that meet below a switch.
-    fn ends(&self, from: Bdf, to: Bdf) -> Option<[End; 2]> {
+    fn ends(&self, from: Bdf, to: Bdf, moment: Moment) -> Option<[End; 2]> {
         let Meeting { ports: [from_ports, to_ports], .. } = self.meeting(from, to)?;
         let is_off = self.is_without_ats();
         let end = |function: Bdf, ports: Vec<&PciDevice>| {
@@ -198,11 +230,18 @@ impl Topology {
             let translation = device.ats.map(|ats| match (ats.present, is_off) {
                 (false, _) => Translation::Absent,
                 (true, true) => Translation::Off,
+                (true, false) if moment == Moment::Running && !ats.enabled => Translation::Off,
                 (true, false) => Translation::On,
             });
             let ports = ports.iter().map(|port| Port { at: port.bdf, acs: port.acs }).collect();
-            let relaxed = device.devctl.map(p2p::is_relaxed);
-            Some(End { function, translation, relaxed, ports })
+            // The bit of a virtual function is wired to 0.
+            let ordered_by = match device.sriov {
+                Some(Sriov::Vf { pf }) => pf,
+                _ => function,
+            };
+            let devctl = self.device(ordered_by).and_then(|device| device.devctl);
+            let relaxed = devctl.map(p2p::is_relaxed);
+            Some(End { function, translation, relaxed, ordered_by, ports })
         };
         Some([end(from, from_ports)?, end(to, to_ports)?])
     }
@@ -317,7 +356,7 @@ mod tests {
             host(|parts| {
                 let mut second = parts.devices[5].clone();
                 (second.bdf, second.iommu_group) = (at("03:00.1"), Some(9));
-                second.sriov = is_vf.then_some(crate::topology::Sriov::Vf { pf: at("03:00.0") });
+                second.sriov = is_vf.then_some(Sriov::Vf { pf: at("03:00.0") });
                 parts.devices.insert(6, second);
                 parts.devices[5].acs = Some(Acs { cap: 0x4c, ctl });
             })
@@ -341,5 +380,51 @@ mod tests {
         assert!(host.meeting(at("03:00.0"), at("03:00.0")).is_none());
         let route = host.route(at("03:00.0"), at("04:00.0"), Op::Write).unwrap();
         assert_eq!(route.way, Way::Root, "{route:?}");
+        assert_eq!(meeting.steps(), 1);
+    }
+
+    #[test]
+    fn ats_counts_by_its_bit_while_a_guest_runs_and_ordering_by_the_physical_function() {
+        use crate::p2p::{Ats, Block, Code};
+        let with = |enabled: bool, devctl: u16, is_vf: bool| {
+            host(|parts| {
+                set(parts, "02:00.0", 0x5d);
+                let mut vf = parts.devices[5].clone();
+                parts.devices[5].devctl = Some(devctl);
+                parts.devices[5].ats = Some(Ats { present: true, enabled });
+                vf.bdf = at("03:00.1");
+                vf.sriov = is_vf.then_some(Sriov::Vf { pf: at("03:00.0") });
+                (vf.devctl, vf.ats) = (Some(0), Some(Ats { present: true, enabled }));
+                parts.devices.insert(6, vf);
+            })
+        };
+        let (pf, vf, peer) = (at("03:00.0"), at("03:00.1"), at("04:00.0"));
+        let host = with(false, 0x10, true);
+        let route = |from: Bdf, op, moment| host.route_of(from, peer, op, moment).unwrap();
+        assert_eq!(route(pf, Op::Write, Moment::Start).way, Way::Switch);
+        let off = route(pf, Op::Write, Moment::Running);
+        assert_eq!(off.blocked, [Block { code: Code::AtsOff, at: pf }]);
+        assert_eq!(host.route(vf, peer, Op::Read).unwrap().way, Way::Switch);
+        let strict = with(true, 0, true);
+        let back = strict.route_of(vf, peer, Op::Read, Moment::Running).unwrap();
+        assert_eq!(back.blocked, [Block { code: Code::CrWithoutRo, at: pf }]);
+        // A second function of the card has a bit of its own.
+        let second = with(true, 0x10, false).route(vf, peer, Op::Read).unwrap();
+        assert_eq!(second.blocked, [Block { code: Code::CrWithoutRo, at: vf }]);
+    }
+
+    #[test]
+    fn a_port_once_set_passes_translated_requests_whatever_it_redirects() {
+        use crate::p2p::Ats;
+        let host = host(|parts| {
+            set(parts, "02:00.0", 0x1d | bits::EC);
+            parts.devices[5].ats = Some(Ats { present: true, enabled: false });
+        });
+        let (from, to, port) = (at("03:00.0"), at("04:00.0"), at("02:00.0"));
+        assert_eq!(host.route(from, to, Op::Write).unwrap().way, Way::Root);
+        assert_eq!(host.route_once_set(from, to, Op::Write, port).unwrap().way, Way::Switch);
+        let read = host.route_once_set(from, to, Op::Read, port).unwrap();
+        assert_eq!(read.way, Way::Unknown, "its ordering is not known");
+        assert_eq!(host.route_once_set(from, to, Op::Write, to).unwrap().way, Way::Root);
     }
 }

@@ -8,7 +8,7 @@ use crate::domain::DomainXml;
 use crate::finding::Rule;
 use crate::p2p::{Block, Code, Op, Way};
 use crate::request::P2pWish;
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, Moment, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// GPUDirect RDMA is then half as fast.
@@ -48,19 +48,12 @@ pub fn compare(definition: &DomainXml, live: &DomainXml, topology: &Topology, re
         let mut ways: BTreeMap<Way, Reached> = BTreeMap::new();
         for gpu in of(DeviceKind::Gpu) {
             for op in [Op::Write, Op::Read] {
-                let Some(route) = topology.route(nic.bdf, gpu.bdf, op) else { continue };
-                let (mut way, mut blocked) = (route.way, route.blocked);
-                if nic.ats.is_some_and(|ats| ats.present && !ats.enabled) && way != Way::Unknown {
-                    // Its requests carry no translated addresses, whatever the port does.
-                    let port = topology.divergence(nic.bdf, gpu.bdf).and_then(|port| port.acs);
-                    let redirects = port.is_some_and(|acs| acs.is_on(crate::p2p::bits::RR));
-                    way = if redirects { Way::Root } else { Way::Switch };
-                    blocked = vec![Block { code: Code::AtsOff, at: nic.bdf }];
-                }
-                let reached = ways.entry(way).or_default();
+                let route = topology.route_of(nic.bdf, gpu.bdf, op, Moment::Running);
+                let Some(route) = route else { continue };
+                let reached = ways.entry(route.way).or_default();
                 reached.gpus.insert(gpu.bdf);
                 reached.writes |= op == Op::Write;
-                reached.blocked.extend(blocked);
+                reached.blocked.extend(route.blocked);
             }
         }
         for (way, reached) in ways {
@@ -163,6 +156,18 @@ mod tests {
             device.ats = device.ats.map(|ats| Ats { enabled: false, ..ats });
         });
         assert!(off[0].1.contains("ATS of NIC is off; `lspci"), "{off:?}");
+        // The rest of the registers counts as well: egress control, and completions of reads.
+        let egress = found(P2pWish::Auto, |device| {
+            with(0x79)(device);
+            device.ats = device.ats.map(|ats| Ats { enabled: false, ..ats });
+        });
+        assert!(egress[0].1.contains("ATS of NIC is off, bit EC of PORT is on"), "{egress:?}");
+        let back = found(P2pWish::Auto, |device| {
+            with(0x59)(device);
+            device.ats = device.ats.map(|ats| Ats { enabled: false, ..ats });
+            device.devctl = Some(0);
+        });
+        assert!(back[0].1.starts_with("reads of NIC and "), "{back:?}");
         let strict = found(P2pWish::Auto, |device| device.devctl = Some(0));
         assert!(strict[0].1.starts_with("reads of NIC and "), "{strict:?}");
         // No request is needed for what fails.

@@ -136,7 +136,7 @@ pub fn disk_conflict(
 }
 
 /// Returns why a file may not be the one to remove: it was recreated since, or may have been.
-fn another(path: &Path, was: Option<&FileId>, later: bool) -> Option<&'static str> {
+pub(super) fn another(path: &Path, was: Option<&FileId>, later: bool) -> Option<&'static str> {
     let (was, now) = (was?, FileId::at(path).ok()??);
     match now {
         // Some file systems get another device number at each boot.

@@ -247,7 +247,7 @@ impl Step {
     /// name.
     pub fn is_internal(&self) -> bool {
         match self {
-            Step::File(FileStep::Remember { .. }) => true,
+            Step::File(FileStep::Remember { .. } | FileStep::Forget { .. }) => true,
             Step::Volume(step) => step.reserves(),
             _ => false,
         }

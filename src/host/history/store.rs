@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The format written. There has been no other yet.
+/// The format written, of all documents that have no other one of their own.
 pub(super) const FORMAT: u32 = 1;
 
 /// The part common to all formats.
@@ -34,6 +34,15 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, HistoryError> {
 
 /// The document of a file. The path is for errors only.
 pub(super) fn parse<D: DeserializeOwned>(path: &Path, text: &str) -> Result<D, HistoryError> {
+    parse_up_to(FORMAT, path, text)
+}
+
+/// The same of a kind of documents with formats of its own, up to this one.
+pub(super) fn parse_up_to<D: DeserializeOwned>(
+    newest: u32,
+    path: &Path,
+    text: &str,
+) -> Result<D, HistoryError> {
     let damaged = |error: serde_json::Error| {
         let (path, reason) = (path.to_owned(), error.to_string());
         HistoryError::Damaged { path, reason }
@@ -41,8 +50,8 @@ pub(super) fn parse<D: DeserializeOwned>(path: &Path, text: &str) -> Result<D, H
     // The format number first: additions of a newer format would look like damage.
     let Head { format } = serde_json::from_str(text).map_err(damaged)?;
     let newer = |what: String| HistoryError::Newer { path: path.to_owned(), what };
-    if format > FORMAT {
-        let known = format!("this one reads formats up to {FORMAT}");
+    if format > newest {
+        let known = format!("this one reads formats up to {newest}");
         return Err(newer(format!("format {format} is of a newer gpuvm; {known}")));
     }
     serde_json::from_str(text).map_err(|error| match unknown_step(text) {

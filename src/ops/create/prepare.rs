@@ -116,7 +116,9 @@ pub(super) fn prepare(world: &World, wanted: &CreateRequest) -> Result<Prepared>
         let (uuid, vgpus) = (xml.uuid(), xml.vgpus()?);
         let guest = Guest { name: &name, uuid: uuid.as_deref(), devices, vgpus: &vgpus };
         steps.extend(partition::to_start(world, &planned.topology, guest)?);
-        steps.extend(to_start(&xml, None, Starting::Create, world)?);
+        // The domains of a recorded host are in files.
+        let held = world.is_recorded().then_some(&planned.occupancy);
+        steps.extend(to_start(&xml, None, Starting::Create, held, world)?);
     }
     let mut options = creation_options(wanted);
     // The newest image is known by its name from then on.

@@ -63,4 +63,6 @@ fn faults_are_one_line_each() {
     assert_eq!(outcome.why[0], "PCIe width 8 of 16");
     assert_eq!(outcome.why[1].len(), 300);
     assert_eq!(Outcome::of(Vec::new()).verdict, TestVerdict::Passed);
+    assert!(together(2, &outcome).starts_with("failed together with 1 other: PCIe width"));
+    assert!(together(4, &outcome).starts_with("failed together with 3 others: PCIe width"));
 }

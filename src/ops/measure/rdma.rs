@@ -9,8 +9,8 @@ use crate::exec::Executed;
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::measure::{
-    DirectPairs, MeasureReport, NotMeasured, Promise, RdmaCall, RdmaDevice, RdmaSide, Suite, Tool,
-    is_direct, rdma_call, rdma_gpu, rdma_pairs,
+    MeasureReport, NicLinks, NotMeasured, Promise, RdmaCall, RdmaDevice, RdmaPromise, RdmaSide,
+    Suite, Tool, rdma_call, rdma_gpu, rdma_pairs,
 };
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -31,10 +31,8 @@ pub(super) struct Peer<'a> {
 pub(super) struct Gpus {
     /// Their addresses in the guest.
     pub(super) at: Vec<Option<Bdf>>,
-    /// The NICs at their switches; `None` where the addresses in the guest are not known.
-    pub(super) direct: Option<DirectPairs>,
-    /// Whether all NICs are.
-    pub(super) is_direct: bool,
+    /// The links of the guest's NICs.
+    pub(super) nics: NicLinks,
 }
 
 /// Why a guest cannot take part.
@@ -74,21 +72,8 @@ impl<'a, 'i> Ends<'a, 'i> {
 
     /// The side of a device, with the memory of its GPU or of the guest.
     fn side(&self, at: usize, of_gpu: bool) -> RdmaSide<'_> {
-        let none = DirectPairs::new();
-        let direct = self.gpus.direct.as_ref().unwrap_or(&none);
-        let gpu = rdma_gpu(at, &self.devices, &self.gpus.at, direct).filter(|_| of_gpu);
+        let gpu = rdma_gpu(at, &self.devices, &self.gpus.at, &self.gpus.nics).filter(|_| of_gpu);
         RdmaSide { device: &self.devices[at], gpu }
-    }
-
-    /// Whether transfers between a side's device and its GPU turn at a PCIe switch.
-    fn is_direct(&self, side: RdmaSide<'_>) -> bool {
-        let gpu = side.gpu.and_then(|gpu| self.gpus.at[gpu]);
-        match &self.gpus.direct {
-            Some(direct) if gpu.is_some() && side.device.at.is_some() => {
-                is_direct(side.device, gpu, direct)
-            }
-            _ => self.gpus.is_direct,
-        }
     }
 }
 
@@ -97,7 +82,7 @@ impl<'a, 'i> Ends<'a, 'i> {
 pub(super) fn measure(
     world: &World,
     (guest, gpus, peer): (&Inside<'_>, &Gpus, Option<&Peer<'_>>),
-    (tool, suite, promise): (Tool, Suite, Promise),
+    (tool, suite): (Tool, Suite),
     is_named: bool,
     report: &mut MeasureReport,
     judged: &Judged<'_>,
@@ -130,7 +115,7 @@ pub(super) fn measure(
         },
     };
     let ends = (&own, other.as_ref());
-    measure_pairs(ends, address, (tool, suite, promise), report, judged, progress);
+    measure_pairs(ends, address, (tool, suite), report, judged, progress);
     Ok(())
 }
 
@@ -138,7 +123,7 @@ pub(super) fn measure(
 fn measure_pairs(
     (own, other): (&Ends<'_, '_>, Option<&Ends<'_, '_>>),
     address: Ipv4Addr,
-    (tool, suite, promise): (Tool, Suite, Promise),
+    (tool, suite): (Tool, Suite),
     report: &mut MeasureReport,
     judged: &Judged<'_>,
     progress: &dyn Fn(&str),
@@ -146,6 +131,12 @@ fn measure_pairs(
     let answers = other.unwrap_or(own);
     let pairs = rdma_pairs(own.devices.len(), other.map(|other| other.devices.len()));
     let has_gpus = !own.gpus.at.is_empty() && !answers.gpus.at.is_empty();
+    if !has_gpus && (!own.gpus.at.is_empty() || !answers.gpus.at.is_empty()) {
+        let without = if own.gpus.at.is_empty() { own } else { answers };
+        let name = without.inside.name;
+        let why = format!("GPU memory: guest `{name}` shows no GPU with NVIDIA's driver");
+        report.not_measured.push(NotMeasured { tool, why });
+    }
     for (run, pair) in (0..).zip(&pairs) {
         for of_gpu in [false, true].into_iter().filter(|of_gpu| !of_gpu || has_gpus) {
             let sides = (own.side(pair.client, of_gpu), answers.side(pair.server, of_gpu));
@@ -158,8 +149,13 @@ fn measure_pairs(
             // A NIC that exchanges data with itself uses no line.
             let is_same = other.is_none() && pair.client == pair.server;
             let line = lines[0].zip(lines[1]).map(|(a, b)| a.min(b)).filter(|_| !is_same);
-            let is_direct = own.is_direct(sides.0) && answers.is_direct(sides.1);
-            let promise = Promise { line_gbit_s: line, is_direct, ..promise };
+            let [client, server] = tool.rdma_ops();
+            let reached = [
+                own.gpus.nics.reach(sides.0, &own.gpus.at, client),
+                answers.gpus.nics.reach(sides.1, &answers.gpus.at, server),
+            ];
+            let rdma = RdmaPromise { line_gbit_s: line, sides: reached };
+            let promise = Promise { rdma, ..Promise::default() };
             let outcome = run_both(own, answers, &call)
                 .map_err(|error| error.whole())
                 .and_then(|ended| taken(&call.client, &ended));
@@ -218,7 +214,7 @@ pub(super) mod tests {
         devices: Vec<RdmaDevice>,
         program: String,
     ) -> Vec<(String, f64)> {
-        let gpus = Gpus { at: Vec::new(), direct: None, is_direct: false };
+        let gpus = Gpus { at: Vec::new(), nics: NicLinks::default() };
         let own = Ends { inside, devices, gpus: &gpus, program };
         let mut report = MeasureReport {
             domain: "g".into(),
@@ -231,7 +227,7 @@ pub(super) mod tests {
             notes: Vec::new(),
             not_measured: Vec::new(),
         };
-        let how = (Tool::IbWriteBw, Suite::Quick, Promise::default());
+        let how = (Tool::IbWriteBw, Suite::Quick);
         let judged = Judged(Basis::of(&[]));
         measure_pairs((&own, None), Ipv4Addr::LOCALHOST, how, &mut report, &judged, &|_| {});
         assert_eq!(report.not_measured, []);

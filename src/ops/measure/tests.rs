@@ -194,3 +194,116 @@ fn programs_run_by_ssh_as_by_the_agent() {
     assert_eq!(inside.run("/bin/sleep", &["60".to_owned()], 1).unwrap().status, TIMED_OUT[0]);
     assert!(inside.begin("/bin/sleep", &["60".to_owned()], 60).is_ok());
 }
+
+#[test]
+fn a_history_that_cannot_be_read_does_not_keep_its_guest() {
+    let stage = guest("connected");
+    let dir = programs("55.1", "0");
+    measured(&stage, &request(dir.path(), &[Tool::Nvbandwidth])).unwrap();
+    let uuid = crate::stage::UUID;
+    let path = stage.world.state().unwrap().join(format!("measured/{uuid}.json"));
+    // Longer than any file that is read.
+    std::fs::File::create(&path).unwrap().set_len(100 << 20).unwrap();
+    assert!(usual(&stage.world, "g").is_err());
+    let wanted = crate::delete::Delete { name: "g".into(), keep_data: false };
+    let steps = crate::delete::delete(&stage.world, &wanted).unwrap().steps();
+    let last = steps.last().unwrap().to_string();
+    assert_eq!(last, format!("delete record {}", path.display()));
+}
+
+/// A guest on a DGX-2 with these functions, each below a root port of its own.
+fn on_dgx2(functions: &[Bdf]) -> DomainXml {
+    let of = |(at, bdf): (usize, &Bdf)| {
+        let (index, slot) = (at + 1, at + 2);
+        let (bus, device, function) = (bdf.bus(), bdf.device(), bdf.function());
+        format!(
+            "<controller type='pci' index='{index}' model='pcie-root-port'><address type='pci' \
+             domain='0' bus='0' slot='{slot}' function='0'/></controller><hostdev \
+             mode='subsystem' type='pci'><source><address domain='0' bus='{bus}' slot='{device}' \
+             function='{function}'/></source><address type='pci' domain='0' bus='{index}' slot='0' \
+             function='0'/></hostdev>"
+        )
+    };
+    let devices: String = functions.iter().enumerate().map(of).collect();
+    DomainXml::parse(&format!(
+        "<domain type='kvm'><name>g</name><os><type arch='x86_64' machine='pc-q35-9.0'>hvm</type>\
+         </os><devices><controller type='pci' index='0' model='pcie-root'/>{devices}</devices>\
+         </domain>"
+    ))
+    .unwrap()
+}
+
+#[test]
+fn the_links_of_nics_are_those_of_their_own_paths_and_ways() {
+    use gpuvm_core::p2p::{Acs, Ats};
+    let text = include_str!("../../../topologies/dgx-2.json");
+    let host = |change: &dyn Fn(&mut gpuvm_core::topology::PciDevice)| {
+        let mut parts = gpuvm_core::topology::file::from_json(text).unwrap().parts().clone();
+        for device in &mut parts.devices {
+            let is_bridge = device.kind() == DeviceKind::Bridge;
+            device.acs = Some(Acs { cap: 0x5f, ctl: if is_bridge { 0x5d } else { 0 } });
+            let present = device.kind() == DeviceKind::Nic;
+            device.ats = Some(Ats { present, enabled: present });
+            device.devctl = Some(1 << 4);
+            change(device);
+        }
+        Topology::new(parts).unwrap()
+    };
+    let plain = host(&|_| {});
+    let pairs = plain.gpus().flat_map(|gpu| {
+        let nics = plain.of_kind(DeviceKind::Nic);
+        nics.map(move |nic| (gpu.bdf, nic.bdf))
+    });
+    let pairs: Vec<(Bdf, Bdf)> = pairs.collect();
+    let meets = |(gpu, nic): &&(Bdf, Bdf)| plain.meeting(*gpu, *nic).is_some();
+    let (gpu, near) = *pairs.iter().find(meets).unwrap();
+    let far = pairs.iter().find(|(one, nic)| *one == gpu && plain.meeting(gpu, *nic).is_none());
+    let far = far.unwrap().1;
+    let live = on_dgx2(&[gpu, near, far]);
+    let at = |bus: u8| Bdf::new(0, bus, 0, 0).unwrap();
+    let relation = |host: &Topology, nic: u8| links_of(&live, host).nics.pairs[&(at(nic), at(1))];
+    let found = links_of(&live, &plain);
+    assert_eq!(found.nics.nics.keys().copied().collect::<Vec<_>>(), [at(2), at(3)]);
+    let (first, second) = (relation(&plain, 2), relation(&plain, 3));
+    assert!(first.steps.is_some() && first.write.way == Way::Switch, "{first:?}");
+    assert!(second.steps.is_none() && second.write.way == Way::Root, "{second:?}");
+    // ATS that is off in a running guest counts; where they meet does not depend on it.
+    let off = host(&|device| {
+        device.ats = device.ats.map(|ats| Ats { enabled: false, ..ats });
+    });
+    let root = relation(&off, 2);
+    assert_eq!((root.steps, root.write.way), (first.steps, Way::Root));
+    // A slow NIC is slow in its own relation alone.
+    let slow = host(&|device| {
+        if device.bdf == far {
+            let (speed_dgts, width) = (Some(25), Some(1));
+            device.link_max = Some(gpuvm_core::topology::Link { speed_dgts, width });
+        }
+    });
+    let links = links_of(&live, &slow).nics;
+    assert_eq!((links.nics[&at(2)], links.nics[&at(3)]), (found.nics.nics[&at(2)], Some(0.1875)));
+    assert_eq!(links.pairs[&(at(3), at(1))].write.gb_s, Some(0.1875));
+    // A guest without a NIC has no relation, and one without PCI Express no address.
+    assert!(links_of(&on_dgx2(&[gpu]), &plain).nics.pairs.is_empty());
+    let other = live.text().replace("pc-q35-9.0", "pc-i440fx-9.0");
+    assert_eq!(links_of(&DomainXml::parse(&other).unwrap(), &plain).nics, NicLinks::default());
+}
+
+#[test]
+fn findings_on_the_other_guest_explain_rdma_alone() {
+    let one = |rule: &str, message: &str| Candidate {
+        rule: rule.into(),
+        message: message.into(),
+        hint: String::new(),
+    };
+    let found = [
+        (true, one("p2p-redirected", "guest `b`: slow")),
+        (false, one("link-width", "narrow")),
+        (true, one("link-width", "guest `b`: narrow")),
+    ];
+    let said = |what| -> Vec<String> {
+        fitting(&found, what).into_iter().map(|one| one.message).collect()
+    };
+    assert_eq!(said(What::RdmaWriteGpu), ["guest `b`: slow", "narrow", "guest `b`: narrow"]);
+    assert_eq!(said(What::HostToDevice), ["narrow"]);
+}

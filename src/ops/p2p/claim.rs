@@ -31,12 +31,13 @@ pub enum Starting {
 }
 
 /// Returns the steps before a guest starts. `wish`: for this start; `None`: as recorded of it.
-/// Ports that it needed before, and does not any more, are restored, and those of guests that went
+/// `held`: what domains hold, if the caller knows; `None`: it is read. Ports that it needed before, and does not any more, are restored, and those of guests that went
 /// off without gpuvm.
 pub fn to_start(
     xml: &DomainXml,
     wish: Option<P2pWish>,
     verb: Starting,
+    held: Option<&Occupancy>,
     world: &World,
 ) -> Result<Vec<Step>> {
     // A record by a later version is refused elsewhere.
@@ -58,7 +59,8 @@ pub fn to_start(
     let mut found = DirectPorts::default();
     if wish == P2pWish::Auto {
         refuse_elsewhere(&xml.name(), world)?;
-        found = ports(xml, &world.topology()?, &world.occupancy(false)?)
+        let held = held.map_or_else(|| world.occupancy(false), |held| Ok(held.clone()))?;
+        found = ports(xml, &world.topology()?, &held)
             .map_err(|why| refused(&xml.name(), &why, verb))?;
         note(&xml.name(), &found, world);
     }
@@ -162,7 +164,12 @@ fn refused(name: &str, why: &DirectRefusal, verb: Starting) -> Error {
         }
     };
     let message = format!("domain `{name}` is not {not} with --p2p auto: {why}");
-    let hint = format!("{}; {without} with transfers over the root complex", why.advice());
+    let with = if why.is_rejecting() {
+        ", but that port rejects its transfers all the same"
+    } else {
+        " with transfers over the root complex"
+    };
+    let hint = format!("{}; {without}{with}", why.advice());
     coded(why.into(), message, hint)
 }
 
@@ -199,6 +206,24 @@ fn refuse_elsewhere(name: &str, world: &World) -> Result<()> {
 mod tests {
     use super::*;
     use gpuvm_core::topology::DirectPort;
+
+    #[test]
+    fn no_way_is_promised_where_a_port_rejects_transfers() {
+        let port = "0000:22:07.0".parse::<Bdf>().unwrap();
+        let hint = |why: DirectRefusal| {
+            let error = refused("a", &why, Starting::Create);
+            error.refusal().unwrap().hint.clone()
+        };
+        let blocked = hint(DirectRefusal::TranslationBlocked { port });
+        assert!(blocked.starts_with("`setpci -s 0000:22:07.0 ECAP_ACS+6.w=00:02`"), "{blocked}");
+        assert!(
+            blocked.ends_with(
+                "--p2p off creates it, but that port rejects its transfers all the same"
+            )
+        );
+        let without = hint(DirectRefusal::DtUnsupported { port });
+        assert!(without.ends_with("--p2p off creates it with transfers over the root complex"));
+    }
 
     #[test]
     fn ports_that_are_needed_are_set_and_former_ones_restored() {

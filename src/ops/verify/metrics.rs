@@ -113,14 +113,16 @@ fn of_loads(loads: &[GuestLoad]) -> Vec<Gauge> {
 fn of_measured(all: &[LastMeasured]) -> Vec<Gauge> {
     let domain = |one: &LastMeasured| ("domain", one.domain.clone());
     let values = all.iter().flat_map(|one| {
-        one.readings.iter().map(move |reading| {
+        one.readings.iter().map(move |(suite, reading)| {
             let device = reading.device.clone().unwrap_or_default();
+            let suite = suite.map_or_else(|| "unknown".to_owned(), |suite| suite.to_string());
             let (tool, what) = (reading.what.tool(), reading.what);
             let labels = vec![
                 domain(one),
                 ("tool", tool.to_string()),
                 ("what", what.to_string()),
                 ("device", device),
+                ("suite", suite),
             ];
             (labels, reading.value.to_string())
         })
@@ -224,7 +226,7 @@ mod tests {
         use gpuvm_core::load::{
             DeviceSample, GuestPlan, GuestSample, NodeMemory, ThreadSample, guest_load,
         };
-        use gpuvm_core::measure::{Reading, What};
+        use gpuvm_core::measure::{Reading, Suite, What};
         use gpuvm_core::memsize::MemSize;
         let at = |at_ns, wait_ns| {
             let (kind, index) = (ThreadKind::Vcpu, Some(3));
@@ -257,7 +259,9 @@ mod tests {
         let plan = GuestPlan { name: "a".into(), nodes, ..GuestPlan::default() };
         let loads = vec![guest_load(&plan, &at(0, 0), &at(1000, 250)).unwrap()];
         let device = Some("GPU 0".to_owned());
-        let readings = vec![Reading { what: What::HostToDevice, device, value: 51.5 }];
+        let reading = Reading { what: What::HostToDevice, device, value: 51.5 };
+        let full = Reading { value: 52.5, ..reading.clone() };
+        let readings = vec![(Some(Suite::Quick), reading), (Some(Suite::Full), full)];
         let measured = vec![LastMeasured { domain: "a".into(), at_s: 9, readings }];
         let found = Compared { all: vec![], partitions: None, loads, measured };
         let text = text(&found, Duration::ZERO, Duration::ZERO);
@@ -268,7 +272,9 @@ mod tests {
             "gpuvm_pcie_aer_total{pci_bus_id=\"00000000:3B:00.0\",severity=\"fatal\"} 1",
             "gpuvm_pcie_aer_total{pci_bus_id=\"00000000:3A:00.0\",severity=\"correctable\"} 7",
             "gpuvm_measured{domain=\"a\",tool=\"nvbandwidth\",what=\"host-to-device\",\
-             device=\"GPU 0\"} 51.5",
+             device=\"GPU 0\",suite=\"quick\"} 51.5",
+            "gpuvm_measured{domain=\"a\",tool=\"nvbandwidth\",what=\"host-to-device\",\
+             device=\"GPU 0\",suite=\"full\"} 52.5",
             "gpuvm_measured_timestamp_seconds{domain=\"a\"} 9",
         ] {
             assert!(text.lines().any(|one| one == line), "{line}\n{text}");

@@ -1,15 +1,17 @@
 //! Reasons for the way of transfers between a guest's GPUs and NICs, as data and as text.
 
 use crate::bdf::Bdf;
-use crate::p2p::Block;
+use crate::p2p::{Block, Route, Way};
 use crate::topology::DirectRefusal;
 use std::fmt;
 
-/// A NIC and the GPUs that it meets below one switch.
+/// A NIC or GPU, and the GPUs that it meets below one switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peers {
-    /// The NIC.
-    pub nic: Bdf,
+    /// The one that reads and writes memory of the others.
+    pub from: Bdf,
+    /// Whether it is a GPU itself.
+    pub is_gpu: bool,
     /// The GPUs, at least one.
     pub gpus: Vec<Bdf>,
     /// The bridge that all are below.
@@ -18,10 +20,11 @@ pub struct Peers {
 
 impl fmt::Display for Peers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Peers { nic, gpus, meets } = self;
+        let Peers { from, is_gpu, gpus, meets } = self;
+        let kind = if *is_gpu { "GPU" } else { "NIC" };
         let noun = if gpus.len() == 1 { "GPU" } else { "GPUs" };
         let gpus: Vec<String> = gpus.iter().map(Bdf::to_string).collect();
-        write!(f, "NIC {nic} and {noun} {} meet at switch {meets}: ", gpus.join(", "))
+        write!(f, "{kind} {from} and {noun} {} meet at switch {meets}: ", gpus.join(", "))
     }
 }
 
@@ -36,8 +39,8 @@ pub enum DirectReason {
         port: Bdf,
         /// Whether it is set already.
         is_set: bool,
-        /// Why data that the NIC reads returns over the root all the same; empty: it does not.
-        reads: Vec<Block>,
+        /// The way of reads, if it is another one all the same.
+        reads: Option<Route>,
     },
     /// Over the root complex.
     Root {
@@ -47,6 +50,13 @@ pub enum DirectReason {
         why: Vec<Block>,
         /// The port that `--p2p auto` would set, if that would change it.
         offer: Option<Bdf>,
+    },
+    /// A port rejects them, with or without `--p2p auto`.
+    Rejected {
+        /// The functions.
+        peers: Peers,
+        /// Why.
+        why: Vec<Block>,
     },
     /// A port must not be set.
     Refused {
@@ -65,10 +75,14 @@ impl fmt::Display for DirectReason {
             DirectReason::Direct { peers, port, is_set, reads } => {
                 let set = if *is_set { "is set" } else { "is set before the guest starts" };
                 write!(f, "{peers}direct, as bit DT of {port} {set}")?;
-                if !reads.is_empty() {
-                    write!(f, "; reads return over the root complex: {}", list(reads))?;
-                }
-                Ok(())
+                let Some(Route { way, blocked }) = reads else { return Ok(()) };
+                let what = match way {
+                    Way::Switch => return Ok(()),
+                    Way::Root => "reads return over the root complex",
+                    Way::Unknown => "the way of reads is not known",
+                    Way::Rejected => "reads are rejected",
+                };
+                write!(f, "; {what}: {}", list(blocked))
             }
             DirectReason::Root { peers, why, offer } => {
                 write!(f, "{peers}over the root complex at about half the rate: {}", list(why))?;
@@ -77,6 +91,7 @@ impl fmt::Display for DirectReason {
                     None => Ok(()),
                 }
             }
+            DirectReason::Rejected { peers, why } => write!(f, "{peers}rejected: {}", list(why)),
             DirectReason::Refused { why } => write!(f, "no port is set for --p2p auto: {why}"),
         }
     }

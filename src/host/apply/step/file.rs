@@ -88,6 +88,14 @@ pub enum FileStep {
         /// Its text before; `None` if it did not exist.
         was: Option<String>,
     },
+    /// Removes a record of a domain, and its directory with the last one, whatever is in it: a guest
+    /// decides how much that is. Not undone, so it comes last.
+    Forget {
+        /// The file.
+        path: PathBuf,
+        /// Identity of the file.
+        file: FileId,
+    },
 }
 
 impl FileStep {
@@ -111,9 +119,10 @@ impl Noun for FileStep {
             | FileStep::CreateDisk { path, .. }
             | FileStep::WriteBundle(BundleStep { path, .. }) => Ok(disk::absent(path)?),
             FileStep::Move { from, to, file } => moved::expects(from, to, file),
-            FileStep::DeleteDisk { .. } | FileStep::Set { .. } | FileStep::Remember { .. } => {
-                Ok(())
-            }
+            FileStep::DeleteDisk { .. }
+            | FileStep::Set { .. }
+            | FileStep::Remember { .. }
+            | FileStep::Forget { .. } => Ok(()),
         }
     }
 
@@ -121,6 +130,10 @@ impl Noun for FileStep {
         match self {
             FileStep::DeleteDisk { path, file } => {
                 last_check::disk_stays(path, file.as_ref(), later, hypervisor)
+            }
+            FileStep::Forget { path, file } => {
+                let why = last_check::another(path, Some(file), later);
+                Ok(why.map(|why| format!("record {} stays: {why}", path.display())))
             }
             _ => Ok(None),
         }
@@ -160,6 +173,7 @@ impl Noun for FileStep {
             FileStep::Remember { path, text, .. } => {
                 Ok(file::set_private_file(path, text.as_deref())?)
             }
+            FileStep::Forget { path, .. } => Ok(file::set_private_file(path, None)?),
         }
     }
 
@@ -180,7 +194,7 @@ impl Noun for FileStep {
             FileStep::Remember { path, text, was } => {
                 written(path, text.as_deref(), was.as_deref(), file::set_private_file)
             }
-            FileStep::DeleteDisk { .. } => Ok(()),
+            FileStep::DeleteDisk { .. } | FileStep::Forget { .. } => Ok(()),
         }
     }
 
@@ -196,7 +210,7 @@ impl Noun for FileStep {
     }
 
     fn is_final(&self) -> bool {
-        matches!(self, FileStep::DeleteDisk { .. })
+        matches!(self, FileStep::DeleteDisk { .. } | FileStep::Forget { .. })
     }
 
     fn is_of_machine(&self) -> bool {
@@ -239,7 +253,7 @@ impl fmt::Display for FileStep {
             FileStep::Remember { path, text: Some(_), .. } => {
                 write!(f, "write record {}", path.display())
             }
-            FileStep::Remember { path, text: None, .. } => {
+            FileStep::Remember { path, text: None, .. } | FileStep::Forget { path, .. } => {
                 write!(f, "delete record {}", path.display())
             }
         }
