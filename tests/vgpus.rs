@@ -25,6 +25,7 @@
 //! - cards of no partition: `board::sets_that_are_no_partition_are_refused_with_those_that_exist`
 
 mod board;
+mod known;
 mod live;
 
 use crate::support::tree::Small;
@@ -203,7 +204,8 @@ fn types_of_the_vendors_vfio_driver_are_listed_with_what_fits() {
     holds(host.run(&["host", "show"]), 0, &shown);
     holds(host.run(&["host", "show", "--all"]), 0, &["vGPU H200X-18C"]);
     let full = card(&h200(8), "0000:3b:00.0");
-    assert_eq!((types(&full), full["vgpus"].as_array().unwrap().len()), (vec![], 8));
+    let eight = vec![("H200X-18C", 0, 8)];
+    assert_eq!((types(&full), full["vgpus"].as_array().unwrap().len()), (eight, 8));
     // Names are those of another card of the model.
     assert_eq!(full["vgpus"][7]["name"], "H200X-18C");
 }

@@ -57,6 +57,7 @@ pub fn run(args: &CapacityArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Some(_) => text::limits(&capacity.vgpus),
         None => text::text(capacity, no_gpus),
     };
+    let rest = text::doubts(&capacity.vgpus) + &rest;
     if !rest.is_empty() {
         cx.output.text(&rest)?;
     }

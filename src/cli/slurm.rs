@@ -95,7 +95,9 @@ fn prints_conf(args: &SlurmConfArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         cx.output.json("gpuvm-slurm-conf", &conf)?;
         return Ok(EXIT_DONE);
     }
-    let mut text = format!("# gres.conf\n{}\n\n# slurm.conf\n", conf.gres_conf.join("\n"));
+    let doubts: String = conf.doubts.iter().map(|doubt| format!("# {doubt}\n")).collect();
+    let lines = conf.gres_conf.join("\n");
+    let mut text = format!("# gres.conf\n{doubts}{lines}\n\n# slurm.conf\n");
     for line in conf.settings.iter().chain([&conf.node_line]) {
         text += line;
         text.push('\n');

@@ -10,6 +10,7 @@ mod pages;
 #[cfg(test)]
 mod tests;
 mod vcpus;
+mod vgpus;
 
 pub(crate) use gpus::{allowed, refuse_shared};
 
@@ -405,6 +406,9 @@ fn no_place(subjects: &Subjects, error: &TuneError, wanted: &SetRequest) -> Erro
     let TuneError::Plan(planned) = error else { return cannot(subject, error) };
     if let PlanError::Request(_) = planned {
         return cannot(subject, error);
+    }
+    if let Some(hint) = vgpus::remedy(subject, subjects, wanted) {
+        return Error::from(error.clone()).around(Refusal::around(message, hint));
     }
     let nearest = nearest(subjects, wanted);
     let request = Box::new(wanted.request());

@@ -335,11 +335,21 @@ pub fn vgpu_count(topology: &Topology, name: &str) -> Result<VgpuCount> {
     let cards = shared_cards(topology, &Occupancy::default());
     let all = cards.iter().flat_map(|card| &card.offers);
     let all = all.filter(|offer| offer.is_named(name));
-    let most = |offer: &VgpuOffer| offer.max_instances.unwrap_or(offer.creatable + offer.in_use);
-    let counted = all.map(|offer| (&offer.name, most(offer))).filter(|(_, count)| *count > 0);
-    let found = counted.reduce(|(name, all), (_, count)| (name, all + count));
+    // A function has one vGPU at most.
+    let places = |offer: &VgpuOffer| offer.creatable + offer.in_use;
+    let most = |offer: &VgpuOffer| offer.max_instances.unwrap_or_else(|| places(offer));
+    let counted = all.filter(|offer| most(offer) > 0).map(|offer| VgpuCount {
+        name: offer.name.clone(),
+        count: most(offer),
+        unknown_instances: offer.has_unknown_instances(),
+    });
     let none = || conf_refused(SlurmConfError::NoVgpu { name: name.to_owned() });
-    found.map(|(name, count)| VgpuCount { name: name.clone(), count }).ok_or_else(none)
+    let sum = |all: VgpuCount, one: VgpuCount| VgpuCount {
+        count: all.count + one.count,
+        unknown_instances: all.unknown_instances || one.unknown_instances,
+        ..all
+    };
+    counted.reduce(sum).ok_or_else(none)
 }
 
 /// The vGPUs of a job, by the type of its request; none: it requests whole GPUs, or none.

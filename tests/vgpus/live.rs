@@ -461,6 +461,30 @@ fn a_guest_keeps_its_vgpu_where_it_is_changed_and_gets_another_one_on_request() 
 }
 
 #[test]
+fn the_type_of_a_guest_is_cleared_before_the_next_one_is_set_on_its_card() {
+    let Some(machine) = Machine::new() else { return };
+    machine.done(&machine.create("a", &VGPU));
+    machine.done(&["stop", "a", "--force"]);
+    assert_eq!(machine.set_types(), [of("3b:00.4", 1437)]);
+    let large = ["set", "a", "--vgpu", "H200X-70C,gpu=0", "--yes"];
+    let said = machine.done(&large);
+    assert!(said.contains("clear vGPU type 1437 of 0000:3b:00.4"), "{said}");
+    assert_eq!(machine.set_types(), []);
+    machine.done(&["start", "a"]);
+    assert_eq!(machine.set_types(), [of("3b:00.4", 1430)]);
+    assert_eq!(machine.broken("a"), [""; 0]);
+    machine.done(&["stop", "a", "--force"]);
+    // A type that another has set stays, and leaves no room for another size.
+    fs::remove_dir_all(machine.place.daemon.own_path("/run/gpuvm/vgpu-types")).unwrap();
+    let small = ["set", "a", "--vgpu", "H200X-18C,gpu=0", "--yes"];
+    let parts =
+        ["0000:3b:00.4 keeps its type 1430", "`echo 0 > /sys/bus/pci/devices/0000:3b:00.4/"];
+    machine.refused(&small, 1, &parts);
+    assert_eq!(machine.set_types(), [of("3b:00.4", 1430)]);
+    machine.done(&["set", "a", "--vgpu", "H200X-18C", "--yes"]);
+}
+
+#[test]
 fn a_file_of_guests_names_the_vgpu_and_changes_it() {
     let Some(machine) = Machine::new() else { return };
     machine.done(&machine.create("a", &[&VGPU[..], &["--no-start"]].concat()));
@@ -471,8 +495,10 @@ fn a_file_of_guests_names_the_vgpu_and_changes_it() {
         fs::write(&file, text).unwrap();
         machine.done(&["apply", "-f", file.to_str().unwrap(), "--yes"])
     };
-    let same = apply(&text);
-    assert!(!same.contains("vgpu"), "{same}");
+    for name in ["H200X-18C", "h200x-18c", "1437"] {
+        let same = apply(&text.replace("vgpu: H200X-18C", &format!("vgpu: {name}")));
+        assert!(!same.contains("vgpu"), "{same}");
+    }
     let other = text.replace("vgpu: H200X-18C", "vgpu: H200X-70C");
     let changed = apply(&other);
     assert!(changed.contains("vgpu H200X-18C -> H200X-70C"), "{changed}");

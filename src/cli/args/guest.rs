@@ -125,7 +125,7 @@ pub struct GpuArgs {
     ///   gpu=I|BDF  GPU that they are of; default: one with vGPUs already
     #[arg(verbatim_doc_comment, long, value_name = "TYPE[,KEY=VALUE]", help_heading = DEVICES)]
     #[arg(hide_short_help = true)]
-    #[arg(conflicts_with_all = ["gpus", "gpu", "gpu_index", "gpu_model"])]
+    #[arg(conflicts_with_all = ["gpu", "gpu_index", "gpu_model"])]
     pub vgpu: Option<VgpuWish>,
 }
 

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::apply::now_s;
 use crate::bdf::Bdf;
+use crate::cli::offer;
 use crate::cli::refuse::usage;
 use crate::domain::guest::VirtType;
 use crate::request::{
@@ -111,6 +112,10 @@ impl From<&TakenArgs> for Taken {
 pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
     let (gpu_model, vgpu) = (gpus.gpu_model.clone(), gpus.vgpu.clone());
     let gpus = gpu_wish(gpus)?;
+    if vgpu.is_some() && gpus.number() > 0 {
+        let [shared, whole] = [["--gpus"], ["--vgpu"]].map(|out| offer::without(&out));
+        return Err(usage(both(gpus.number()), format!("`{shared}`, or `{whole}`")));
+    }
     let extras = extras(shape)?;
     contradictions(&gpus, &extras, shape)?;
     let profile = shape.profile.unwrap_or_else(usual_profile);
@@ -149,6 +154,11 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
         usage(error.to_string(), hint)
     })?;
     Ok(request)
+}
+
+/// The error of whole GPUs beside vGPUs.
+pub(super) fn both(gpus: u32) -> String {
+    format!("--vgpu cannot be used with --gpus {gpus}: a guest has whole GPUs or vGPUs, not both")
 }
 
 fn gpu_wish(args: &GpuArgs) -> anyhow::Result<GpuWish> {

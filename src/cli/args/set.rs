@@ -3,7 +3,7 @@
 use super::guest::TakenArgs;
 use super::heading::{BEHAVIOUR, CPU, DEVICES, NETWORK, PLACEMENT};
 use super::life::ChangeArgs;
-use super::request::device_wish;
+use super::request::{both, device_wish};
 use super::values::{chosen_pages, number, word};
 use crate::cli::refuse::usage;
 use crate::domain::nic_request::NicWish;
@@ -12,7 +12,9 @@ use crate::request::{
     DeviceWish, Extras, GpuWish, HugePages, Near, PageSize, Request, Rule, Spelled as _, VfWish,
     VgpuWish, Which,
 };
+use crate::shell;
 use crate::tune::Item;
+use crate::words::count;
 use clap::{ArgGroup, Args};
 use gpuvm_core::tune::items::OtherFunctions;
 use gpuvm_core::versions::Stack;
@@ -79,9 +81,9 @@ pub struct SetArgs {
     ///
     /// In place of those that it has, with the keys of `create`. The guest must be off. The types of vGPUs that it loses are
     /// cleared if gpuvm has set them; new ones are set at its next start. Sizes that `create`
-    /// derived from the vGPU are derived again.
+    /// derived from the vGPU are derived again. With --gpus 0 they replace its whole GPUs.
     #[arg(long, value_name = "TYPE[,KEY=VALUE]", group = "sizes", help_heading = DEVICES)]
-    #[arg(conflicts_with = "gpus", hide_short_help = true)]
+    #[arg(hide_short_help = true)]
     pub vgpu: Option<VgpuWish>,
     /// Remove all vGPUs
     #[arg(long, conflicts_with = "vgpu", group = "sizes", help_heading = DEVICES)]
@@ -217,6 +219,17 @@ impl SetArgs {
             return Err(usage(
                 format!("--allow {} is about other GPUs, and none are requested", rule.word()),
                 "add --gpus N",
+            ));
+        }
+        if let (Some(wish), Some(gpus @ 1..)) = (&self.vgpu, self.gpus) {
+            let set = format!("gpuvm set {}", shell::word(&self.name));
+            let (vgpu, of) = (wish.to_string(), count(gpus, "GPU"));
+            return Err(usage(
+                both(gpus),
+                format!(
+                    "`{set} --gpus {gpus} --no-vgpu` gives it {of}, `{set} --gpus 0 --vgpu {}` vGPUs",
+                    shell::word(&vgpu)
+                ),
             ));
         }
         Ok(SetRequest {

@@ -1,7 +1,7 @@
 //! The text output of `capacity`.
 
 use crate::cli::table::Table;
-use crate::placement::{Capacity, VgpuCapacity};
+use crate::placement::{Capacity, UNKNOWN_INSTANCES, VgpuCapacity};
 use crate::words::count;
 use std::fmt::Write as _;
 
@@ -36,6 +36,16 @@ pub(super) fn limits(all: &[VgpuCapacity]) -> String {
     let limits = all.iter().filter_map(|of| of.guests.as_ref());
     let lines = limits.map(|guests| format!("\nno further one: {}\n", guests.limit));
     lines.collect()
+}
+
+/// Returns which types may have fewer than they show; empty: none.
+pub(super) fn doubts(all: &[VgpuCapacity]) -> String {
+    let unknown = all.iter().filter(|of| of.unknown_instances && of.creatable > 0);
+    let names: Vec<&str> = unknown.map(|of| of.name.as_str()).collect();
+    match &names[..] {
+        [] => String::new(),
+        names => format!("\nat most: {}: {UNKNOWN_INSTANCES}\n", names.join(", ")),
+    }
 }
 
 /// Returns the rest of the text output, `none` if there are no GPUs.

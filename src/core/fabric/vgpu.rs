@@ -8,8 +8,8 @@
 use super::need::{Need, NeedRefusal, NeededGpu, none};
 use crate::bdf::Bdf;
 use crate::topology::{
-    FabricModel, GuestVgpu, MdevType, NoPartition, PciDevice, Sriov, Topology, Vgpu, frame_buffer,
-    is_mig_backed, plain_name,
+    FabricModel, GuestVgpu, MdevType, NoPartition, PciDevice, Sriov, Topology, Vgpu, is_mig_backed,
+    plain_name,
 };
 
 /// The part of its card that a vGPU has.
@@ -34,17 +34,9 @@ pub struct CardVgpu {
     pub share: CardShare,
 }
 
-/// Whether a type of this frame buffer is all of a card, by the largest type of the card's model.
+/// Whether a type's frame buffer is all of a card's memory.
 fn is_whole_type(topology: &Topology, card: &PciDevice, name: &str) -> bool {
-    let ids = |device: &PciDevice| (device.vendor, device.device);
-    let alike = topology.devices().iter().filter(|other| ids(other) == ids(card));
-    let types = alike.filter_map(|card| match &card.vgpu {
-        Some(Vgpu::Card { types }) => Some(types),
-        _ => None,
-    });
-    let largest = types.flatten().filter_map(|of| frame_buffer(&of.name)).max();
-    !is_mig_backed(name)
-        && frame_buffer(name).zip(largest).is_some_and(|(own, largest)| own >= largest)
+    !is_mig_backed(name) && topology.vgpus_that_fit(card, name) == Some(1)
 }
 
 /// The part of its card that a vGPU has; `number`: how many vGPUs of the card its guest has.

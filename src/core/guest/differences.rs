@@ -8,8 +8,9 @@ use crate::domain::guest::SPARE_PORTS;
 use crate::memsize::MemSize;
 use crate::request::{
     CellWish, DeviceWish, GpuWish, HugePages, IommufdWish, PageSize, PinPolicy, Request, Spelled,
+    VgpuCardName, VgpuWish,
 };
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, GuestVgpu, Topology, is_type_named};
 use serde::Serialize;
 
 /// The present and the requested value of an option.
@@ -122,8 +123,11 @@ fn sizes(wanted: &Request, record: &Request, now: &Guest, found: &mut Found) {
 /// Compares passed-through functions; `has`: the request that the guest has.
 fn devices(wanted: &Request, has: &Request, now: &Guest, topology: &Topology, found: &mut Found) {
     gpus(&wanted.gpus, now, topology, found);
-    let vgpu = |request: &Request| request.vgpu.as_ref().map_or("none".into(), ToString::to_string);
-    found.changeable(Opt::Vgpu, vgpu(has), vgpu(wanted));
+    if !are_same_vgpus((has.vgpu.as_ref(), wanted.vgpu.as_ref()), &now.vgpus, topology) {
+        let vgpu =
+            |request: &Request| request.vgpu.as_ref().map_or("none".into(), ToString::to_string);
+        found.changeable(Opt::Vgpu, vgpu(has), vgpu(wanted));
+    }
     let (is, wanted) = (&has.extras, &wanted.extras);
     for (option, is, wanted) in [
         (Opt::Nic, &is.nics, &wanted.nics),
@@ -150,6 +154,31 @@ fn devices(wanted: &Request, has: &Request, now: &Guest, topology: &Topology, fo
             found.changeable(Opt::Vf, is, wanted);
         }
     }
+}
+
+/// Whether two requests mean the same of a guest that has these vGPUs: a type has several names,
+/// and a card an index and an address.
+pub(crate) fn are_same_vgpus(
+    requests: (Option<&VgpuWish>, Option<&VgpuWish>),
+    own: &[GuestVgpu],
+    topology: &Topology,
+) -> bool {
+    let (Some(one), Some(other)) = requests else {
+        return requests.0.is_none() && requests.1.is_none();
+    };
+    let card = |wish: &VgpuWish| match wish.gpu {
+        Some(VgpuCardName::Index(index)) => {
+            let gpu = topology.gpus().nth(index as usize);
+            gpu.map_or(wish.gpu, |gpu| Some(VgpuCardName::At(gpu.bdf)))
+        }
+        named => named,
+    };
+    let is_its = |wish: &VgpuWish| {
+        let is_it = |own: &GuestVgpu| is_type_named(&wish.type_name, &own.name, &own.type_id);
+        !own.is_empty() && own.iter().all(is_it)
+    };
+    let is_same_type = one.type_name == other.type_name || is_its(one) && is_its(other);
+    is_same_type && one.count == other.count && card(one) == card(other)
 }
 
 /// Compares GPUs, in the words of the request.

@@ -6,6 +6,7 @@ mod now;
 mod opt;
 mod options;
 
+pub(crate) use differences::are_same_vgpus;
 pub use differences::{Found, GuestDifference, differences, running};
 pub use now::{Guest, functions_of, gpus_of, now};
 pub use opt::{Opt, Shape};

@@ -11,7 +11,7 @@ use crate::request::{
     CellWish, DeviceWish, Extras, GpuWish, HugePages, IommufdWish, MachineModel, PageSize,
     PinPolicy, Request, VfSettings,
 };
-use crate::topology::{DeviceKind, PciDevice, Topology};
+use crate::topology::{DeviceKind, GuestVgpu, PciDevice, Topology};
 
 /// A guest as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Guest {
     pub pages: HugePages,
     /// Passed-through functions, by address.
     pub functions: Vec<Bdf>,
+    /// Its vGPUs, as recorded.
+    pub vgpus: Vec<GuestVgpu>,
     /// Its machine type.
     pub machine: Option<String>,
 }
@@ -84,6 +86,7 @@ pub fn now(xml: &DomainXml, topology: &Topology, record: &Request) -> Guest {
             Some(_) => HugePages::Size(PageSize::TwoMib),
         },
         functions,
+        vgpus: xml.vgpus().unwrap_or_default(),
         machine: defined.machine.clone(),
     }
 }

@@ -73,7 +73,7 @@ pub use pages::page_to_reserve;
 pub use reason::{Because, Reason, Topic, vgpu_words};
 pub use request_of_domain::model_of;
 pub use result::Placement;
-pub use shares::{ExistingVgpu, SharedCard, VgpuOffer, VgpuPlace, shared_cards};
+pub use shares::{ExistingVgpu, SharedCard, UNKNOWN_INSTANCES, VgpuOffer, VgpuPlace, shared_cards};
 pub use short::plan;
 pub use taken::floats;
 pub use types::{

@@ -1,8 +1,11 @@
 //! vGPUs that the cards of a host have left, by type. Chooses none, and knows of no cores.
 //!
 //! What can be created now is what the driver lists, less what domains that are off have by their
-//! definition. The driver lists nothing about how many fit: that is computed from the frame buffers
-//! that the names of types tell.
+//! definition. The driver lists nothing about how many fit: that is computed from the card's memory
+//! and the frame buffers in the names of types. vGPUs of a guest that gets others are cleared
+//! first, and count as free.
+
+mod mdev;
 
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
@@ -10,11 +13,16 @@ use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 use crate::occupancy::{GuestVgpu, Held, Occupancy};
 use crate::topology::{
-    MigInstances, PciDevice, Topology, Vgpu, VgpuInterface, frame_buffer, is_mig_backed, plain_name,
+    Mdev, MigInstances, PciDevice, Topology, VfioType, Vgpu, VgpuInterface, frame_buffer,
+    is_mig_backed, is_type_named,
 };
 use crate::words::count;
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// Why the number of a type that MIG backs is an upper bound.
+pub const UNKNOWN_INSTANCES: &str = "counted by frame buffer, since the number of GPU instances of \
+                                     MIG is unknown";
 
 /// The whole of a card, of which each of its vGPUs takes a part.
 const WHOLE: u64 = 1_000_000_000;
@@ -61,6 +69,9 @@ pub struct VgpuOffer {
     /// Where they can be created, as many as fit.
     #[serde(skip)]
     pub places: Vec<VgpuPlace>,
+    /// Whether the driver does not list it before the planned guest's own vGPUs are cleared.
+    #[serde(skip)]
+    pub after_clearing: bool,
 }
 
 /// A vGPU that exists, or that a domain has by its definition.
@@ -97,7 +108,7 @@ pub struct SharedCard {
     pub node: Option<NodeId>,
     /// By which interface.
     pub interface: VgpuInterface,
-    /// Its frame buffer, by the largest type of its model; `None` if not known.
+    /// Its memory; `None` if not known.
     pub frame_buffer_kib: Option<MemSize>,
     /// Its types.
     pub offers: Vec<VgpuOffer>,
@@ -135,8 +146,11 @@ struct Type {
     name: String,
     frame_buffer: Option<MemSize>,
     max_instances: Option<u32>,
+    /// How many of it fill the card's memory; `None` if not known.
+    filling: Option<u32>,
     mig: MigInstances,
     places: Vec<VgpuPlace>,
+    after_clearing: bool,
 }
 
 impl Card<'_> {
@@ -149,7 +163,7 @@ impl Card<'_> {
         let closed = self.closed();
         let offers = self.offers(types, &existing, closed.is_some());
         let (bdf, node) = (self.card.bdf, self.card.node);
-        let frame_buffer_kib = self.frame_buffer();
+        let frame_buffer_kib = self.topology.card_memory(self.card);
         SharedCard { bdf, node, interface, frame_buffer_kib, offers, existing, closed }
     }
 
@@ -196,40 +210,44 @@ impl Card<'_> {
         self.held.domains.iter().flat_map(|held| &held.vgpus).find(|one| is_it(one))
     }
 
-    /// Adds mediated devices of domains that do not exist now, as after a restart of the host.
-    fn add_recorded(&self, types: &[Type], existing: &mut Vec<ExistingVgpu>) {
-        for held in &self.held.domains {
-            for vgpu in held.vgpus.iter().filter(|one| one.card == self.card.bdf && one.is_mdev()) {
-                let is_it = |one: &ExistingVgpu| one.uuid.is_some() && one.uuid == vgpu.uuid;
-                let is_offered = types.iter().any(|of| of.id == vgpu.type_id);
-                if is_offered && !existing.iter().any(is_it) {
-                    existing.push(ExistingVgpu {
-                        function: vgpu.function,
-                        uuid: vgpu.uuid.clone(),
-                        type_id: Some(vgpu.type_id.clone()),
-                        name: Some(vgpu.name.clone()),
-                        domains: vec![held.domain.clone()],
-                    });
-                }
-            }
-        }
+    /// Whether a function, or a mediated device, is the planned guest's own, and no other domain's.
+    fn is_own(&self, is_it: impl Fn(&GuestVgpu) -> bool, domains: &[String]) -> bool {
+        domains.is_empty() && self.held.own_vgpus.vgpus.iter().any(is_it)
+    }
+
+    /// The domains that have a function.
+    fn holders(&self, function: Bdf) -> Vec<String> {
+        self.domains(|held| held.devices.contains(&function))
+    }
+
+    fn is_own_function(&self, function: Bdf) -> bool {
+        self.is_own(|own| own.function == function, &self.holders(function))
     }
 
     /// Types and vGPUs of virtual functions on the vendor's VFIO driver.
     fn vfio(&self) -> (Vec<Type>, Vec<ExistingVgpu>) {
         let mut existing = Vec::new();
         let mut places: BTreeMap<u32, Vec<VgpuPlace>> = BTreeMap::new();
+        let listed = match &self.card.vgpu {
+            Some(Vgpu::Card { types }) => types.as_slice(),
+            _ => &[],
+        };
+        let once_cleared = self.once_cleared(listed);
         for vf in self.topology.vfs_of(self.card.bdf) {
             let Some(Vgpu::Vfio { current, creatable }) = &vf.vgpu else { continue };
-            let domains = self.domains(|held| held.devices.contains(&vf.bdf));
-            let mut own = self.held.own_vgpus.vgpus.iter();
-            if *current != 0 && domains.is_empty() && own.any(|own| own.function == vf.bdf) {
-                places.entry(*current).or_default().push(VgpuPlace::Vf(vf.bdf));
-                continue;
-            }
-            if *current == 0 && domains.is_empty() {
-                for number in creatable {
-                    places.entry(*number).or_default().push(VgpuPlace::Vf(vf.bdf));
+            let domains = self.holders(vf.bdf);
+            let is_own = *current != 0 && self.is_own(|own| own.function == vf.bdf, &domains);
+            if is_own || *current == 0 && domains.is_empty() {
+                let mut numbers = creatable.clone();
+                numbers.extend(once_cleared.iter().map(|of| of.id));
+                if is_own {
+                    numbers.push(*current);
+                    numbers.extend(listed.iter().map(|of| of.id));
+                }
+                numbers.sort_unstable();
+                numbers.dedup();
+                for number in numbers {
+                    places.entry(number).or_default().push(VgpuPlace::Vf(vf.bdf));
                 }
                 continue;
             }
@@ -244,103 +262,95 @@ impl Card<'_> {
                 domains,
             });
         }
-        let all = match &self.card.vgpu {
-            Some(Vgpu::Card { types }) => types.as_slice(),
-            _ => &[],
-        };
-        let whole = self.frame_buffer();
-        let to_type = |of: &crate::topology::VfioType| {
-            let own = frame_buffer(&of.name);
-            Type {
-                id: of.id.to_string(),
-                name: of.name.clone(),
-                frame_buffer: own,
-                max_instances: whole
-                    .zip(own)
-                    .and_then(|(whole, own)| fitting(whole, own, &of.name)),
-                mig: of.mig.unwrap_or_default(),
-                places: places.remove(&of.id).unwrap_or_default(),
-            }
-        };
-        (all.iter().map(to_type).collect(), existing)
-    }
-
-    /// The frame buffer of the largest type of a card of this model: the whole card's.
-    fn frame_buffer(&self) -> Option<MemSize> {
-        let ids = |device: &PciDevice| (device.vendor, device.device);
-        let alike = self.topology.devices().iter().filter(|other| ids(other) == ids(self.card));
-        let names = alike.filter_map(|card| match &card.vgpu {
-            Some(Vgpu::Card { types }) => Some(types),
-            _ => None,
-        });
-        names.flatten().filter_map(|of| frame_buffer(&of.name)).max()
-    }
-
-    /// Types and devices of parents of mediated devices.
-    fn mdev(&self) -> (Vec<Type>, Vec<ExistingVgpu>) {
-        let (mut types, mut existing): (Vec<Type>, Vec<ExistingVgpu>) = Default::default();
-        let functions = std::iter::once(self.card).chain(self.topology.vfs_of(self.card.bdf));
-        for parent in functions {
-            let Some(Vgpu::Mdev { types: offered, devices }) = &parent.vgpu else { continue };
-            for of in offered {
-                let place =
-                    std::iter::repeat_n(VgpuPlace::Parent(parent.bdf), of.available as usize);
-                match types.iter_mut().find(|known| known.id == of.id) {
-                    Some(known) => known.places.extend(place),
-                    None => types.push(Type {
-                        id: of.id.clone(),
-                        name: of.name.clone(),
-                        frame_buffer: of.frame_buffer_kib,
-                        max_instances: of.max_instances,
-                        mig: MigInstances::default(),
-                        places: place.collect(),
-                    }),
-                }
-            }
-            for mdev in devices {
-                let uuid = HostDevice::Mediated(mdev.uuid.to_lowercase());
-                let of = offered.iter().find(|of| Some(&of.id) == mdev.type_id.as_ref());
-                existing.push(ExistingVgpu {
-                    function: parent.bdf,
-                    uuid: Some(mdev.uuid.clone()),
-                    type_id: mdev.type_id.clone(),
-                    name: of.map(|of| of.name.clone()),
-                    domains: self.domains(|held| held.host_devices.contains(&uuid)),
-                });
-            }
+        let mut types = self.vfio_types(listed, &once_cleared, &existing);
+        for of in &mut types {
+            let number = of.id.parse::<u32>().ok();
+            of.places = number.and_then(|number| places.remove(&number)).unwrap_or_default();
         }
-        let made = existing.len();
-        self.add_recorded(&types, &mut existing);
-        self.take_places(&mut types, &existing[made..]);
         (types, existing)
     }
 
-    /// Takes the places of mediated devices that are to be made again.
-    fn take_places(&self, types: &mut [Type], recorded: &[ExistingVgpu]) {
-        for one in recorded {
-            let place = VgpuPlace::Parent(one.function);
-            if one.function != self.card.bdf {
-                // A virtual function has room for one, of whatever type.
-                types.iter_mut().for_each(|of| of.places.retain(|known| *known != place));
-                continue;
-            }
-            // The rest for a card's other types follows from its frame buffer.
-            let of = types.iter_mut().find(|of| Some(&of.id) == one.type_id.as_ref());
-            if let Some(places) = of.map(|of| &mut of.places)
-                && let Some(at) = places.iter().position(|known| *known == place)
-            {
-                places.remove(at);
+    /// Types that the driver lists only once the vGPUs of the planned guest are cleared, where the
+    /// card has no others: those of its model. Types backed by MIG follow a card's instances.
+    fn once_cleared(&self, listed: &[VfioType]) -> Vec<VfioType> {
+        let vfs = self.topology.vfs_of(self.card.bdf);
+        let typed: Vec<Bdf> = vfs.filter(|vf| vf.vgpu_type().is_some()).map(|vf| vf.bdf).collect();
+        let own = self.held.own_vgpus.vgpus.iter().filter(|own| own.card == self.card.bdf);
+        let are_own = !typed.is_empty() && typed.iter().all(|vf| self.is_own_function(*vf));
+        if !are_own || own.map(|own| &own.name).any(|name| is_mig_backed(name)) {
+            return Vec::new();
+        }
+        let mut types: Vec<VfioType> = Vec::new();
+        for other in self.topology.alike(self.card) {
+            let Some(Vgpu::Card { types: all }) = &other.vgpu else { continue };
+            for of in all.iter().filter(|of| !is_mig_backed(&of.name)) {
+                if listed.iter().chain(&types).all(|known| known.id != of.id) {
+                    types.push(of.clone());
+                }
             }
         }
+        types
+    }
+
+    /// The types that the driver lists, those that it lists once vGPUs are cleared, and those of
+    /// vGPUs that leave no room for another one, which it lists no longer.
+    fn vfio_types(
+        &self,
+        listed: &[VfioType],
+        once_cleared: &[VfioType],
+        existing: &[ExistingVgpu],
+    ) -> Vec<Type> {
+        let functions = self.topology.vfs_of(self.card.bdf).count();
+        let functions = u32::try_from(functions).unwrap_or(u32::MAX);
+        let to_type = |id: String, name: &str, mig: Option<MigInstances>| {
+            let mig = mig.unwrap_or_default();
+            let filling = self.topology.vgpus_that_fit(self.card, name);
+            let by_instances = is_mig_backed(name) && mig.are_known();
+            Type {
+                id,
+                name: name.to_owned(),
+                frame_buffer: frame_buffer(name),
+                // A function has one.
+                max_instances: filling.filter(|_| !by_instances).map(|most| most.min(functions)),
+                filling,
+                mig,
+                places: Vec::new(),
+                after_clearing: false,
+            }
+        };
+        let mut types: Vec<Type> =
+            listed.iter().map(|of| to_type(of.id.to_string(), &of.name, of.mig)).collect();
+        let own = self.held.own_vgpus.vgpus.iter().filter(|own| own.card == self.card.bdf);
+        let own = own.map(|own| (Some(&own.type_id), Some(&own.name)));
+        let there = existing.iter().map(|one| (one.type_id.as_ref(), one.name.as_ref()));
+        for (id, name) in own.chain(there) {
+            if let (Some(id), Some(name)) = (id, name)
+                && types.iter().all(|of| of.id != *id)
+            {
+                let of = to_type(id.clone(), name, None);
+                let max_instances = of.max_instances.filter(|_| !is_mig_backed(name));
+                types.push(Type { max_instances, ..of });
+            }
+        }
+        for of in once_cleared {
+            let id = of.id.to_string();
+            if types.iter().all(|known| known.id != id) {
+                types.push(Type { after_clearing: true, ..to_type(id, &of.name, None) });
+            }
+        }
+        types
     }
 
     /// Whether a card that has no vGPU now will have some of another frame buffer, as recorded for
     /// domains: then only these fit, unless an admin has turned on the mixed mode, which does not
     /// outlive a restart either. vGPUs that MIG backs may differ.
     fn is_other_size(&self, of: &Type, existing: &[ExistingVgpu]) -> bool {
+        let is_others = |mdev: &Mdev| {
+            !self.is_own(|own: &GuestVgpu| mdev::is_of(own, mdev), &self.holders_of(mdev))
+        };
         let has_vgpu = |function: &PciDevice| match &function.vgpu {
-            Some(Vgpu::Mdev { devices, .. }) => !devices.is_empty(),
-            _ => function.vgpu_type().is_some(),
+            Some(Vgpu::Mdev { devices, .. }) => devices.iter().any(is_others),
+            _ => function.vgpu_type().is_some() && !self.is_own_function(function.bdf),
         };
         let mut functions = std::iter::once(self.card).chain(self.topology.vfs_of(self.card.bdf));
         if functions.any(has_vgpu) {
@@ -354,15 +364,16 @@ impl Card<'_> {
 
     /// What is left of each type beside the vGPUs that exist.
     fn offers(&self, types: Vec<Type>, existing: &[ExistingVgpu], closed: bool) -> Vec<VgpuOffer> {
-        let most = |id: &Option<String>| {
-            let of = types.iter().find(|of| Some(&of.id) == id.as_ref())?;
-            of.max_instances
+        let filling = |one: &ExistingVgpu| {
+            let of = types.iter().find(|of| Some(&of.id) == one.type_id.as_ref());
+            let name = || self.topology.vgpus_that_fit(self.card, one.name.as_deref()?);
+            of.map_or_else(name, |of| of.filling)
         };
         // One of an unknown type takes at least as much as the smallest.
-        let parts = types.iter().map(|of| part(of.max_instances)).filter(|part| *part > 0);
+        let parts = types.iter().map(|of| part(of.filling)).filter(|part| *part > 0);
         let least = parts.min().unwrap_or(0);
         let taken = |one: &ExistingVgpu| {
-            if one.is_untyped() { least } else { part(most(&one.type_id)) }
+            if one.is_untyped() { least } else { part(filling(one)) }
         };
         let used: u64 = existing.iter().map(taken).sum();
         let left = WHOLE.saturating_sub(used);
@@ -372,14 +383,15 @@ impl Card<'_> {
             types.iter().map(|of| fitting_instances(of, &types, &in_use)).collect();
         let offer = |(of, in_instances): (Type, Option<usize>)| {
             let in_use = in_use(&of);
-            let fit = of.max_instances.map_or(usize::MAX, |most| {
+            let fit = of.filling.map_or(usize::MAX, |most| {
                 usize::try_from(left.saturating_mul(u64::from(most)) / WHOLE).unwrap_or(usize::MAX)
             });
             let is_in_mode = is_in_mode(self.card, &of.name);
             let is_shut = closed || !is_in_mode || self.is_other_size(&of, existing);
             let in_use = u32::try_from(in_use).unwrap_or(u32::MAX);
-            // In another mode, none beside those that exist.
-            let max_instances = if is_in_mode { of.max_instances } else { Some(in_use) };
+            // In another mode, none beside those that exist; never fewer than these.
+            let max_instances = of.max_instances.map(|most| most.max(in_use));
+            let max_instances = if is_in_mode { max_instances } else { Some(in_use) };
             let mut places = of.places;
             let fit = fit.min(in_instances.unwrap_or(usize::MAX));
             places.truncate(if is_shut { 0 } else { fit });
@@ -396,6 +408,7 @@ impl Card<'_> {
                 creatable: u32::try_from(places.len()).unwrap_or(u32::MAX),
                 in_use,
                 places,
+                after_clearing: of.after_clearing,
             }
         };
         types.into_iter().zip(in_instances).map(offer).collect()
@@ -415,16 +428,6 @@ fn fitting_instances(of: &Type, types: &[Type], in_use: &impl Fn(&Type) -> usize
     Some(left.saturating_sub(in_use(of)))
 }
 
-/// How many of a frame buffer a card has: the nearest number, since names round (eight of
-/// `H200X-18C` make up 141 GB). `None` where, of those that MIG backs, several may share an instance.
-fn fitting(whole: MemSize, own: MemSize, name: &str) -> Option<u32> {
-    if is_mig_backed(name) || own.kib() == 0 {
-        return None;
-    }
-    let nearest = (whole.kib() + own.kib() / 2) / own.kib();
-    u32::try_from(nearest.max(1)).ok()
-}
-
 impl VgpuOffer {
     /// Its GPU instances, in words: `4 GPU instances for 12 each`; `None` if MIG does not back it.
     pub fn instance_words(&self) -> Option<String> {
@@ -437,18 +440,22 @@ impl VgpuOffer {
         })
     }
 
+    /// Whether MIG backs it and the number of its instances is not known: only the card's memory
+    /// limits it then. Of mediated devices the driver says how many can be made.
+    pub fn has_unknown_instances(&self) -> bool {
+        let (count, vgpus_each) = (self.gpu_instances, self.max_per_gpu_instance);
+        let are_known = MigInstances { profile: None, count, vgpus_each }.are_known();
+        self.mig_backed && !are_known && self.id.parse::<u32>().is_ok()
+    }
+
     /// Whether none of its known GPU instances has room.
     pub fn lacks_instances(&self) -> bool {
         let room = self.gpu_instances.zip(self.max_per_gpu_instance);
         self.creatable == 0 && room.is_some()
     }
 
-    /// Whether a request means this type: by its name, the last word of it, or its id; whatever the
-    /// case, with or without the vendor's name in front.
+    /// Whether a request means this type.
     pub fn is_named(&self, wanted: &str) -> bool {
-        let wanted = plain_name(wanted);
-        let last = self.name.rsplit(' ').next().unwrap_or_default();
-        let words = [self.name.as_str(), last, self.id.as_str()];
-        words.iter().any(|word| word.eq_ignore_ascii_case(wanted))
+        is_type_named(wanted, &self.name, &self.id)
     }
 }

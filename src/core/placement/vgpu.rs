@@ -1,6 +1,8 @@
 //! The place of a guest with vGPUs: the cards first, then cores and memory on their node, by the
 //! part of a card that it has.
 
+mod refused;
+
 use super::budget::reserve;
 use super::explain::list;
 use super::reason::{Because, Reason, Topic, VgpuReason};
@@ -11,12 +13,15 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
 use crate::occupancy::{Exclusion, GuestVgpu, Occupancy};
-use crate::request::{GpuWish, PinPolicy, Request, VgpuCardName, VgpuWish};
-use crate::topology::{DeviceKind, FabricModel, Partition, PciDevice, Sriov, Topology};
-use crate::topology::{VgpuInterface, frame_buffer, plain_name};
+use crate::request::{GpuWish, PinPolicy, Request, VgpuWish};
+use crate::topology::{
+    DeviceKind, FabricModel, Partition, PciDevice, Sriov, Topology, VgpuInterface,
+};
+use refused::{Cards, mig_mode, short, without};
 use std::cmp::Reverse;
 
 /// Cards of one node with the vGPUs that a guest gets.
+#[derive(Default)]
 struct Choice {
     node: Option<NodeId>,
     vgpus: Vec<GuestVgpu>,
@@ -32,6 +37,8 @@ struct Choice {
     is_kept: bool,
     /// Whether MIG backs them and the number of its instances is not known.
     is_unsure: bool,
+    /// Whether the driver does not list the type before the guest's own vGPUs are cleared.
+    after_clearing: bool,
 }
 
 /// Finds the place of a guest with vGPUs; `whole` finds that of one without.
@@ -45,17 +52,15 @@ pub(super) fn plan(
     if let Some(choice) = kept(topology, held) {
         return place(topology, held, request, &choice, &whole);
     }
-    let cards = shared_cards(topology, held);
+    let cards = &Cards { topology, held, all: shared_cards(topology, held) };
     let mut refused = None;
-    let choices = choices(topology, &cards, wish)
-        .map_err(|error| held_whole(topology, held, (&cards, wish)).unwrap_or(error))?;
-    for choice in choices {
+    for choice in choices(cards, wish)? {
         match place(topology, held, request, &choice, &whole) {
             Ok(placement) => return Ok(placement),
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    Err(refused.unwrap_or_else(|| short(topology, &cards, wish)))
+    Err(refused.unwrap_or_else(|| short(cards, wish)))
 }
 
 /// The vGPUs that a guest has and keeps; none: it gets new ones.
@@ -63,9 +68,7 @@ fn kept(topology: &Topology, held: &Occupancy) -> Option<Choice> {
     let own = Some(&held.own_vgpus).filter(|own| own.stay)?;
     let node = topology.device(own.vgpus.first()?.card).and_then(|card| card.node);
     let vgpus = own.vgpus.clone();
-    let (part, left) = (0, 0);
-    let (opens_card, has_untyped, is_kept, is_unsure) = (false, false, true, false);
-    Some(Choice { node, vgpus, part, left, opens_card, has_untyped, is_kept, is_unsure })
+    Some(Choice { node, vgpus, is_kept: true, ..Choice::default() })
 }
 
 /// Finds the place of a guest without vGPUs: several GPUs of it are ones with MIG off, unless the
@@ -170,7 +173,7 @@ fn place(
     if choice.is_unsure {
         let mut gpus: Vec<Bdf> = choice.vgpus.iter().map(|vgpu| vgpu.card).collect();
         gpus.dedup();
-        because(VgpuReason::Instances { gpus }, false);
+        because(VgpuReason::Instances { gpus }, true);
     }
     if is_remote {
         because(VgpuReason::Remote { node: on_node }, true);
@@ -263,133 +266,25 @@ fn these_or_first(topology: &Topology, mut nodes: Vec<NodeId>) -> Vec<NodeId> {
 
 /// The cards that have the type, with their offer of it; an error if the host has none.
 fn offers<'c>(
-    topology: &Topology,
-    cards: &'c [SharedCard],
+    cards: &'c Cards<'_>,
     wish: &VgpuWish,
 ) -> Result<Vec<(&'c SharedCard, &'c VgpuOffer)>, PlanError> {
-    let named = match wish.gpu {
-        None => None,
-        Some(VgpuCardName::At(bdf)) => Some(bdf),
-        Some(VgpuCardName::Index(index)) => {
-            let gpu = topology.gpus().nth(index as usize).map(|gpu| gpu.bdf);
-            let what = || format!("this host has no GPU {index}");
-            let hint = || "`gpuvm vgpu list` shows the GPUs by index".to_owned();
-            Some(gpu.ok_or_else(|| PlanError::Impossible { what: what(), hint: hint() })?)
-        }
-    };
-    let is_named = |card: &&SharedCard| named.is_none_or(|bdf| card.bdf == bdf);
-    let found = cards.iter().filter(is_named);
+    let found = cards.named(wish)?.into_iter();
     let found = found.flat_map(|card| card.offers.iter().map(move |offer| (card, offer)));
     let found: Vec<_> = found.filter(|(_, offer)| offer.is_named(&wish.type_name)).collect();
     if found.is_empty() {
-        return Err(without(topology, cards, wish, named));
+        return Err(without(cards, wish));
     }
     Ok(found)
 }
 
-/// The error of a request whose card a domain has as a whole; `None` if none has. Such a card is on
-/// vfio-pci, where it shows no sign of vGPUs.
-fn held_whole(
-    topology: &Topology,
-    held: &Occupancy,
-    (cards, wish): (&[SharedCard], &VgpuWish),
-) -> Option<PlanError> {
-    let named = match wish.gpu {
-        Some(VgpuCardName::At(bdf)) => Some(bdf),
-        Some(VgpuCardName::Index(index)) => Some(topology.gpus().nth(index as usize)?.bdf),
-        None => None,
-    };
-    let is_wanted = |gpu: &&PciDevice| match named {
-        Some(bdf) => gpu.bdf == bdf && cards.iter().all(|card| card.bdf != bdf),
-        None => cards.is_empty() && matches!(gpu.sriov, Some(Sriov::Pf { total: 1.., .. })),
-    };
-    let mut first = None;
-    let lines = topology.of_kind(DeviceKind::Gpu).filter(is_wanted).filter_map(|gpu| {
-        let holder = held.domains.iter().find(|held| held.devices.contains(&gpu.bdf))?;
-        first.get_or_insert(&holder.domain);
-        Some(format!("{} {}, as a whole", gpu.bdf, holder.holds(gpu.bdf)))
-    });
-    let lines: Vec<String> = lines.collect();
-    let what = format!(
-        "requested {} of vGPU type `{}`, 0 available",
-        crate::words::count(wish.count, "vGPU"),
-        wish.type_name
-    );
-    let name = crate::shell::word(first?);
-    let hint = format!("`gpuvm delete {name}`, or `gpuvm set {name} --gpus 0`");
-    Some(PlanError::Taken { what, holders: lines, hint })
-}
-
-/// The error of a type that no card has.
-fn without(
-    topology: &Topology,
-    cards: &[SharedCard],
-    wish: &VgpuWish,
-    named: Option<Bdf>,
-) -> PlanError {
-    let wanted = &wish.type_name;
-    if let Some(bdf) = named.filter(|bdf| cards.iter().all(|card| card.bdf != *bdf)) {
-        if let Some(Sriov::Vf { pf }) = topology.device(bdf).and_then(|one| one.sriov.clone()) {
-            let what = format!("{bdf} is a virtual function, and vGPUs are chosen by their card");
-            let hint = format!("`--vgpu {wanted},gpu={pf}` names its card");
-            return PlanError::Impossible { what, hint };
-        }
-        let what = format!("{bdf} has no vGPUs: its driver does not share it among guests");
-        let hint = "`gpuvm vgpu list` shows the GPUs that have; --gpu takes the whole GPU".into();
-        return PlanError::Impossible { what, hint };
-    }
-    let here = || cards.iter().filter(|card| named.is_none_or(|bdf| card.bdf == bdf));
-    if let Some(card) = here().find(|card| card.interface == VgpuInterface::Unknown) {
-        let what =
-            format!("no vGPU type `{wanted}` is known: {} has no virtual functions", card.bdf);
-        let hint = format!("`gpuvm vgpu vfs {} --on` enables them", card.bdf);
-        return PlanError::Impossible { what, hint };
-    }
-    if cards.is_empty() {
-        let what = topology.without("GPU that its driver shares among guests");
-        let hint =
-            "`gpuvm gpu list` shows the GPUs; vGPUs need NVIDIA's licensed host driver".into();
-        return PlanError::Impossible { what, hint };
-    }
-    let listed = here().map(|card| {
-        let names = card.offers.iter().filter(|offer| offer.creatable > 0);
-        let names: Vec<String> = names.map(|offer| offer.name.clone()).collect();
-        let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-        format!("\n  {}: {names}", card.bdf)
-    });
-    let lines: String = listed.collect();
-    let what = format!("no GPU can have a vGPU of type `{wanted}` now; types by GPU:{lines}");
-    // Without mixed mode a type of another size looks like one that the card never had.
-    let is_of_model = |card: &&SharedCard| {
-        let alike = |offer: &VgpuOffer| is_same_model(&offer.name, wanted);
-        frame_buffer(wanted).is_some() && card.offers.iter().any(alike)
-    };
-    let sizes = here().filter(|card| !card.existing.is_empty()).filter(is_of_model);
-    let hint = match sizes.map(|card| card.bdf).next() {
-        Some(bdf) => format!(
-            "a GPU has vGPUs of one frame buffer size unless it is in mixed mode: `nvidia-smi vgpu \
-             -shm 1 -i {bdf}`, before its first vGPU"
-        ),
-        None => "`gpuvm vgpu list` shows the types".into(),
-    };
-    PlanError::Impossible { what, hint }
-}
-
-/// Whether two types are of the same model of GPU: their names differ after the first `-` only.
-fn is_same_model(one: &str, other: &str) -> bool {
-    let model = |name: &str| plain_name(name).split('-').next().map(str::to_ascii_lowercase);
-    model(one) == model(other)
-}
-
 /// The ways to give a guest its vGPUs, the best first: on as few cards as possible, on a card that
 /// has vGPUs already, where the fewest are left; a card with a function of an unknown type may turn
-/// out not to permit theirs, and comes after others like it.
-fn choices(
-    topology: &Topology,
-    cards: &[SharedCard],
-    wish: &VgpuWish,
-) -> Result<Vec<Choice>, PlanError> {
-    let all = offers(topology, cards, wish)?;
+/// out not to permit theirs, and one of which the driver lists the type only later not to have it:
+/// they come after others like them.
+fn choices(cards: &Cards<'_>, wish: &VgpuWish) -> Result<Vec<Choice>, PlanError> {
+    let topology = cards.topology;
+    let all = offers(cards, wish)?;
     let offers = in_mode(topology, &all);
     if let (true, Some((card, offer))) = (offers.is_empty(), all.first()) {
         return Err(mig_mode(card.bdf, offer));
@@ -410,7 +305,7 @@ fn choices(
         let on_node = offers.iter().filter(|(card, _)| card.node == node);
         let mut on_node: Vec<(&SharedCard, &VgpuOffer)> = on_node.copied().collect();
         on_node.sort_by_key(|(card, offer)| {
-            (has_untyped(card), Reverse(offer.places.len()), card.bdf)
+            (has_untyped(card), offer.after_clearing, Reverse(offer.places.len()), card.bdf)
         });
         if found.iter().all(|choice| choice.node != node) {
             found.extend(chosen(&on_node, count));
@@ -418,7 +313,7 @@ fn choices(
     }
     found.sort_by_key(|choice| {
         let first = choice.vgpus.first().map(|vgpu| vgpu.function);
-        (choice.opens_card, choice.has_untyped, choice.left, first)
+        (choice.opens_card, choice.has_untyped, choice.after_clearing, choice.left, first)
     });
     Ok(found)
 }
@@ -479,8 +374,15 @@ fn is_by_partition(
     wish: &VgpuWish,
 ) -> bool {
     let ruled: Vec<Bdf> = topology.ruled().collect();
-    let is_whole = |(card, offer): &(&SharedCard, &VgpuOffer)| {
-        offer.max_instances == Some(1) && ruled.contains(&card.bdf)
+    let fits_once = |(card, offer): (&SharedCard, &VgpuOffer)| match card.interface {
+        VgpuInterface::Mdev => offer.max_instances == Some(1),
+        _ => {
+            let fit = |device| topology.vgpus_that_fit(device, &offer.name);
+            topology.device(card.bdf).and_then(fit) == Some(1)
+        }
+    };
+    let is_whole = |one: &(&SharedCard, &VgpuOffer)| {
+        !one.1.mig_backed && ruled.contains(&one.0.bdf) && fits_once(*one)
     };
     let is_shared = topology.fabric().model == FabricModel::SharedNvswitch;
     is_shared && wish.count >= 2 && wish.gpu.is_none() && offers.iter().all(is_whole)
@@ -507,37 +409,10 @@ fn no_set(partitions: &[Partition], wish: &VgpuWish) -> PlanError {
     }
 }
 
-/// Why a card's MIG mode does not permit a type.
-fn mig_words(bdf: Bdf, offer: &VgpuOffer) -> String {
-    let (is, needs) =
-        if offer.mig_backed { ("off", "is backed by MIG") } else { ("on", "is not backed by MIG") };
-    format!("MIG of {bdf} is {is}, and vGPU type `{}` {needs}", offer.name)
-}
-
-/// The error of a type that does not go with a card's MIG mode.
-fn mig_mode(bdf: Bdf, offer: &VgpuOffer) -> PlanError {
-    let mode = u8::from(offer.mig_backed);
-    PlanError::Impossible {
-        what: mig_words(bdf, offer),
-        hint: format!(
-            "choose another type, or `nvidia-smi -i {bdf} -mig {mode}` while no guest has the GPU"
-        ),
-    }
-}
-
 /// Takes this many of a type from cards, in their order; `None` if they have fewer.
 fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> {
     let (first, _) = offers.first()?;
-    let mut choice = Choice {
-        node: first.node,
-        vgpus: Vec::new(),
-        part: 0,
-        left: 0,
-        opens_card: false,
-        has_untyped: false,
-        is_kept: false,
-        is_unsure: false,
-    };
+    let mut choice = Choice { node: first.node, ..Choice::default() };
     for (card, offer) in offers {
         let wanted = count - choice.vgpus.len();
         if wanted == 0 {
@@ -558,8 +433,8 @@ fn chosen(offers: &[(&SharedCard, &VgpuOffer)], count: usize) -> Option<Choice> 
         choice.left += offer.places.len() - number;
         choice.opens_card |= card.existing.iter().all(ExistingVgpu::is_untyped);
         choice.has_untyped |= has_untyped(card);
-        let is_known = offer.gpu_instances.is_some() && offer.max_per_gpu_instance.is_some();
-        choice.is_unsure |= offer.mig_backed && !is_known;
+        choice.is_unsure |= offer.has_unknown_instances();
+        choice.after_clearing |= offer.after_clearing;
     }
     (choice.vgpus.len() == count).then_some(choice)
 }
@@ -571,6 +446,8 @@ fn part(card: &SharedCard, offer: &VgpuOffer) -> u64 {
         return 1000 / u64::from(most);
     }
     let largest = card.offers.iter().filter_map(|other| other.frame_buffer_kib).max();
+    // Beside a vGPU the driver may list its own size alone.
+    let largest = largest.filter(|largest| Some(*largest) > offer.frame_buffer_kib);
     let of_card = card.frame_buffer_kib.or(largest);
     match of_card.zip(offer.frame_buffer_kib) {
         Some((whole, own)) if whole.kib() > 0 => (own.kib() * 1000 / whole.kib()).max(1),
@@ -595,53 +472,4 @@ fn most(topology: &Topology, offers: &[(&SharedCard, &VgpuOffer)], wish: &VgpuWi
         cards.map(number).sum::<usize>()
     };
     offers.iter().map(|(card, _)| on_node(card.node)).max().unwrap_or(0)
-}
-
-/// The number of a type that a card has left, or why it gets none.
-fn room(topology: &Topology, card: &SharedCard, offer: &VgpuOffer) -> String {
-    if let Some(why) = &card.closed {
-        return why.clone();
-    }
-    if in_mode(topology, &[(card, offer)]).is_empty() {
-        return mig_words(card.bdf, offer);
-    }
-    let instances = offer.instance_words().map(|words| format!(", {words}"));
-    let (creatable, in_use) = (offer.creatable, offer.in_use);
-    let instances = instances.unwrap_or_default();
-    format!("{}: {creatable} creatable, {in_use} in use{instances}", card.bdf)
-}
-
-/// The error that no node has as many as requested.
-fn short(topology: &Topology, cards: &[SharedCard], wish: &VgpuWish) -> PlanError {
-    let Ok(offers) = offers(topology, cards, wish) else {
-        return without(topology, cards, wish, None);
-    };
-    let fit = in_mode(topology, &offers);
-    let most = most(topology, &fit, wish);
-    let all: usize = fit.iter().map(|(_, offer)| offer.places.len()).sum();
-    let to_whom = if all > most { " to one guest" } else { "" };
-    let lines = offers.iter().map(|(card, offer)| room(topology, card, offer));
-    let what = format!(
-        "requested {} of vGPU type `{}`, {most} available{to_whom}",
-        crate::words::count(wish.count, "vGPU"),
-        wish.type_name
-    );
-    let holders = offers.iter().flat_map(|(card, _)| &card.existing);
-    let mut names: Vec<String> =
-        holders.flat_map(|one| one.domains.iter().map(|name| format!("domain `{name}`"))).collect();
-    names.sort_unstable();
-    names.dedup();
-    let lacking = fit.iter().find(|(_, offer)| offer.lacks_instances());
-    let profile = lacking.and_then(|(card, offer)| Some((card.bdf, offer.profile?)));
-    let hint = match (profile, &names[..]) {
-        (Some((bdf, profile)), _) => {
-            format!("`nvidia-smi mig -i {bdf} -cgi {profile}` makes another GPU instance")
-        }
-        (None, []) => "`gpuvm vgpu list` shows who has which".to_owned(),
-        (None, names) => {
-            let verb = if names.len() == 1 { "has" } else { "have" };
-            format!("{} {verb} vGPUs there; `gpuvm vgpu list` shows them", list(names.iter()))
-        }
-    };
-    PlanError::Taken { what, holders: lines.collect(), hint }
 }

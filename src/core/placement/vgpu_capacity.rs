@@ -21,6 +21,10 @@ pub struct VgpuCapacity {
     pub creatable: u32,
     /// How many there are.
     pub in_use: u32,
+    /// Whether MIG backs it and the number of GPU instances is not known: they are counted by frame
+    /// buffer, and the driver refuses those without an instance.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unknown_instances: bool,
     /// Guests that fit; none: they were not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guests: Option<VgpuGuests>,
@@ -48,12 +52,14 @@ pub fn vgpu_capacity(topology: &Topology, held: &Occupancy) -> Vec<VgpuCapacity>
             Some(known) => {
                 known.creatable += creatable;
                 known.in_use += in_use;
+                known.unknown_instances |= offer.has_unknown_instances();
             }
             None => all.push(VgpuCapacity {
                 type_id: id.clone(),
                 name: name.clone(),
                 creatable: *creatable,
                 in_use: *in_use,
+                unknown_instances: offer.has_unknown_instances(),
                 guests: None,
             }),
         }

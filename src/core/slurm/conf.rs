@@ -3,6 +3,7 @@
 use super::{GPU, GRES};
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
+use crate::placement::UNKNOWN_INSTANCES;
 use crate::topology::model::model;
 use crate::topology::{Core, PciDevice, Proximity, Sriov, Topology};
 use serde::Serialize;
@@ -37,6 +38,8 @@ pub struct VgpuCount {
     pub name: String,
     /// How many there are at most.
     pub count: u32,
+    /// Whether MIG backs them and the number of GPU instances is not known.
+    pub unknown_instances: bool,
 }
 
 /// An error in the configuration lines.
@@ -91,6 +94,9 @@ pub struct Conf {
     pub node_line: String,
     /// Settings of `slurm.conf` for all nodes.
     pub settings: Vec<String>,
+    /// Doubts about the numbers of `gres.conf`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<String>,
 }
 
 /// Returns the lines for a host.
@@ -101,7 +107,7 @@ pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConf
         return Err(SlurmConfError::NodeName { name: node.clone() });
     }
     let types = match &wanted.vgpu {
-        Some(VgpuCount { name, count }) => BTreeMap::from([(vgpu_type(name), *count)]),
+        Some(VgpuCount { name, count, .. }) => BTreeMap::from([(vgpu_type(name), *count)]),
         None => gpu_types(topology)?,
     };
     let gres = if *files { GPU } else { GRES };
@@ -116,7 +122,10 @@ pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConf
     refuse_all_reserved(topology, wanted)?;
     let node_line = node_line(topology, wanted, gres, &types)?;
     let settings = settings(topology, gres, *files, types.values().sum());
-    Ok(Conf { node: node.clone(), gres: gres.into(), types, gres_conf, node_line, settings })
+    let unsure = wanted.vgpu.iter().filter(|counted| counted.unknown_instances);
+    let doubts = unsure.map(|of| format!("at most: {}: {UNKNOWN_INSTANCES}", of.name)).collect();
+    let (node, gres) = (node.clone(), gres.into());
+    Ok(Conf { node, gres, types, gres_conf, node_line, settings, doubts })
 }
 
 /// GPUs by type.

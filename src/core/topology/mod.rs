@@ -7,6 +7,7 @@
 
 mod accelerator;
 pub mod binding;
+mod card_memory;
 mod checked;
 pub mod coherent;
 pub mod cpu;
@@ -53,8 +54,8 @@ pub use set_aside::{SetAside, Unsupported};
 pub use sharing::{VfKind, VgpuInterface};
 pub use trust::{TAKES_ONE, Trust};
 pub use vgpu::{
-    GuestVgpu, Mdev, MdevType, Mig, MigInstances, VfioType, Vgpu, frame_buffer, is_mig_backed,
-    plain_name,
+    GuestVgpu, Mdev, MdevType, Mig, MigInstances, VfioType, Vgpu, are_of_one_model, frame_buffer,
+    is_mig_backed, is_type_named, plain_name,
 };
 
 use crate::bdf::Bdf;

@@ -94,6 +94,13 @@ pub struct MigInstances {
     pub vgpus_each: Option<u32>,
 }
 
+impl MigInstances {
+    /// Whether it is known how many vGPUs they have room for.
+    pub fn are_known(self) -> bool {
+        self.count.is_some() && self.vgpus_each.is_some()
+    }
+}
+
 /// A vGPU that is planned or recorded for a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -151,6 +158,20 @@ impl Mig {
 pub fn plain_name(name: &str) -> &str {
     let name = name.trim();
     ["NVIDIA ", "GRID "].iter().fold(name, |name, prefix| name.strip_prefix(prefix).unwrap_or(name))
+}
+
+/// Whether a request means a type: by its name, the last word of it, or its id; whatever the case,
+/// with or without the vendor's name in front.
+pub fn is_type_named(wanted: &str, name: &str, id: &str) -> bool {
+    let wanted = plain_name(wanted);
+    let last = name.rsplit(' ').next().unwrap_or_default();
+    [name, last, id].iter().any(|word| word.eq_ignore_ascii_case(wanted))
+}
+
+/// Whether two types are of the same model of GPU: their names differ after the first `-` only.
+pub fn are_of_one_model(one: &str, other: &str) -> bool {
+    let model = |name: &str| plain_name(name).split('-').next().map(str::to_ascii_lowercase);
+    model(one) == model(other)
 }
 
 /// Returns the frame buffer that a type's name tells: the number before the letter of its series,

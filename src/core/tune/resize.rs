@@ -11,6 +11,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::claims::{Claims, VcpuSet};
 use crate::domain::{DomainXml, Element};
+use crate::guest::are_same_vgpus;
 use crate::memsize::MemSize;
 use crate::placement::ExtraKind;
 use crate::request::{DeviceWish, GpuWish, PageSize, PinPolicy, VgpuWish};
@@ -54,7 +55,7 @@ pub(super) fn items(
     }
     let repages = !items.huge_pages.is_kept();
     as_it_has(current, claims, given, &mut size.functions);
-    has_vgpus(current, &mut size.vgpu);
+    has_vgpus(current, given.topology, &mut size.vgpu);
     items.resize = Some(size);
     if !items.resizes() && !items.moves_functions() && !repages {
         return Ok(items);
@@ -136,12 +137,14 @@ fn as_it_has(
 }
 
 /// Leaves out vGPUs that it has as requested.
-fn has_vgpus(current: &DomainXml, wanted: &mut Item<VgpuWish>) {
+fn has_vgpus(current: &DomainXml, topology: &Topology, wanted: &mut Item<VgpuWish>) {
     let recorded = current.record().ok().flatten().and_then(|record| record.request.vgpu);
-    let has_some = current.vgpus().is_ok_and(|vgpus| !vgpus.is_empty());
+    let own = current.vgpus().unwrap_or_default();
     let is_so = match wanted {
-        Item::Off => !has_some && recorded.is_none(),
-        Item::To(wish) => has_some && recorded.as_ref() == Some(wish),
+        Item::Off => own.is_empty() && recorded.is_none(),
+        Item::To(wish) => {
+            !own.is_empty() && are_same_vgpus((recorded.as_ref(), Some(wish)), &own, topology)
+        }
         Item::Keep | Item::On => true,
     };
     if is_so {

@@ -252,7 +252,11 @@ pub(super) fn settle(
     }
     extra.last.extend(give_back_some(&subject.xml, &moves.gone, world)?);
     extra.last.extend(gpu_states::once_taken(world, &subject.xml, &moves.gone)?);
-    extra.last.extend(vgpu::claim::give_back_these(&subject.xml, &vgpus, world)?);
+    let cleared = vgpu::claim::give_back_these(&subject.xml, &vgpus, world)?;
+    if world.has_guests_here()? {
+        vgpu::claim::refuse_uncleared(&subject.xml, &tuned.after, &cleared, topology)?;
+    }
+    extra.last.extend(cleared);
     if subject.live.is_some() {
         extra.last.extend(p2p::claim::once_taken(&tuned.after, world)?);
     }

@@ -1,8 +1,8 @@
 //! The vGPUs of a guest: their types are set and their mediated devices made before it starts, and
 //! cleared once it is removed. Those of others or of unknown holders are left.
 
-use crate::apply::Step;
 use crate::apply::vgpu::{VgpuStep, is_ours};
+use crate::apply::{HostStep, Step};
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::error::{Coded, Result};
@@ -45,6 +45,12 @@ pub enum VgpuClaimError {
     /// Fabric Manager activates no partition for virtual functions.
     #[error("domain `{domain}` is not started: {mode}")]
     FabricMode { domain: String, mode: NoVgpuMode },
+    /// The type that the guest loses stays, so that the driver refuses the one that it gets.
+    #[error(
+        "domain `{domain}` cannot get vGPU type {wanted}: {function} keeps its type {now}, which \
+         gpuvm did not set"
+    )]
+    NotCleared { domain: String, function: Bdf, now: u32, wanted: String },
     /// The parent offers no such mediated device.
     #[error(
         "domain `{domain}` is not started: {function} offers no mediated devices of type {wanted}"
@@ -195,6 +201,45 @@ pub fn give_back_these(xml: &DomainXml, vgpus: &[GuestVgpu], world: &World) -> R
     Ok(steps)
 }
 
+/// Refuses types that the driver does not offer before another one of the guest is cleared, if that
+/// is not among the steps: it stays at its function.
+pub fn refuse_uncleared(
+    before: &DomainXml,
+    after: &DomainXml,
+    steps: &[Step],
+    topology: &Topology,
+) -> Result<()> {
+    let (had, has) = (before.vgpus()?, after.vgpus()?);
+    let type_of = |function: Bdf| topology.device(function)?.vgpu_type();
+    let is_cleared = |function: Bdf| {
+        let clears = |step: &Step| {
+            matches!(step, Step::Host(HostStep::Vgpu(VgpuStep::SetType { vf, to: 0, .. }))
+                if *vf == function)
+        };
+        steps.iter().any(clears)
+    };
+    for new in has.iter().filter(|new| !had.contains(new)) {
+        let vgpu = topology.device(new.function).and_then(|vf| vf.vgpu.as_ref());
+        let (Some(Vgpu::Vfio { current, creatable }), Some(number)) = (vgpu, new.number()) else {
+            continue;
+        };
+        if *current == number || *current == 0 && creatable.contains(&number) {
+            continue;
+        }
+        let stays = had.iter().filter(|old| old.card == new.card && !is_cleared(old.function));
+        let mut stays = stays.map(|old| old.function);
+        if let Some((function, now)) = stays.find_map(|vf| Some((vf, type_of(vf)?))) {
+            let (domain, wanted) = (after.name(), new.name.clone());
+            let hint = format!(
+                "`echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type` clears it, if \
+                 no guest has it"
+            );
+            return Err(VgpuClaimError::NotCleared { domain, function, now, wanted }.hint(hint));
+        }
+    }
+    Ok(())
+}
+
 /// The definitions of the other domains, by name. One that cannot be read is an error: what it has
 /// is not known.
 fn others(hypervisor: &dyn Hypervisor, own: &str) -> Result<Vec<(String, DomainXml)>> {
@@ -300,6 +345,28 @@ mod tests {
         assert_eq!(said(slot(7), &own), "");
         assert!(said(slot(8), &own).contains("has vGPU type 8, not 7"));
         assert!(said(None, &own).contains("no virtual function that a vGPU type"));
+    }
+
+    #[test]
+    fn a_type_that_stays_leaves_no_room_for_one_that_is_not_offered_beside_it() {
+        let with = |type_id: &str| {
+            let text = format!(
+                "<domain><name>a</name><memory>1</memory><vcpu>1</vcpu><metadata><gpuvm:guest \
+                 xmlns:gpuvm='urn:gpuvm:domain:1'><gpuvm:vgpus><gpuvm:device bdf='{VF}' card='{VF}' \
+                 name='n' type='{type_id}'/></gpuvm:vgpus></gpuvm:guest></metadata></domain>"
+            );
+            DomainXml::parse(&text).unwrap()
+        };
+        let vf = VF.parse().unwrap();
+        let clear = Step::from(VgpuStep::SetType { vf, to: 0, was: 7, back: true });
+        let is_refused = |current, steps: &[Step]| {
+            let topology = host(Some(Vgpu::Vfio { current, creatable: vec![8] }));
+            refuse_uncleared(&with("7"), &with("8"), steps, &topology).is_err()
+        };
+        assert_eq!(
+            [is_refused(7, &[]), is_refused(7, &[clear]), is_refused(0, &[])],
+            [true, false, false]
+        );
     }
 
     #[test]
