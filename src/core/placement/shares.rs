@@ -8,7 +8,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
-use crate::occupancy::{GuestVgpu, Held, Occupancy};
+use crate::occupancy::{Exclusion, GuestVgpu, Held, Occupancy};
 use crate::topology::{
     MigInstances, PciDevice, Topology, Vgpu, VgpuInterface, frame_buffer, is_mig_backed, plain_name,
 };
@@ -105,6 +105,8 @@ pub struct SharedCard {
     pub existing: Vec<ExistingVgpu>,
     /// Why it gets no more; `None` if nothing speaks against it.
     pub closed: Option<String>,
+    /// Its virtual functions that an admin took out of use, each with the reason, to follow "is".
+    pub excluded: Vec<(Bdf, String)>,
 }
 
 /// Cards of which guests have shares, or could, with what is left.
@@ -149,8 +151,22 @@ impl Card<'_> {
         let closed = self.closed();
         let offers = self.offers(types, &existing, closed.is_some());
         let (bdf, node) = (self.card.bdf, self.card.node);
-        let frame_buffer_kib = self.frame_buffer();
-        SharedCard { bdf, node, interface, frame_buffer_kib, offers, existing, closed }
+        let (frame_buffer_kib, excluded) = (self.frame_buffer(), self.excluded());
+        SharedCard { bdf, node, interface, frame_buffer_kib, offers, existing, closed, excluded }
+    }
+
+    /// Its virtual functions that are excluded themselves, each with the reason.
+    fn excluded(&self) -> Vec<(Bdf, String)> {
+        let pf = |one: &Exclusion| self.topology.device(one.bdf)?.pf();
+        let is_its = |one: &&Exclusion| pf(one) == Some(self.card.bdf);
+        let excluded = self.held.excluded.iter().filter(is_its);
+        excluded.map(|one| (one.bdf, one.says())).collect()
+    }
+
+    /// Whether a function gets a vGPU: no excluded one does, unless the guest has it already.
+    fn is_offered(&self, function: Bdf) -> bool {
+        let is_own = self.held.own_vgpus.vgpus.iter().any(|own| own.function == function);
+        is_own || self.held.excluded.iter().all(|excluded| excluded.bdf != function)
     }
 
     /// Why no guest gets a share of it.
@@ -228,7 +244,7 @@ impl Card<'_> {
                 continue;
             }
             if *current == 0 && domains.is_empty() {
-                for number in creatable {
+                for number in creatable.iter().filter(|_| self.is_offered(vf.bdf)) {
                     places.entry(*number).or_default().push(VgpuPlace::Vf(vf.bdf));
                 }
                 continue;
@@ -282,9 +298,10 @@ impl Card<'_> {
         let functions = std::iter::once(self.card).chain(self.topology.vfs_of(self.card.bdf));
         for parent in functions {
             let Some(Vgpu::Mdev { types: offered, devices }) = &parent.vgpu else { continue };
+            let is_offered = self.is_offered(parent.bdf);
             for of in offered {
-                let place =
-                    std::iter::repeat_n(VgpuPlace::Parent(parent.bdf), of.available as usize);
+                let available = if is_offered { of.available as usize } else { 0 };
+                let place = std::iter::repeat_n(VgpuPlace::Parent(parent.bdf), available);
                 match types.iter_mut().find(|known| known.id == of.id) {
                     Some(known) => known.places.extend(place),
                     None => types.push(Type {

@@ -22,12 +22,23 @@ pub(super) type Owners = BTreeMap<Bdf, BTreeSet<String>>;
 /// The verb that starts a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starting {
-    /// It is made.
+    /// It is made; the lock is held.
     Create,
     /// It is off; the lock is held.
     Start,
     /// It may run; others start and stop guests while it shuts down.
     Restart,
+}
+
+impl Starting {
+    /// Whether a guest that is off when the steps are planned still is when they are done: then its
+    /// ports can be restored by the way.
+    fn holds_lock(self) -> bool {
+        match self {
+            Starting::Create | Starting::Start => true,
+            Starting::Restart => false,
+        }
+    }
 }
 
 /// Returns the steps before a guest starts. `wish`: for this start; `None`: as recorded of it.
@@ -48,7 +59,7 @@ pub fn to_start(
     let uuid = xml.uuid().unwrap_or_default();
     let had = recorded_owners(world)?;
     let mut all = Vec::new();
-    if verb == Starting::Start && !had.is_empty() {
+    if verb.holds_lock() && !had.is_empty() {
         let active = world.hypervisor()?.domains()?.into_iter().filter(|row| row.state.is_active());
         let active = active.map(|row| row.uuid).collect();
         for other in ended(&active, &processes()?, &had).iter().filter(|other| **other != uuid) {
@@ -199,6 +210,12 @@ fn refuse_elsewhere(name: &str, world: &World) -> Result<()> {
 mod tests {
     use super::*;
     use gpuvm_core::topology::DirectPort;
+
+    #[test]
+    fn ports_of_guests_that_went_off_are_restored_where_none_starts_meanwhile() {
+        let holds = |verb: Starting| verb.holds_lock();
+        assert!(holds(Starting::Create) && holds(Starting::Start) && !holds(Starting::Restart));
+    }
 
     #[test]
     fn ports_that_are_needed_are_set_and_former_ones_restored() {
