@@ -39,6 +39,9 @@ const CASES: &[(&str, &str, Overlay)] = &[
     ("no-firmware", "error", &[
         ("etc/os-release", "ID=debian\n"), ("usr/sbin/libvirtd", ""), ("usr/bin/qemu-system-x86_64", ""),
     ]),
+    ("no-vfio-groups", "error", &[
+        ("dev/kvm", ""), ("dev/vhost-net", ""), ("dev/iommu", ""), ("sys/class/vfio-dev/vfio0/dev", "511:0\n"),
+    ]),
     ("driver-first", "error", &[("etc/modprobe.d/vfio.conf", VFIO_IDS)]),
     ("driver-first", "warning", &[("etc/modules", "vfio\nvfio_virqfd\n"), ("proc/sys/kernel/osrelease", "6.14.0-1-pve\n")]),
     ("boot-unidentified", "warning", &[("etc/systemd/system/gpuvm-vfio.service", "# Functions: 0000:b0:00.0\n")]),
@@ -932,10 +935,10 @@ fn findings_are_reported_without_zero_counts() {
         run(command.args(more).arg("--host").arg(&host).current_dir(dir.path()))
     };
     let (code, out, _) = doctor(&[]);
-    let line = "19 of 45 rules checked: no problem; 26 not checked:\n";
+    let line = "19 of 46 rules checked: no problem; 27 not checked:\n";
     assert!(code == 0 && out.starts_with(line), "{out}");
     let listed = out.lines().skip(1).take_while(|line| line.starts_with("  ")).count();
-    assert_eq!(listed, 26, "{out}");
+    assert_eq!(listed, 27, "{out}");
     let (code, out, _) = doctor(&["--fix"]);
     assert!(code == 0 && out.contains("\n# nothing to fix: no rule found a problem"), "{out}");
     fs::write(dir.path().join("log"), "\n").unwrap();
@@ -945,14 +948,14 @@ fn findings_are_reported_without_zero_counts() {
         .unwrap();
     let (code, out, _) = doctor(&["--journal", "log"]);
     assert!(code == 3 && out.contains("error: in the log, 1 line like line 1: NVRM"), "{out}");
-    assert!(out.contains("\n23 of 49 rules checked: 1 error; 26 not checked:\n"), "{out}");
+    assert!(out.contains("\n23 of 50 rules checked: 1 error; 27 not checked:\n"), "{out}");
     let (code, _, err) = doctor(&["--journal", "missing"]);
     assert!(code == 1 && err.contains("missing") && err.contains("hint: `sudo jour"), "{err}");
     let (_dir, _, root) = hosts();
     lay(&root, &[("sys/kernel/mm/ksm/run", "1\n")]);
     let (_, out, _) = run(gpuvm(&["host", "doctor", "--host"]).arg(&root));
     let last = out.lines().find(|line| line.contains(" rules checked: ")).unwrap();
-    assert!(last.contains(" of 45 rules checked: 2 warnings; "), "{last}");
+    assert!(last.contains(" of 46 rules checked: 2 warnings; "), "{last}");
 }
 
 /// What `journalctl -k` prints where it may read nothing.

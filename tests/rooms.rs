@@ -208,13 +208,13 @@ const MODULES: [(&str, &[&str]); 28] = [
             "nccl",
         ],
     ),
-    ("doctor", &["xid", "topology", "occupancy", "placement", "check", "verify"]),
+    ("doctor", &["xid", "iommufd", "topology", "occupancy", "placement", "check", "verify"]),
     ("measure", &[]),
     ("view", &["topology", "request", "occupancy", "placement"]),
     ("metrics", &["topology", "occupancy", "placement"]),
     ("fleet", &["topology", "request", "occupancy", "placement"]),
     ("export", &["topology", "request", "occupancy", "placement"]),
-    ("slurm", &["topology"]),
+    ("slurm", &["topology", "placement"]),
     // The words of types for JSON Schemas.
     ("schema", &["hostnet", "image", "network", "topology"]),
 ];

@@ -282,15 +282,12 @@ fn mediated_devices_are_counted_below_a_card_and_below_its_functions() {
     let t4 = Card { host: &host, bus: "3b", ids: turing, driver: "nvidia", total: 0 };
     t4.add(&[], None);
     t4.mdev("00.0", "nvidia-222", "GRID T4-4Q", 3);
-    let uuid = "6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b";
-    let dir = t4.at("00.0").join(uuid);
-    fs::create_dir_all(&dir).unwrap();
-    symlink("../mdev_supported_types/nvidia-222", dir.join("mdev_type")).unwrap();
+    make_mdev(&t4, "00.0", "nvidia-222");
     let row = card(&host, "0000:3b:00.0");
     assert_eq!((&row["interface"], types(&row)), (&json!("mdev"), vec![("T4-4Q", 3, 1)]));
     assert_eq!(
         (&row["vgpus"][0]["uuid"], &row["vgpus"][0]["name"]),
-        (&json!(uuid), &json!("T4-4Q"))
+        (&json!(UUID), &json!("T4-4Q"))
     );
     holds(host.run(&["plan", "--gpus", "1"]), 1, &["has 1 mediated device"]);
     // Ampere before kernel 6.8: at each function, one each.
@@ -832,6 +829,172 @@ fn slurm_counts_vgpus_of_a_type() {
     holds(conf(&["--files"]), 1, &none);
 }
 
+/// Writes the list of functions that an admin took out of use.
+fn exclude(host: &Small, bdfs: &[&str]) {
+    let entries = bdfs.iter().map(|bdf| json!({ "bdf": bdf, "reason": "it is loud" }));
+    let excluded: Vec<Value> = entries.collect();
+    let file = json!({ "format": "gpuvm-excluded", "version": 1, "excluded": excluded });
+    host.write("etc/gpuvm/excluded.json", &file.to_string());
+}
+
+#[test]
+fn slurm_counts_and_numbers_the_cards_that_guests_get_whole() {
+    let conf = |host: &Small, more: &[&str]| {
+        host.run(&[&["slurm", "conf", "--node-name", "n"][..], more].concat())
+    };
+    let host = h200(0);
+    let ids = ("0302 10de:2330", "");
+    Card { host: &host, bus: "71", ids, driver: "vfio-pci", total: 16 }.add(&[], None);
+    let (code, out, err) = conf(&host, &["--files"]);
+    assert_eq!(code, 0, "{err}");
+    // Its number is that of a job then, whatever its index is.
+    assert_eq!(out.matches(" File=").count(), 1, "{out}");
+    let group = 0x71 * 100 + 1;
+    assert!(out.contains(&format!("Type=h100 File=/dev/vfio/{group} Links=-1")), "{out}");
+    assert_eq!(host.json(&["gpu", "list"])[2]["bdf"], "0000:71:00.0");
+    // Cards with mediated devices of their own.
+    let host = t4();
+    holds(conf(&host, &[]), 0, &["Type=t4 Count=1", "Gres=gpuvm:t4:1"]);
+    let offers = ["the driver of 0000:3b:00.0 offers mediated devices", "gpuvm chooses the GPUs"];
+    holds(conf(&host, &["--files"]), 1, &offers);
+}
+
+#[test]
+fn an_excluded_function_gets_no_vgpu() {
+    for (host, name, next) in
+        [(h200(0), "H200X-18C", "0000:3b:00.6"), (a100(), "A100-4C", "0000:3b:00.6")]
+    {
+        exclude(&host, &["0000:3b:00.4", "0000:3b:00.5"]);
+        assert_eq!(vgpus(&host.json(&["plan", "--vgpu", name])), [(next, name)]);
+        let why = "0000:3b:00.4 is excluded: it is loud; 0000:3b:00.5 is excluded: it is loud";
+        holds(host.run(&["vgpu", "list"]), 0, &[why]);
+        let row = card(&host, "0000:3b:00.0");
+        assert_eq!(row["vfs"][1]["excluded"], "excluded: it is loud");
+        assert_eq!(row["vfs"][2]["excluded"], Value::Null);
+        let excluded = "0000:3b:00.4 0000:3b:00.5 excluded";
+        holds(host.run(&["gpu", "list"]), 0, &[excluded]);
+        let gpu = &host.json(&["gpu", "list"])[0];
+        assert_eq!(gpu["vgpu"]["excluded"], json!(["0000:3b:00.4", "0000:3b:00.5"]));
+    }
+    // Where fewer functions are left than vGPUs fit, these count.
+    let host = h200(0);
+    let all: Vec<String> = slots(16).iter().map(|slot| format!("0000:3b:{slot}")).collect();
+    exclude(&host, &all.iter().skip(3).map(String::as_str).collect::<Vec<_>>());
+    let left = card(&host, "0000:3b:00.0");
+    assert_eq!(types(&left), [("H200X-141C", 1, 0), ("H200X-70C", 2, 0), ("H200X-18C", 3, 0)]);
+    assert_eq!(host.json(&["capacity"])["vgpus"][2]["creatable"], 11);
+    let many = host.run(&["plan", "--vgpu", "H200X-18C,count=12"]);
+    holds(many, 1, &["11 available", "13 virtual functions excluded"]);
+}
+
+#[test]
+fn an_excluded_card_takes_its_functions_out_of_use() {
+    let host = Small::new(2, 32);
+    for (bus, vfs) in [("11", vec!["02.0"]), ("22", vec!["02.0", "02.1"])] {
+        let ids = ("1200 1002:74a1", "1200 1002:74b5");
+        let card = Card { host: &host, bus, ids, driver: "gim", total: 8 };
+        card.add(&vfs.into_iter().map(str::to_owned).collect::<Vec<_>>(), None);
+    }
+    exclude(&host, &["0000:22:00.0"]);
+    let why = "excluded with the card 0000:22:00.0: it is loud";
+    let states = host.json(&["gpu", "list"]);
+    let states: Vec<&Value> = (0..5).map(|at| &states[at]["state"]).collect();
+    assert_eq!(states, ["free", "excluded", "excluded", "blocked", "excluded"]);
+    holds(host.run(&["gpu", "list"]), 0, &[&format!("is {why}"), "is excluded: it is loud"]);
+    holds(host.run(&["plan", "--gpus", "2"]), 1, &["1 of 3 available", &format!("are {why}")]);
+    holds(host.run(&["plan", "--gpu", "22:02.1"]), 1, &[&format!("is {why}")]);
+    let capacity = host.json(&["capacity"]);
+    assert_eq!(capacity["largest"], 1, "{capacity}");
+    assert!(capacity["never_placed"].to_string().contains(why), "{capacity}");
+    // A share that only its address takes.
+    let host = Small::new(1, 8);
+    let ids = ("0380 8086:56c0", "0380 8086:56c0");
+    let flex = Card { host: &host, bus: "3b", ids, driver: "i915", total: 31 };
+    flex.add(&["00.1".to_owned()], None);
+    holds(host.run(&["plan", "--gpu", "3b:00.1"]), 0, &["a share of that card"]);
+    exclude(&host, &["0000:3b:00.0"]);
+    holds(host.run(&["plan", "--gpu", "3b:00.1"]), 1, &["excluded with the card 0000:3b:00.0"]);
+}
+
+#[test]
+fn a_share_and_its_card_in_two_domains_are_found_both_ways() {
+    /// Checks both ways that a share of a card collides with the card as a whole.
+    #[track_caller]
+    fn collide(host: &Small, share: &str, bus: &str, [of_whole, of_share]: [&str; 2]) {
+        let whole = whole(host, bus);
+        for (checked, other, said) in [(&*whole, share, of_whole), (share, &*whole, of_share)] {
+            let checked = host.run(&["check", checked, "--domain-xml", other]);
+            holds(checked, 3, &["device-held", said]);
+        }
+    }
+    // A virtual function of another program's guest.
+    let host = h200(1);
+    let share = foreign(&host, "share", ("3b", 4));
+    let said = [
+        "domain `share` (defined) has 0000:3b:00.4 of 0000:3b:00.0",
+        "0000:3b:00.0, the card of 0000:3b:00.4, is held by domain `whole` (defined)",
+    ];
+    collide(&host, &share, "3b", said);
+    let (_, out, err) = host.run(&["check", &share, "--domain-xml", &whole(&host, "5e")]);
+    assert!(!out.contains("device-held"), "{out}{err}");
+    // A mediated device that is recorded, and not made yet.
+    let host = t4();
+    let share = exported(&host, "T4-4Q,gpu=1");
+    let said = [
+        "domain `a` (defined) has vGPU T4-4Q of 0000:5e:00.0",
+        "0000:5e:00.0, the card of vGPU T4-4Q, is held by domain `whole` (defined)",
+    ];
+    collide(&host, &share, "5e", said);
+    // One of another program, below a card and below a function.
+    for host in [t4(), a100_with_mdev()] {
+        let file = host.path().join("mdev.xml");
+        let text = fs::read_to_string(foreign(&host, "share", ("3b", 4))).unwrap();
+        let text = text.replace("type='pci' managed='yes'", "type='mdev' model='vfio-pci'");
+        let (before, rest) = text.split_once("<address ").unwrap();
+        let (_, after) = rest.split_once("/>").unwrap();
+        // libvirt takes any case.
+        let uuid = UUID.to_uppercase();
+        fs::write(&file, format!("{before}<address uuid='{uuid}'/>{after}")).unwrap();
+        let of_share = format!("the card of mediated device {UUID}, is held by domain `whole`");
+        let of_whole = format!("has mediated device {UUID} of 0000:3b:00.0");
+        collide(&host, file.to_str().unwrap(), "3b", [&of_whole, &of_share]);
+    }
+}
+
+#[test]
+fn a_kernel_without_vfio_groups_is_named_by_every_list() {
+    let host = h200(0);
+    let ids = ("0302 10de:2330", "");
+    Card { host: &host, bus: "71", ids, driver: "vfio-pci", total: 16 }.add(&[], None);
+    let (with, without) = (recorded(&host, "7.3.4", true), recorded(&host, "7.3.4", false));
+    let lack = "this kernel has no VFIO groups (CONFIG_VFIO_GROUP)";
+    let state = |file: &str, verb: &str| {
+        let (code, out, err) = on_record(file, &[verb, "list", "--json"]);
+        assert_eq!(code, 0, "{err}");
+        let rows: Value = serde_json::from_str(&out).unwrap();
+        let row = rows.as_array().unwrap().iter().find(|row| row["bdf"] == "0000:71:00.0");
+        row.unwrap_or_else(|| panic!("{rows}")).clone()
+    };
+    assert_eq!(state(&with, "gpu")["state"], "free");
+    let gpu = state(&without, "gpu");
+    assert_eq!(gpu["state"], "barred");
+    assert!(gpu["why"].as_str().unwrap().starts_with("cannot be passed through: this kernel"));
+    assert_eq!(
+        (&state(&with, "device")["passable"], &state(&without, "device")["passable"]),
+        (&json!(true), &json!(false))
+    );
+    holds(on_record(&without, &["gpu", "list"]), 0, &[lack]);
+    let rule = "no-vfio-groups";
+    holds(on_record(&without, &["host", "doctor"]), 3, &[rule, lack]);
+    let (_, out, err) = on_record(&with, &["host", "doctor"]);
+    assert!(!out.contains(rule), "{out}{err}");
+    let conf = ["slurm", "conf", "--node-name", "n"];
+    let files = [&conf[..], &["--files"]].concat();
+    holds(on_record(&without, &files), 1, &[lack, "`gpuvm host doctor"]);
+    holds(on_record(&with, &files), 0, &["File=/dev/vfio/"]);
+    holds(on_record(&without, &conf), 0, &["Count=1"]);
+}
+
 #[test]
 fn doctor_names_cards_whose_functions_nothing_serves() {
     let ours = ["pf-with-vfs-on-vfio", "sriov-unbound", "vf-without-type"];
@@ -911,6 +1074,39 @@ fn recorded(host: &Small, kernel: &str, groups: bool) -> String {
 /// Runs a command line on a recorded host.
 fn on_record(file: &str, words: &[&str]) -> (i32, String, String) {
     crate::support::run(crate::support::gpuvm(words).args(["--host", file]))
+}
+
+/// The UUID of a mediated device.
+const UUID: &str = "6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b";
+
+/// Makes a mediated device of this type below a function.
+fn make_mdev(card: &Card<'_>, slot: &str, of: &str) {
+    let dir = card.at(slot).join(UUID);
+    fs::create_dir_all(&dir).unwrap();
+    symlink(format!("../mdev_supported_types/{of}"), dir.join("mdev_type")).unwrap();
+}
+
+/// Two T4s with mediated devices of their own; the first has one.
+fn t4() -> Small {
+    let host = Small::new(1, 16);
+    for bus in ["3b", "5e"] {
+        let t4 = Card { host: &host, bus, ids: ("0302 10de:1eb8", ""), driver: "nvidia", total: 0 };
+        t4.add(&[], None);
+        t4.mdev_of("00.0", ("nvidia-222", "GRID T4-4Q"), 3, (4096, 4));
+        if bus == "3b" {
+            make_mdev(&t4, "00.0", "nvidia-222");
+        }
+    }
+    host
+}
+
+/// The same A100 with a mediated device of its first function.
+fn a100_with_mdev() -> Small {
+    let host = a100();
+    let ids = ("0302 10de:20b0", "0302 10de:20b0");
+    let card = Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 16 };
+    make_mdev(&card, "00.4", "nvidia-468");
+    host
 }
 
 /// An A100 with 16 functions that are parents of mediated devices.

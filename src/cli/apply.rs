@@ -5,7 +5,9 @@ use super::change::{manner, program};
 use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FOUND};
 use super::guests;
+use crate::placement::GuestVgpu;
 use crate::shell::word;
+use crate::words::count;
 use gpuvm_core::guest::GuestDifference;
 use gpuvm_ops::described::{AppliedGuest, ApplyRequest, Drift, GuestAction, apply, foresee, look};
 use gpuvm_ops::session::Session;
@@ -100,11 +102,49 @@ fn line(guest: &AppliedGuest, dry_run: bool) -> String {
         let gpus: Vec<String> = guest.gpus.iter().map(usize::to_string).collect();
         more.push(format!("GPUs {}", gpus.join(",")));
     }
+    more.extend(vgpus(&guest.vgpus));
     if guest.gives_up_first {
         more.push("it gives up its own first, which others need".to_owned());
     }
     match &more[..] {
         [] => format!("{}: {what}", guest.name),
         more => format!("{}: {what}: {}", guest.name, more.join("; ")),
+    }
+}
+
+/// The vGPUs of a guest, those of one card and type together, with their virtual functions.
+fn vgpus(all: &[GuestVgpu]) -> impl Iterator<Item = String> {
+    let is_same =
+        |one: &GuestVgpu, other: &GuestVgpu| (one.card, &one.name) == (other.card, &other.name);
+    all.chunk_by(is_same).map(|run| {
+        let GuestVgpu { card, name, .. } = &run[0];
+        let of = format!("{} {name} of {card}", count(run.len(), "vGPU"));
+        let functions = run.iter().map(|vgpu| vgpu.function).filter(|function| function != card);
+        let functions: Vec<String> = functions.map(|function| function.to_string()).collect();
+        if functions.is_empty() { of } else { format!("{of} ({})", functions.join(" ")) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vgpus_of_a_card_are_named_together() {
+        let vgpu = |card: &str, function: &str, name: &str| GuestVgpu {
+            card: card.parse().unwrap(),
+            function: function.parse().unwrap(),
+            type_id: "7".into(),
+            name: name.into(),
+            uuid: None,
+        };
+        let all = [
+            vgpu("3b:00.0", "3b:00.4", "X-8C"),
+            vgpu("3b:00.0", "3b:00.5", "X-8C"),
+            vgpu("5e:00.0", "5e:00.0", "T4-4Q"),
+        ];
+        let said: Vec<String> = vgpus(&all).collect();
+        let first = "2 vGPUs X-8C of 0000:3b:00.0 (0000:3b:00.4 0000:3b:00.5)";
+        assert_eq!(said, [first, "1 vGPU T4-4Q of 0000:5e:00.0"]);
     }
 }

@@ -6,6 +6,7 @@ use crate::fabric::Readiness;
 use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 pub use crate::topology::GuestVgpu;
+use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 
 /// Resources held by one domain of the host, including domains of other tools.
@@ -151,6 +152,11 @@ impl Occupancy {
         parts.into_iter().filter_map(|(cores, memory)| self.yielding(Yielded { cores, memory }))
     }
 
+    /// The exclusion of a function, or of the card that it is a share of.
+    pub fn exclusion_of(&self, topology: &Topology, bdf: Bdf) -> Option<&Exclusion> {
+        Exclusion::of(&self.excluded, topology, bdf)
+    }
+
     fn yielding(&self, yielded: Yielded) -> Option<Occupancy> {
         let kept = || self.domains.iter().map(|held| held.kept(yielded)).collect();
         let yields = self.domains.iter().any(Held::has_to_yield);
@@ -251,10 +257,38 @@ impl Exclusion {
         Exclusion { bdf, reason: why.into(), untested: true }
     }
 
+    /// The exclusion among these of a function, or of the card that it is a share of: a share works
+    /// no better than its card.
+    pub fn of<'e>(
+        excluded: &'e [Exclusion],
+        topology: &Topology,
+        bdf: Bdf,
+    ) -> Option<&'e Exclusion> {
+        let at = |bdf: Bdf| excluded.iter().find(|excluded| excluded.bdf == bdf);
+        if excluded.is_empty() {
+            return None;
+        }
+        at(bdf).or_else(|| at(topology.device(bdf)?.pf()?))
+    }
+
     /// Why it is not placed, to follow "is" or "are".
     pub fn says(&self) -> String {
+        self.words("")
+    }
+
+    /// Why a function is not placed that is excluded itself or as a share of its card.
+    pub fn says_of(&self, bdf: Bdf) -> String {
+        if bdf == self.bdf { self.says() } else { self.says_of_share() }
+    }
+
+    /// Why a share of the card is not placed.
+    pub fn says_of_share(&self) -> String {
+        self.words(&format!(" with the card {}", self.bdf))
+    }
+
+    fn words(&self, with: &str) -> String {
         let word = if self.untested { "untested" } else { "excluded" };
-        format!("{word}: {}", self.reason).trim_end_matches([':', ' ']).to_owned()
+        format!("{word}{with}: {}", self.reason).trim_end_matches([':', ' ']).to_owned()
     }
 }
 

@@ -6,7 +6,9 @@ mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use conf::{Conf, ConfRequest, SlurmConfError, VgpuCount, conf, gpu_type, vgpu_type};
+pub use conf::{
+    Conf, ConfRequest, SlurmConfError, VgpuCount, conf, gpu_type, gpus_by_file, vgpu_type,
+};
 pub use limits::{JobLimits, Resources};
 
 /// The GRES that gpuvm counts guests' GPUs by. Slurm drops a GRES named `gpu` that has no device

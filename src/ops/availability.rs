@@ -2,9 +2,12 @@
 //! decides; the host's users are added, whom a plan does not know.
 
 use crate::bdf::Bdf;
+use crate::error::Result;
 use crate::function_users::{Take, Use};
+use crate::guest::way;
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, Topology};
+use crate::world::World;
 
 /// Whether a function is available.
 pub(crate) struct Availability {
@@ -18,11 +21,12 @@ pub(crate) struct Availability {
 }
 
 impl Availability {
-    /// Judges a function; `uses` has those of all members of its IOMMU group.
+    /// Judges a function; `uses` has those of all members of its IOMMU group. `nothing`: why no
+    /// guest gets any function ([`nothing_passes`]).
     pub(crate) fn of(
         topology: &Topology,
         held: &Occupancy,
-        uses: &[Use],
+        (uses, nothing): (&[Use], Option<&str>),
         bdf: Bdf,
     ) -> Availability {
         let states = device_states(topology, held, &[bdf]).pop();
@@ -38,9 +42,12 @@ impl Availability {
                 let lacks_group = lacks_group(topology, bdf);
                 if !why.is_empty() {
                     state = DeviceState::Host;
+                } else if nothing.is_some() {
+                    state = DeviceState::Barred;
                 } else if lacks_group.is_some() {
                     state = DeviceState::Blocked;
                 }
+                why.extend(nothing.map(str::to_owned));
                 why.extend(lacks_group);
                 said = why.first().cloned().or(said);
             }
@@ -51,6 +58,17 @@ impl Availability {
         }
         Availability { state, why, said }
     }
+}
+
+/// Why no guest gets any function of a host, to follow its address: the kernel has no VFIO groups,
+/// without which its libvirt passes none through. `None` if nothing stands against it, as far as is
+/// known.
+pub(crate) fn nothing_passes(world: &World, topology: &Topology) -> Result<Option<String>> {
+    if !topology.lacks_vfio_groups() {
+        return Ok(None);
+    }
+    let lack = way(world, topology, world.stack(topology, None))?.groups();
+    Ok(lack.map(|lack| format!("cannot be passed through: {}", lack.what)))
 }
 
 /// That a GPU goes to a guest only with the other GPUs of its IOMMU group.

@@ -17,7 +17,7 @@ use crate::hypervisor::none::NoHypervisor;
 use crate::initramfs::renewal;
 use crate::placement::Occupancy;
 use crate::reporter::Question;
-use crate::topology::{Binding, DeviceIdentity, Topology, is_vfio};
+use crate::topology::{Binding, DeviceIdentity, Topology, VfKind, is_vfio};
 use crate::world::World;
 use std::collections::BTreeSet;
 
@@ -38,6 +38,9 @@ pub enum DeviceError {
          recognised at boot"
     )]
     Unidentified { bdf: String, driver: String },
+    /// A virtual function is for vGPUs, or has mediated devices.
+    #[error("virtual functions for vGPUs are not bound to vfio-pci{lines}")]
+    ForVgpus { lines: String },
     /// The host has no such device.
     #[error("this host has no device {absent}")]
     Absent { absent: String },
@@ -182,6 +185,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
     let mut take = Take::new(topology, &uses, &asked);
     // A guest's function is already bound.
     take.hindrances.retain(|hindrance| !on_vfio(&hindrance.bdf));
+    refuse_for_vgpus(topology, &take.functions)?;
     let refusals = take.refusals(bind.force);
     if !refusals.is_empty() {
         return Err(refused("bound", &refusals, &take.hindrances));
@@ -201,6 +205,29 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
         steps.extend(host.at_boot(&wanted, program, bind.initramfs)?);
     }
     Ok(steps)
+}
+
+/// Refuses virtual functions that guests get as vGPUs: the vendor's driver serves these, and no
+/// guest can use the function without it. Also those that come along with their IOMMU group.
+fn refuse_for_vgpus(topology: &Topology, functions: &[Bdf]) -> Result<()> {
+    let mut lines = String::new();
+    let mut card = None;
+    for vf in functions.iter().filter_map(|bdf| topology.device(*bdf)) {
+        let what = match topology.vf_kind(vf) {
+            Some(VfKind::FreeSlot) => "a slot for a vGPU",
+            Some(VfKind::Vgpu) => "a vGPU",
+            Some(VfKind::MdevParent) => "the parent of mediated devices",
+            _ => continue,
+        };
+        let Some(pf) = vf.pf() else { continue };
+        card.get_or_insert(pf);
+        lines += &format!("\n  {} is {what} of {pf}", vf.bdf);
+    }
+    let Some(card) = card else { return Ok(()) };
+    Err(DeviceError::ForVgpus { lines }.hint(format!(
+        "`gpuvm create --vgpu TYPE` gives a guest a vGPU, of a type that `gpuvm vgpu list` shows; \
+         `gpuvm vgpu vfs {card} --off` makes a whole GPU of the card again"
+    )))
 }
 
 /// Refuses drives and NICs that report no identity by which they would be recognised at boot.
@@ -278,4 +305,51 @@ pub fn release(world: &World, bind: &Bind) -> Result<Change> {
         change.parts.push(Part::Reports);
     }
     Ok(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuvm_core::topology::{Mdev, Sriov, Vgpu, file};
+
+    /// A host whose first GPU has a virtual function that offers this.
+    fn host(vgpu: Option<Vgpu>) -> (Topology, [Bdf; 2]) {
+        let text = include_str!("../../topologies/dual-socket.json");
+        let mut parts = file::from_json(text).unwrap().parts().clone();
+        let is_gpu = |device: &&mut gpuvm_core::topology::PciDevice| {
+            device.kind() == gpuvm_core::topology::DeviceKind::Gpu
+        };
+        let card = parts.devices.iter_mut().find(is_gpu).unwrap();
+        card.sriov = Some(Sriov::Pf { total: 16, enabled: 1 });
+        let pf = card.bdf;
+        let bdf: Bdf = pf.to_string().replace(".0", ".4").parse().unwrap();
+        let sriov = Some(Sriov::Vf { pf });
+        let vf = gpuvm_core::topology::PciDevice { bdf, sriov, vgpu, ..card.clone() };
+        parts.devices.push(vf);
+        parts.devices.sort_by_key(|device| device.bdf);
+        (Topology::new(parts).unwrap(), [pf, bdf])
+    }
+
+    #[test]
+    fn virtual_functions_for_vgpus_are_not_bound() {
+        let vfio = |current| Some(Vgpu::Vfio { current, creatable: Vec::new() });
+        let mdev = Some(Vgpu::Mdev { types: Vec::new(), devices: Vec::<Mdev>::new() });
+        for (vgpu, what) in [
+            (vfio(0), "a slot for a vGPU"),
+            (vfio(1437), "a vGPU"),
+            (mdev, "the parent of mediated devices"),
+        ] {
+            let (topology, [pf, vf]) = host(vgpu);
+            // Also one that only comes along.
+            let error = refuse_for_vgpus(&topology, &[pf, vf]).unwrap_err();
+            let refusal = error.refusal().unwrap();
+            assert_eq!(refusal.code, "device-for-vgpus");
+            assert!(refusal.message.contains(&format!("\n  {vf} is {what} of {pf}")), "{error}");
+            assert!(refusal.hint.contains(&format!("`gpuvm vgpu vfs {pf} --off`")), "{error}");
+            assert!(refuse_for_vgpus(&topology, &[pf]).is_ok());
+        }
+        // Nothing serves this one.
+        let (topology, both) = host(None);
+        assert!(refuse_for_vgpus(&topology, &both).is_ok());
+    }
 }

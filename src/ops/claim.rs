@@ -25,7 +25,7 @@ use crate::hypervisor::machine::{Machine, command_there};
 use crate::p2p;
 use crate::partition::{self, Guest};
 use crate::placement::reason::IsolationReason;
-use crate::placement::{Occupancy, shared_fabric};
+use crate::placement::{Exclusion, Occupancy, shared_fabric};
 use crate::recognise;
 use crate::shell::word;
 use crate::topology::{Barred, Binding, Likeness, Topology, Trust, Weakness, is_vfio};
@@ -378,7 +378,7 @@ fn give_back_these(xml: &DomainXml, ours: Vec<Bdf>, world: &World) -> Result<Vec
         }
         // A GPU that cannot be reset would block its guest's removal forever; no other guest gets
         // an excluded one.
-        if !excluded.iter().any(|excluded| excluded.bdf == bdf) {
+        if Exclusion::of(&excluded, &topology, bdf).is_none() {
             let resets = partition::reset(&[bdf], Some(&root), &topology).into_iter();
             steps.extend(resets.map(|bdf| Step::Device(DeviceStep::Reset { bdf, back: true })));
         }

@@ -30,7 +30,7 @@ use crate::identity::random_uuid;
 use crate::lookup::find;
 use crate::pages;
 use crate::placement::joint::{Joint, JointGuest, NoJoint, in_order};
-use crate::placement::{Occupancy, Placement, PlanError, nearest};
+use crate::placement::{GuestVgpu, Occupancy, Placement, PlanError, nearest};
 use crate::reporter::{Answer, Question};
 use crate::request::{DomainName, GpuWish, HugePages, IommufdWish, Request};
 use crate::restart;
@@ -161,6 +161,9 @@ pub struct AppliedGuest {
     /// Indexes of the GPUs that a new guest gets, or one that gets others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<usize>,
+    /// vGPUs that a new guest gets, or one that gets others: card, function and type of each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vgpus: Vec<GuestVgpu>,
     /// Whether it first releases resources for another guest that must be changed before it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gives_up_first: bool,
@@ -176,9 +179,10 @@ pub struct AppliedGuest {
 impl AppliedGuest {
     /// A guest with which this is done.
     fn new(name: impl Into<String>, action: GuestAction) -> AppliedGuest {
-        let (name, differences, gpus) = (name.into(), Vec::new(), Vec::new());
+        let (name, differences) = (name.into(), Vec::new());
+        let (gpus, vgpus) = (Vec::new(), Vec::new());
         let (gives_up_first, restarts, wake) = (false, false, None);
-        AppliedGuest { name, action, differences, gpus, gives_up_first, restarts, wake }
+        AppliedGuest { name, action, differences, gpus, vgpus, gives_up_first, restarts, wake }
     }
 }
 
@@ -244,11 +248,13 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
     };
     for (number, placement, _) in &found.places {
         guests[*number].gpus = gpu_indexes(&topology, &placement.devices);
+        guests[*number].vgpus.clone_from(&placement.vgpus);
     }
     for turn in &found.turns {
         let guest = &mut guests[turn.number];
         guest.gives_up_first |= turn.gives_up;
         guest.gpus = turn.gpus.clone().unwrap_or_default();
+        guest.vgpus.clone_from(&turn.vgpus);
     }
     guests.extend(gone.iter().map(|row| AppliedGuest::new(&row.name, GuestAction::Delete)));
     let place = |(number, placement, request): (usize, Placement, Request)| {
@@ -737,7 +743,10 @@ fn make_all(
                 for number in left {
                     let (old, new) = (&mut drift.guests[number], &again.guests[number]);
                     match new.action {
-                        GuestAction::Create => old.gpus.clone_from(&new.gpus),
+                        GuestAction::Create => {
+                            old.gpus.clone_from(&new.gpus);
+                            old.vgpus.clone_from(&new.vgpus);
+                        }
                         GuestAction::Keep => *old = new.clone(),
                         _ => return Err(made_otherwise(&new.name, &new.differences)),
                     }

@@ -2,7 +2,7 @@
 //! partitions.
 
 use crate::apply::bind::boot;
-use crate::availability::Availability;
+use crate::availability::{Availability, nothing_passes};
 use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::current_users::current_users;
@@ -101,15 +101,24 @@ pub struct SharedGpu {
     pub vfs: u32,
     /// Its vGPUs by type, with their number.
     pub vgpus: BTreeMap<String, u32>,
+    /// Its virtual functions that get no vGPU, since an admin took them out of use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<Bdf>,
 }
 
 /// How a GPU is shared among guests; `None` if it is not.
-fn shared(gpu: &PciDevice, topology: &Topology) -> Option<SharedGpu> {
+fn shared(gpu: &PciDevice, topology: &Topology, held: &Occupancy) -> Option<SharedGpu> {
     let interface = topology.vgpu_interface(gpu);
     let is_set_up = matches!(interface, VgpuInterface::Mdev | VgpuInterface::Vfio);
-    let vfs = || u32::try_from(topology.vfs_of(gpu.bdf).count()).unwrap_or(u32::MAX);
-    let vgpus = || topology.vgpus_of(gpu).into_iter().collect();
-    (is_set_up && !gpu.is_vf()).then(|| SharedGpu { interface, vfs: vfs(), vgpus: vgpus() })
+    if !is_set_up || gpu.is_vf() {
+        return None;
+    }
+    let vfs: Vec<Bdf> = topology.vfs_of(gpu.bdf).map(|vf| vf.bdf).collect();
+    let number = u32::try_from(vfs.len()).unwrap_or(u32::MAX);
+    let vgpus = topology.vgpus_of(gpu).into_iter().collect();
+    let is_excluded = |vf: &Bdf| held.excluded.iter().any(|excluded| excluded.bdf == *vf);
+    let excluded = vfs.into_iter().filter(is_excluded).collect();
+    Some(SharedGpu { interface, vfs: number, vgpus, excluded })
 }
 
 /// Lists GPUs, NVSwitches, NICs and NVMe drives; `all`: also other kinds, except bridges.
@@ -128,7 +137,9 @@ pub fn devices(
     let functions: Vec<Bdf> = devices.iter().map(|device| device.bdf).collect();
     let uses = current_users(world, topology, held, &functions)?;
     let at_boot = world.root()?.map(|root| boot::functions(&root)).transpose()?.unwrap_or_default();
-    let row = |device: &&PciDevice| listed_device(device, topology, held, &uses, &at_boot);
+    let nothing = nothing_passes(world, topology)?;
+    let uses = (&uses[..], nothing.as_deref());
+    let row = |device: &&PciDevice| listed_device(device, topology, held, uses, &at_boot);
     Ok(devices.iter().map(row).collect())
 }
 
@@ -142,7 +153,9 @@ pub fn gpus(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<
     let devices = counted(topology);
     let functions: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
     let uses = current_users(world, topology, held, &functions)?;
-    let mut rows = listed_gpus(topology, held, &devices, &uses, &uuids);
+    let nothing = nothing_passes(world, topology)?;
+    let uses = (&uses[..], nothing.as_deref());
+    let mut rows = listed_gpus(topology, held, &devices, uses, &uuids);
     let mut states = gpu_states::listed(world)?;
     for row in &mut rows {
         row.test = states.remove(&row.bdf);
@@ -154,7 +167,7 @@ fn listed_device(
     device: &PciDevice,
     topology: &Topology,
     held: &Occupancy,
-    uses: &[Use],
+    (uses, nothing): (&[Use], Option<&str>),
     at_boot: &BTreeSet<Bdf>,
 ) -> ListedDevice {
     let bdf = device.bdf;
@@ -165,10 +178,10 @@ fn listed_device(
         Some(_) => domain.holds(bdf),
         None => format!("{}, which is off", domain.holds(bdf)),
     });
-    let Availability { state, why: judged, said } = Availability::of(topology, held, uses, bdf);
-    let excluded = held.excluded.iter().find(|excluded| excluded.bdf == bdf);
-    let excluded = excluded.filter(|_| state == DeviceState::Held);
-    let excluded = excluded.map(|excluded| format!("is {}", excluded.says()));
+    let Availability { state, why: judged, said } =
+        Availability::of(topology, held, (uses, nothing), bdf);
+    let excluded = held.exclusion_of(topology, bdf).filter(|_| state == DeviceState::Held);
+    let excluded = excluded.map(|excluded| format!("is {}", excluded.says_of(bdf)));
     let mut why: Vec<String> = excluded.into_iter().chain(off).chain(judged).collect();
     why.dedup();
     ListedDevice {
@@ -203,12 +216,12 @@ fn listed_gpus(
     topology: &Topology,
     held: &Occupancy,
     devices: &[(Option<usize>, &PciDevice)],
-    uses: &[Use],
+    (uses, nothing): (&[Use], Option<&str>),
     uuids: &BTreeMap<Bdf, String>,
 ) -> Vec<ListedGpu> {
     let row = |(index, device): &(Option<usize>, &PciDevice)| {
         let Availability { state, said: why, .. } =
-            Availability::of(topology, held, uses, device.bdf);
+            Availability::of(topology, held, (uses, nothing), device.bdf);
         let needs = topology.partitions().iter().filter(|partition| {
             partition.gpus.contains(&device.bdf) || partition.nvswitch_pool.contains(&device.bdf)
         });
@@ -223,7 +236,7 @@ fn listed_gpus(
             why,
             test: None,
             health: device.health.clone(),
-            vgpu: shared(device, topology),
+            vgpu: shared(device, topology, held),
             mig: device.mig,
             used_by: uses.iter().filter(|used| used.bdf == device.bdf).cloned().collect(),
         }

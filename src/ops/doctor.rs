@@ -152,9 +152,11 @@ pub fn diagnose(world: &World, named: Option<Stack>, log: Option<&str>) -> Resul
         tests.untestable = without_test_image(world)?;
     }
     let guests = libvirt.guests.as_ref().ok();
-    let Libvirt { versions, connection, traits, fixed, .. } = &libvirt;
+    let Libvirt { versions, connection, traits, fixed, offers_iommufd, .. } = &libvirt;
     let (topology, facts, traits) = (&topology, &read, *traits);
-    let case = Case { topology, facts, guests, versions, connection, traits, fixed };
+    let offers_iommufd = *offers_iommufd;
+    let case =
+        Case { topology, facts, guests, versions, offers_iommufd, connection, traits, fixed };
     let diagnosis = doctor::diagnose(&case);
     let mut sources = Vec::new();
     if let Err(why) = &libvirt.guests {
@@ -210,6 +212,8 @@ struct Libvirt {
     traits: Option<Traits>,
     /// Vulnerabilities that its installed package has fixed.
     fixed: BTreeSet<String>,
+    /// Whether it passes functions through by iommufd.
+    offers_iommufd: Option<bool>,
 }
 
 /// Asks libvirt. Most rules do without, so one that refuses, hangs or is not there is no error,
@@ -221,6 +225,7 @@ fn libvirt(world: &World, known: Option<Stack>) -> Result<Libvirt> {
         connection,
         traits: None,
         fixed: BTreeSet::new(),
+        offers_iommufd: None,
     };
     let not_asked = |why: String| without(why.clone(), Connection::NotAsked(why));
     if world.is_recorded() {
@@ -243,7 +248,8 @@ fn libvirt(world: &World, known: Option<Stack>) -> Result<Libvirt> {
     let connection = Connection::Answers(hypervisor.guest_support());
     let fixed = if world.has_guests_here()? { fixed_by_package() } else { BTreeSet::new() };
     let traits = traits(&*hypervisor);
-    Ok(Libvirt { versions: hypervisor.versions(), guests, connection, traits, fixed })
+    let (versions, offers_iommufd) = (hypervisor.versions(), hypervisor.offers_iommufd());
+    Ok(Libvirt { versions, guests, connection, traits, fixed, offers_iommufd })
 }
 
 /// Reads the traits of guests' definitions; `None` if they cannot be read.
@@ -313,8 +319,9 @@ pub fn before(
     let versions = Versions::default();
     let connection = &Connection::NotAsked("its rules are others'".to_owned());
     let (facts, versions, traits, fixed) = (&facts, &versions, None, &BTreeSet::new());
-    let guests = Some(held);
-    let case = Case { topology, facts, guests, versions, connection, traits, fixed };
+    let (guests, offers_iommufd) = (Some(held), None);
+    let case =
+        Case { topology, facts, guests, versions, offers_iommufd, connection, traits, fixed };
     let found = doctor::concerning(doctor::diagnose(&case).findings, devices);
     let (fatal, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.says.fatal);
     if !fatal.is_empty() {

@@ -1,7 +1,7 @@
 //! Network cards of the host with their links and virtual functions, and their users: `nic list`.
 
 use crate::apply::nic::boot;
-use crate::availability::Availability;
+use crate::availability::{Availability, nothing_passes};
 use crate::bdf::Bdf;
 use crate::cards::{functions_of, is_up};
 use crate::cpuset::NodeId;
@@ -86,6 +86,8 @@ struct Host<'a> {
     root: Option<FsRoot>,
     held: &'a Occupancy,
     uses: Vec<Use>,
+    /// Why no guest gets any function.
+    nothing: Option<String>,
 }
 
 /// The cards of a host; `held`: the occupancy of domains.
@@ -98,7 +100,8 @@ pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec
     if let Some(root) = &root {
         uses.extend(function_users::read(root, topology, &functions)?.uses);
     }
-    let host = Host { topology, root, held, uses };
+    let nothing = nothing_passes(world, topology)?;
+    let host = Host { topology, root, held, uses, nothing };
     let is_card = |nic: &&&PciDevice| !nic.is_vf();
     nics.iter().filter(is_card).map(|nic| host.card(nic)).collect()
 }
@@ -107,8 +110,9 @@ impl Host<'_> {
     /// Why no guest gets a card that is free otherwise.
     fn blocked(&self, nic: &PciDevice) -> Option<String> {
         let has_functions = matches!(nic.sriov, Some(Sriov::Pf { enabled: 1.., .. }));
+        let uses = (&self.uses[..], self.nothing.as_deref());
         let Availability { state, why, .. } =
-            Availability::of(self.topology, self.held, &self.uses, nic.bdf);
+            Availability::of(self.topology, self.held, uses, nic.bdf);
         let is_said = matches!(state, DeviceState::Held | DeviceState::Host) || has_functions;
         why.into_iter().next().filter(|_| !is_said)
     }

@@ -6,6 +6,7 @@
 mod tests;
 
 use crate::apply::{HostLock, LockError};
+use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::create::{self, CreateRequest, Created, Waits};
 use crate::delete::{Delete, delete};
@@ -14,20 +15,21 @@ use crate::domain::view::View;
 use crate::error::{Class, Coded, Error, Result, classed};
 use crate::history::guest::{SlurmJob, job as job_of};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
-use crate::placement::{Occupancy, VgpuOffer, shared_cards};
+use crate::placement::{Occupancy, VgpuOffer, shared_cards, whole_gpus};
 use crate::recover::{Recover, recover};
 use crate::request::{GpuWish, VgpuWish};
 use crate::session::Session;
 use crate::shell::word;
-use crate::topology::Topology;
+use crate::topology::model::model;
+use crate::topology::{PciDevice, Topology};
 use crate::unfinished;
 use crate::world::World;
 use gpuvm_core::slurm::{
-    GRES, GresRequest, JobError, SlurmConfError, VgpuCount, gpu_type, vgpu_type,
+    GRES, GresRequest, JobError, SlurmConfError, VgpuCount, gpu_type, gpus_by_file, vgpu_type,
 };
 use gpuvm_host::slurm::{NodeJob, SlurmError};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
@@ -48,7 +50,7 @@ const LOCK_COUNT: u32 = 1024;
 
 /// Errors that the machine has, and not the request: of these Slurm hears, and drains the node.
 /// Everything else is a refusal, for which the job is cancelled.
-const FAULTS: [&str; 38] = [
+const FAULTS: [&str; 41] = [
     "apply-",
     "create-no-firmware",
     "create-no-kvm",
@@ -78,6 +80,9 @@ const FAULTS: [&str; 38] = [
     "program-",
     "slurm-answer",
     "slurm-job-",
+    "slurm-mediated",
+    "slurm-no-gpus",
+    "slurm-no-whole-gpus",
     "slurm-unanswered",
     "step-",
     "storage-not-mounted",
@@ -111,9 +116,16 @@ pub enum SlurmJobError {
         has: String,
     },
     /// Slurm chose GPUs that the host does not have.
-    #[error("SLURM_JOB_GPUS is `{indexes}`, and the host has {has} GPUs")]
+    #[error("SLURM_JOB_GPUS is `{indexes}`, and the host has {has} whole GPUs")]
     #[strum(to_string = "job-gpus")]
     Indexes { indexes: String, has: usize },
+    /// Slurm chose a GPU of another type than the job requests.
+    #[error(
+        "SLURM_JOB_GPUS is `{indexes}`: {bdf} is of type `{is}`, and the job requests `{of}`, so \
+         gres.conf was made for other GPUs"
+    )]
+    #[strum(to_string = "job-gpu-type")]
+    OtherType { indexes: String, bdf: String, is: String, of: String },
 }
 
 impl Coded for SlurmJobError {}
@@ -129,7 +141,7 @@ pub fn job_refused(error: SlurmJobError) -> Error {
         }
         SlurmJobError::NotRoot => "slurmd runs it as root; `sudo` does elsewhere",
         SlurmJobError::Type { .. } => "`gpuvm slurm conf` prints the types for gres.conf",
-        SlurmJobError::Indexes { .. } => {
+        SlurmJobError::Indexes { .. } | SlurmJobError::OtherType { .. } => {
             "`gpuvm slurm conf --files` prints the lines of gres.conf for this host"
         }
     };
@@ -165,12 +177,23 @@ pub fn conf_refused(error: SlurmConfError) -> Error {
     let hint = match &error {
         SlurmConfError::NoGpus => "`gpuvm gpu list` shows the GPUs and their state",
         SlurmConfError::NoWholeGpus { .. } => {
-            "--vgpu TYPE counts vGPUs of a type, which `gpuvm vgpu list` shows"
+            "`gpuvm gpu list` shows why; --vgpu TYPE counts vGPUs of a type, which `gpuvm vgpu \
+             list` shows"
+        }
+        SlurmConfError::Mediated { bdf } => {
+            let hint = format!(
+                "leave --files out: then gpuvm chooses the GPUs; or `gpuvm device bind {bdf} \
+                 --at-boot` keeps it whole"
+            );
+            return error.hint(hint);
+        }
+        SlurmConfError::NoVfioGroups => {
+            "`gpuvm host doctor` says what helps; without --files none is needed"
         }
         SlurmConfError::NoVgpu { .. } => "`gpuvm vgpu list` shows the types",
         SlurmConfError::NodeName { .. } => "--node-name NAME gives another one",
         SlurmConfError::NoGroup { .. } => {
-            "`gpuvm host doctor` tells why; without --files none is needed"
+            "`gpuvm host doctor` says why; without --files none is needed"
         }
         SlurmConfError::SharedGroup { .. } => "leave --files out: then gpuvm chooses the GPUs",
         SlurmConfError::NoCores { .. } | SlurmConfError::NoMemory { .. } => {
@@ -306,20 +329,18 @@ pub fn gpus(
     }
     let topology = world.topology()?;
     if let Some(text) = chosen {
-        let all: Vec<_> = topology.gpus().map(|gpu| gpu.bdf).collect();
-        let gpus = text.split(',').map(|index| all.get(index.trim().parse::<usize>().ok()?));
-        let gpus: Option<Vec<_>> = gpus.map(Option::<&_>::copied).collect();
-        let wrong = || SlurmJobError::Indexes { indexes: text.to_owned(), has: all.len() };
-        let gpus = gpus.ok_or_else(|| job_refused(wrong()))?;
+        let gpus = chosen_gpus(&topology, text, request.of.as_deref())?;
         return Ok(Some((GpuWish::Exact(gpus), None)));
     }
     let models = topology.gpu_models();
     let model = match &request.of {
         None => None,
         Some(of) => {
+            let whole = whole_gpus(&topology).0;
+            let types: BTreeSet<String> = whole.iter().map(|gpu| gpu_type(&model(gpu))).collect();
             let found = models.iter().find(|(_, name, _)| gpu_type(name) == *of);
-            let Some((ids, ..)) = found else {
-                let has: Vec<_> = models.iter().map(|(_, name, _)| gpu_type(name)).collect();
+            let Some((ids, ..)) = found.filter(|_| types.contains(of)) else {
+                let has: Vec<String> = types.into_iter().collect();
                 let has = if has.is_empty() { "none".into() } else { has.join(", ") };
                 return Err(job_refused(SlurmJobError::Type { of: of.clone(), has }));
             };
@@ -327,6 +348,25 @@ pub fn gpus(
         }
     };
     Ok(Some((GpuWish::Count(request.count), model)))
+}
+
+/// The GPUs that Slurm chose, by the order of their device files; `of`: the type that they are of.
+fn chosen_gpus(topology: &Topology, text: &str, of: Option<&str>) -> Result<Vec<Bdf>> {
+    let all = gpus_by_file(topology).map_err(conf_refused)?;
+    let gpus = text.split(',').map(|index| all.get(index.trim().parse::<usize>().ok()?).copied());
+    let indexes = || text.to_owned();
+    let wrong = || SlurmJobError::Indexes { indexes: indexes(), has: all.len() };
+    let gpus: Option<Vec<&PciDevice>> = gpus.collect();
+    let gpus = gpus.ok_or_else(|| job_refused(wrong()))?;
+    // A type of the admin's own says nothing about the model.
+    let of_gpu = |gpu: &PciDevice| gpu_type(&model(gpu));
+    if let Some(of) = of.filter(|of| topology.gpus().any(|gpu| of_gpu(gpu) == *of))
+        && let Some(gpu) = gpus.iter().find(|gpu| of_gpu(gpu) != of)
+    {
+        let (bdf, is, of) = (gpu.bdf.to_string(), of_gpu(gpu), of.to_owned());
+        return Err(job_refused(SlurmJobError::OtherType { indexes: indexes(), bdf, is, of }));
+    }
+    Ok(gpus.into_iter().map(|gpu| gpu.bdf).collect())
 }
 
 /// Counts vGPUs of a type: as many as the GPUs have that offer it now, those that exist included.

@@ -306,6 +306,29 @@ fn a_card_of_a_guest_as_a_whole_keeps_its_functions_off_and_the_reverse() {
 }
 
 #[test]
+fn functions_for_vgpus_are_not_bound_and_excluded_ones_not_chosen() {
+    let Some(machine) = Machine::new() else { return };
+    machine.set("3b:00.5", 1437);
+    let bind = |slot: &str, more: &[&str]| {
+        let words = [&["device", "bind", slot, "--yes"][..], more].concat();
+        let what = format!("0000:{slot} is a");
+        let parts = [what.as_str(), "of 0000:3b:00.0", "gpuvm create --vgpu TYPE"];
+        machine.refused(&words, 1, &parts);
+    };
+    for slot in ["3b:00.4", "3b:00.5"] {
+        for more in [&[][..], &["--force"], &["--at-boot"], &["--dry-run"]] {
+            bind(slot, more);
+        }
+    }
+    machine.done(&["gpu", "exclude", "3b:00.4"]);
+    machine.done(&machine.create("a", &VGPU));
+    assert_eq!(machine.set_types(), [of("3b:00.5", 1437), of("3b:00.6", 1437)]);
+    machine.done(&["gpu", "include", "3b:00.4"]);
+    machine.done(&machine.create("b", &VGPU));
+    assert_eq!(machine.set_types()[0], of("3b:00.4", 1437));
+}
+
+#[test]
 fn a_type_that_another_has_set_is_never_cleared() {
     let Some(machine) = Machine::new() else { return };
     machine.set("3b:00.4", 1437);
@@ -500,6 +523,15 @@ fn a_file_of_guests_names_the_vgpu_and_changes_it() {
         assert!(!same.contains("vgpu"), "{same}");
     }
     let other = text.replace("vgpu: H200X-18C", "vgpu: H200X-70C");
+    // Before it is made, the places are shown.
+    fs::write(&file, &other).unwrap();
+    let dry = ["apply", "-f", file.to_str().unwrap(), "--dry-run"];
+    let (_, out, err) = machine.place.gpuvm(&dry);
+    assert!(out.contains("1 vGPU H200X-70C of 0000:3b:00.0 (0000:3b:00.4)"), "{out}{err}");
+    let (_, out, err) = machine.place.gpuvm(&[&dry[..], &["--json"]].concat());
+    let shown: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    let vgpu = &shown["guests"][0]["vgpus"][0];
+    assert_eq!((&vgpu["function"], &vgpu["name"]), (&"0000:3b:00.4".into(), &"H200X-70C".into()));
     let changed = apply(&other);
     assert!(changed.contains("vgpu H200X-18C -> H200X-70C"), "{changed}");
     let (_, text, _) = machine.place.gpuvm(&["get", "a"]);

@@ -76,7 +76,11 @@ fn table(rows: &[ListedGpu], shows_tests: bool) -> Table {
 /// The interface by which a GPU is shared, and its vGPUs.
 fn vgpus(shared: &SharedGpu) -> String {
     let each = shared.vgpus.iter().map(|(name, number)| format!("{number} x {name}"));
-    let all = std::iter::once(shared.interface.word().to_owned()).chain(each);
+    let excluded = (!shared.excluded.is_empty()).then(|| {
+        let names: Vec<String> = shared.excluded.iter().map(ToString::to_string).collect();
+        format!("{} excluded", names.join(" "))
+    });
+    let all = std::iter::once(shared.interface.word().to_owned()).chain(each).chain(excluded);
     all.collect::<Vec<_>>().join(", ")
 }
 

@@ -71,7 +71,12 @@ fn state(card: &VgpuCard) -> String {
     let mig = mig.map(|mig| format!("MIG {}", mig.words()));
     let interface = (card.interface == VgpuInterface::Unknown)
         .then(|| format!("no VFs: types are known after `gpuvm vgpu vfs {} --on`", card.bdf));
-    let parts: Vec<String> = card.closed.iter().cloned().chain(interface).chain(mig).collect();
+    let excluded = card.vfs.iter().filter_map(|vf| {
+        let why = vf.excluded.as_ref()?;
+        Some(format!("{} is {why}", vf.bdf))
+    });
+    let closed = card.closed.iter().cloned();
+    let parts: Vec<String> = closed.chain(interface).chain(mig).chain(excluded).collect();
     parts.join("; ")
 }
 

@@ -6,6 +6,7 @@ use crate::domain::claims::{Binding, Claims, VcpuSet};
 use crate::domain::read::{At, Fault, GuestAddress, Reader, Spot, c_number, number};
 use crate::domain::{DomainXml, Element};
 use crate::request::Request;
+use crate::topology::GuestVgpu;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
@@ -94,6 +95,8 @@ pub struct Guest<'t> {
     pub has_clique: bool,
     /// The request of a guest that gpuvm made.
     pub asked: Option<Request>,
+    /// Its vGPUs, as recorded for it.
+    pub vgpus: Vec<GuestVgpu>,
     /// Whether its root bus is PCI Express.
     pub is_pcie: bool,
     /// Whether it starts with QEMU's usual BIOS: it names no firmware.
@@ -201,6 +204,7 @@ impl<'t> Guest<'t> {
             balloon: root.child("devices").map(Spot::of),
             has_clique: domain.sets_property("x-nv-gpudirect-clique"),
             asked: domain.record().ok().flatten().map(|record| record.request),
+            vgpus: domain.vgpus().unwrap_or_default(),
             is_pcie: domain.is_pcie(),
             is_bios: !domain.is_uefi() && root.find("os/loader").is_none() && !names_firmware(root),
             emulated: Vec::new(),

@@ -4,14 +4,16 @@ use super::cpu::{cores_of, helper_pins, live_pins};
 use super::guest::Guest;
 use super::io::SAME_MAC;
 use super::report::Report;
+use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::domain::claims::Pin;
-use crate::domain::read::At;
+use crate::domain::read::{At, Spot};
 use crate::finding::Rule;
+use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
-use crate::placement::{Held, Occupancy, floats};
+use crate::placement::{GuestVgpu, Held, Occupancy, floats};
 use crate::shell::word;
-use crate::topology::{DeviceKind, Sriov, Topology};
+use crate::topology::Topology;
 
 /// Only one of them can run; libvirt defines both.
 const DEVICE: Rule = Rule::error("device-held", "a passed device that another domain has too");
@@ -89,22 +91,85 @@ pub fn check<'t>(
     memory(guest, topology, others, report);
 }
 
-/// Checks that no card is passed as a whole of which another domain has a vGPU, nor the reverse: the
-/// virtual functions end with the card's driver.
+/// A part of a card that a domain has: a virtual function, a mediated device, or a vGPU that is
+/// recorded for it, and made before it starts.
+struct Share {
+    card: Bdf,
+    /// Its name: the address of a function, or words.
+    name: String,
+}
+
+impl Share {
+    /// A virtual function; `None` if it is another one.
+    fn of_function(topology: &Topology, bdf: Bdf) -> Option<Share> {
+        let card = topology.device(bdf)?.pf()?;
+        Some(Share { card, name: bdf.to_string() })
+    }
+
+    /// A mediated device; `None` if it is another device, or there is none now.
+    fn of_device(topology: &Topology, device: &HostDevice) -> Option<Share> {
+        let HostDevice::Mediated(uuid) = device else { return None };
+        Some(Share { card: topology.card_of_mdev(uuid)?, name: device.to_string() })
+    }
+
+    fn of_vgpu(vgpu: &GuestVgpu) -> Share {
+        Share { card: vgpu.card, name: format!("vGPU {}", vgpu.name) }
+    }
+
+    /// Those of another domain: as recorded first, since that names the type.
+    fn of_domain(topology: &Topology, held: &Held) -> Vec<Share> {
+        let functions =
+            { held.devices.iter() }.filter_map(|bdf| Share::of_function(topology, *bdf));
+        let devices =
+            { held.host_devices.iter() }.filter_map(|one| Share::of_device(topology, one));
+        held.vgpus.iter().map(Share::of_vgpu).chain(functions).chain(devices).collect()
+    }
+
+    /// Those of the checked guest, each with its place.
+    fn of_guest<'t>(guest: &Guest<'t>, topology: &Topology) -> Vec<(Spot<'t>, Share)> {
+        // One that is not there now, as after a restart of the host, is known by the record.
+        let recorded = |is_it: &dyn Fn(&GuestVgpu) -> bool| {
+            guest.vgpus.iter().find(|vgpu| is_it(vgpu)).map(Share::of_vgpu)
+        };
+        let functions = { guest.passed.iter() }.filter_map(|passed| {
+            let At { value: bdf, spot } = passed.bdf;
+            let is_it = |vgpu: &GuestVgpu| !vgpu.is_mdev() && vgpu.function == bdf;
+            let share = Share::of_function(topology, bdf);
+            Some((spot, share.or_else(|| recorded(&is_it))?))
+        });
+        let devices = { guest.host_devices.iter() }.filter_map(|one| {
+            let share = Share::of_device(topology, &one.value);
+            Some((one.spot, share.or_else(|| recorded(&|vgpu| is_mdev(&one.value, vgpu)))?))
+        });
+        functions.chain(devices).collect()
+    }
+}
+
+/// Whether a vGPU is this mediated device.
+fn is_mdev(device: &HostDevice, vgpu: &GuestVgpu) -> bool {
+    let HostDevice::Mediated(own) = device else { return false };
+    vgpu.uuid.as_ref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(own))
+}
+
+/// Checks that no card is passed as a whole of which another domain has a share, nor the reverse:
+/// virtual functions and mediated devices end with the card's driver.
 fn shares<'t>(guest: &Guest<'t>, topology: &Topology, held: &Held, report: &mut Report<'t>) {
     let hint = "pass another device, or take it from the other domain";
+    let theirs = Share::of_domain(topology, held);
     for passed in &guest.passed {
         let bdf = passed.bdf.value;
-        if let Some(vgpu) = held.vgpus.iter().find(|vgpu| vgpu.card == bdf) {
-            let message = format!("{} has vGPU {} of {bdf}", name(held), vgpu.name);
+        if let Some(share) = theirs.iter().find(|share| share.card == bdf) {
+            let message = format!("{} has {} of {bdf}", name(held), share.name);
             report.add(&DEVICE, passed.bdf.spot, message, hint);
         }
-        let function = topology.device(bdf).filter(|device| device.kind() == DeviceKind::Gpu);
-        if let Some(Some(Sriov::Vf { pf })) = function.map(|function| &function.sriov)
-            && held.devices.contains(pf)
-        {
-            let message = format!("{pf}, the card of {bdf}, is held by {}", name(held));
-            report.add(&DEVICE, passed.bdf.spot, message, hint);
+    }
+    for (spot, share) in Share::of_guest(guest, topology) {
+        let card = share.card;
+        // A domain with a share counts as a holder of the parent.
+        let is_whole = held.devices.contains(&card) && theirs.iter().all(|one| one.card != card);
+        if is_whole {
+            let message = format!("{card}, the card of {}, is held by {}", share.name, name(held));
+            report.add(&DEVICE, spot, message, hint);
         }
     }
 }

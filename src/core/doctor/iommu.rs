@@ -3,6 +3,7 @@
 use super::report::{Report, Wrong, warn};
 use super::{Case, fix, name};
 use crate::finding::Rule;
+use crate::iommufd::Way;
 use crate::p2p;
 use crate::placement::whole_group;
 use crate::topology::isolation::{ACS_OVERRIDE as OVERRIDE, acs_override};
@@ -12,6 +13,9 @@ use crate::words::count;
 
 /// libvirt then says only that the host does not support passthrough.
 pub const OFF: Rule = Rule::error("iommu-off", "a host whose IOMMU is off");
+/// libvirt then says only that the host does not support VFIO.
+pub const NO_GROUPS: Rule =
+    Rule::error("no-vfio-groups", "a kernel without the VFIO groups that libvirt needs");
 /// QEMU refuses a group that is not viable.
 pub const GROUP_SHARED: Rule = Rule::error(
     "group-shared",
@@ -37,6 +41,7 @@ const GROUPS: &str = "sys/kernel/iommu_groups";
 
 pub(super) fn judge(case: &Case<'_>, report: &mut Report<'_>) {
     off(case, report);
+    without_groups(case, report);
     shared(case, report);
     overridden(case, report);
     open_ports(case, report);
@@ -133,6 +138,24 @@ fn of_smmu(restart: &str) -> (String, String, Vec<String>) {
     );
     let line = "# turn on the SMMU in the firmware's setup: no command does";
     (why.to_owned(), hint, vec![line.to_owned()])
+}
+
+/// Finds a kernel without VFIO groups, unless libvirt does without them.
+fn without_groups(case: &Case<'_>, report: &mut Report<'_>) {
+    let Case { topology, versions, offers_iommufd: offered, .. } = *case;
+    let groups = topology.machine().iommufd.and_then(|iommufd| iommufd.groups);
+    if groups.is_none() {
+        report.skip(&NO_GROUPS, "VFIO is not loaded, or its groups are not recorded");
+    }
+    let Some(lack) = (Way { topology, versions: *versions, offered }).groups() else { return };
+    let wrong = Wrong {
+        message: lack.what,
+        values: ("CONFIG_VFIO_GROUP".into(), "no VFIO groups".into()),
+        at: "/sys/class/vfio".into(),
+        hint: lack.remedy,
+        fix: vec!["# boot a kernel that is built with CONFIG_VFIO_GROUP".into()],
+    };
+    report.add(&NO_GROUPS, wrong).says.fatal = true;
 }
 
 /// The missing IOMMU of a virtual machine, the remedy on its hypervisor, and the same as a script.

@@ -42,6 +42,7 @@ const RULES: &[&Rule] = &[
     &NO_FIRMWARE,
     &needs::NO_GPU,
     &iommu::OFF,
+    &iommu::NO_GROUPS,
     &boot::DRIVER_FIRST,
     &boot::REPLACEABLE,
     &boot::UNIDENTIFIED,
@@ -117,6 +118,8 @@ pub struct Case<'a> {
     pub guests: Option<&'a Occupancy>,
     /// Versions of QEMU and libvirt.
     pub versions: &'a Versions,
+    /// Whether libvirt passes functions through by iommufd; `None` if not known.
+    pub offers_iommufd: Option<bool>,
     /// Whether libvirt answers, and its report.
     pub connection: &'a Connection,
     /// The traits of guests' definitions; `None` if not known.
@@ -289,6 +292,7 @@ pub fn concerning(findings: Vec<Finding>, devices: &[Bdf]) -> Vec<Finding> {
         Some(device) => devices.contains(&device) && finding.severity < Severity::Note,
         // A user who makes a guest learns of the machine's missing parts there.
         None if needs::RULES.iter().any(|rule| rule.id == finding.rule) => false,
+        None if finding.rule == iommu::NO_GROUPS.id => false,
         None => finding.severity == Severity::Error,
     };
     findings.into_iter().filter(concerns).collect()

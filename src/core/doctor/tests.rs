@@ -12,8 +12,9 @@ fn host() -> Topology {
 fn case<'a>(topology: &'a Topology, facts: &'a Facts, connection: &'a Connection) -> Case<'a> {
     const NOTHING_FIXED: &BTreeSet<String> = &BTreeSet::new();
     const VERSIONS: &Versions = &Versions { libvirt: None, qemu: None };
-    let (versions, fixed) = (VERSIONS, NOTHING_FIXED);
-    Case { topology, facts, guests: None, versions, connection, traits: None, fixed }
+    let (versions, fixed, offers_iommufd) = (VERSIONS, NOTHING_FIXED, None);
+    let (guests, traits) = (None, None);
+    Case { topology, facts, guests, versions, offers_iommufd, connection, traits, fixed }
 }
 
 /// Diagnoses a host with these facts.
@@ -51,7 +52,7 @@ fn a_host_without_gpus_differs_from_one_whose_functions_are_not_known() {
 #[test]
 fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let names: BTreeSet<_> = rules().map(|rule| rule.id).collect();
-    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (49, 49));
+    assert_eq!((names.len(), RULES.len() + journal::RULES.len()), (50, 50));
     let kernel = crate::topology::facts::KernelSettings {
         ksm: Some(true),
         aspm: Some("powersave".into()),
@@ -74,6 +75,32 @@ fn rules_have_names_of_their_own_and_findings_come_in_their_order() {
     let mut idle = all.clone();
     idle[0].severity = Severity::Warning;
     assert!(concerning(idle, &[gpu]).is_empty());
+}
+
+#[test]
+fn a_kernel_without_vfio_groups_is_an_error_unless_libvirt_does_without_them() {
+    let found = |groups: Option<bool>, offers_iommufd| {
+        let mut parts = host().parts().clone();
+        let iommufd = crate::topology::Iommufd { node: true, unsafe_interrupts: None, groups };
+        parts.machine.iommufd = Some(iommufd);
+        let (topology, facts) = (Topology::new(parts).unwrap(), Facts::default());
+        let connection = &Connection::NotAsked("not asked".into());
+        let base = case(&topology, &facts, connection);
+        let all = diagnose(&Case { offers_iommufd, ..base });
+        let one = all.findings.iter().find(|finding| finding.rule == "no-vfio-groups");
+        let is_checked = !all.not_checked.iter().any(|rule| rule.starts_with("no-vfio-groups ("));
+        // Each verb that gives a guest functions says so itself.
+        assert_eq!(concerning(all.findings.clone(), &[]), []);
+        (one.map(|one| (one.severity, one.hint.clone())), is_checked)
+    };
+    let (one, is_checked) = found(Some(false), None);
+    let (severity, hint) = one.unwrap();
+    assert_eq!((severity, is_checked), (Severity::Error, true));
+    assert!(hint.contains("CONFIG_VFIO_GROUP"), "{hint}");
+    assert!(found(Some(false), Some(false)).0.is_some());
+    assert_eq!(found(Some(false), Some(true)), (None, true));
+    assert_eq!(found(Some(true), None), (None, true));
+    assert_eq!(found(None, None), (None, false));
 }
 
 #[test]

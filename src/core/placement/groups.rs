@@ -6,7 +6,7 @@ use super::taken::Taken;
 use super::types::DeviceState;
 use crate::bdf::Bdf;
 use crate::health::Health;
-use crate::occupancy::Exclusion;
+use crate::occupancy::{Exclusion, Occupancy};
 use crate::topology::{
     Barred, DeviceKind, Drive, DriveUse, PciDevice, SetAside, Sriov, Topology, Unsupported,
 };
@@ -30,6 +30,8 @@ enum Cause<'a> {
     Held(Option<Bdf>),
     /// An admin took it out of use, or it must be tested first.
     Excluded(&'a Exclusion),
+    /// The same of the card that it is a virtual function of.
+    CardExcluded(&'a Exclusion),
     /// It is over the limits of health.
     Unhealthy(&'a Health),
     /// gpuvm cannot pass it through yet.
@@ -134,8 +136,10 @@ impl<'a> Block<'a> {
     pub(super) fn state(&self) -> DeviceState {
         match self.cause {
             Cause::Held(_) | Cause::Shared(_) => DeviceState::Held,
-            Cause::Excluded(Exclusion { untested: true, .. }) => DeviceState::Untested,
-            Cause::Excluded(_) => DeviceState::Excluded,
+            Cause::Excluded(exclusion) | Cause::CardExcluded(exclusion) if exclusion.untested => {
+                DeviceState::Untested
+            }
+            Cause::Excluded(_) | Cause::CardExcluded(_) => DeviceState::Excluded,
             Cause::Unhealthy(_) => DeviceState::Unhealthy,
             Cause::Silent(..) => DeviceState::Silent,
             Cause::Host(_) => DeviceState::Host,
@@ -157,6 +161,9 @@ impl<'a> Block<'a> {
                 verb("is", "are")
             ),
             Cause::Excluded(exclusion) => format!("{} {}", verb("is", "are"), exclusion.says()),
+            Cause::CardExcluded(exclusion) => {
+                format!("{} {}", verb("is", "are"), exclusion.says_of_share())
+            }
             Cause::Unhealthy(health) => {
                 format!("{} unhealthy: {}", verb("is", "are"), health.why())
             }
@@ -234,15 +241,14 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
     }
     let is_new = !taken.is_own(bdf);
     // Its own guest may have it already, and keeps it.
-    let barred = || {
-        let along = [device].into_iter().chain(card(topology, device));
-        along.filter_map(|function| topology.barred(function)).next()
-    };
-    if let Some(why) = is_new.then(barred).flatten() {
+    if let Some(why) = is_new.then(|| barred(topology, device)).flatten() {
         return Some(Block::own(Cause::Barred(why)));
     }
     if let Some(exclusion) = taken.excluded(bdf).filter(|_| is_new) {
-        return Some(Block::own(Cause::Excluded(exclusion)));
+        let is_own = exclusion.bdf == bdf;
+        let cause =
+            if is_own { Cause::Excluded(exclusion) } else { Cause::CardExcluded(exclusion) };
+        return Some(Block::own(cause));
     }
     if let Some(health) = device.health.as_ref().filter(|health| is_new && health.is_over()) {
         return Some(Block::own(Cause::Unhealthy(health)));
@@ -281,6 +287,34 @@ pub(super) fn block<'a>(topology: &'a Topology, taken: &Taken<'a>, bdf: Bdf) -> 
                 block => block,
             })
         })
+}
+
+/// Why no guest can get a function, or one that goes with it.
+fn barred(topology: &Topology, device: &PciDevice) -> Option<Barred> {
+    let along = [device].into_iter().chain(card(topology, device));
+    along.filter_map(|function| topology.barred(function)).next()
+}
+
+/// GPUs that a request by number can get whole, now or later, by address, and the first of the
+/// others with the reason, to follow its address. Only cards and their groups count, as
+/// they are: guests, exclusions and health come and go, and the numbers that Slurm gives to GPUs stay.
+pub fn whole_gpus(topology: &Topology) -> (Vec<&PciDevice>, Option<(Bdf, String)>) {
+    // A guest keeps its own, excluded or unhealthy.
+    let own_devices = topology.gpus().map(|gpu| gpu.bdf).collect();
+    let nothing = Occupancy { own_devices, ..Occupancy::default() };
+    let taken = Taken::new(topology, &nothing);
+    let why_not = |gpu: &PciDevice| {
+        let barred = barred(topology, gpu).map(|why| why.to_string());
+        barred.or_else(|| Some(block(topology, &taken, gpu.bdf)?.why(1)))
+    };
+    let (mut whole, mut left_out) = (Vec::new(), None);
+    for gpu in topology.gpus() {
+        match why_not(gpu) {
+            None => whole.push(gpu),
+            Some(why) => _ = left_out.get_or_insert((gpu.bdf, why)),
+        }
+    }
+    (whole, left_out)
 }
 
 /// The other functions of a GPU's card (audio, USB, UCSI), which go where it goes: those of its
@@ -557,7 +591,7 @@ mod tests {
             other.iommu_group = parts.devices[0].iommu_group;
             parts.devices.push(other.clone());
             let host = Topology::new(parts).unwrap();
-            let held = crate::placement::Occupancy::default();
+            let held = Occupancy::default();
             let request = crate::request::Request::for_gpus(1);
             let placement = crate::placement::plan(&host, &held, &request);
             let along = placement.is_ok_and(|placement| placement.devices.contains(&other.bdf));

@@ -64,7 +64,7 @@ pub use capacity::{Blocked, Capacity, OfModel, RoomOffer, Size, capacity, offere
 pub use devices::check_model;
 pub use free::{FABRIC_MANAGERS, device_states, idle_cores};
 pub use freeing::{Advice, Away, Place};
-pub use groups::whole_group;
+pub use groups::{whole_gpus, whole_group};
 pub use isolation::{not_ready, shared_fabric, shared_nvlink};
 pub use kind::Kind as ExtraKind;
 pub use limits::MOST_VCPUS;

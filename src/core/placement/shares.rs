@@ -11,7 +11,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::NodeId;
 use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
-use crate::occupancy::{GuestVgpu, Held, Occupancy};
+use crate::occupancy::{Exclusion, GuestVgpu, Held, Occupancy};
 use crate::topology::{
     Mdev, MigInstances, PciDevice, Topology, VfioType, Vgpu, VgpuInterface, frame_buffer,
     is_mig_backed, is_type_named,
@@ -116,6 +116,8 @@ pub struct SharedCard {
     pub existing: Vec<ExistingVgpu>,
     /// Why it gets no more; `None` if nothing speaks against it.
     pub closed: Option<String>,
+    /// Its virtual functions that an admin took out of use, each with the reason, to follow "is".
+    pub excluded: Vec<(Bdf, String)>,
 }
 
 /// Cards of which guests have shares, or could, with what is left.
@@ -163,8 +165,22 @@ impl Card<'_> {
         let closed = self.closed();
         let offers = self.offers(types, &existing, closed.is_some());
         let (bdf, node) = (self.card.bdf, self.card.node);
-        let frame_buffer_kib = self.topology.card_memory(self.card);
-        SharedCard { bdf, node, interface, frame_buffer_kib, offers, existing, closed }
+        let (frame_buffer_kib, excluded) = (self.topology.card_memory(self.card), self.excluded());
+        SharedCard { bdf, node, interface, frame_buffer_kib, offers, existing, closed, excluded }
+    }
+
+    /// Its virtual functions that are excluded themselves, each with the reason.
+    fn excluded(&self) -> Vec<(Bdf, String)> {
+        let pf = |one: &Exclusion| self.topology.device(one.bdf)?.pf();
+        let is_its = |one: &&Exclusion| pf(one) == Some(self.card.bdf);
+        let excluded = self.held.excluded.iter().filter(is_its);
+        excluded.map(|one| (one.bdf, one.says())).collect()
+    }
+
+    /// Whether a function gets a vGPU: no excluded one does, unless the guest has it already.
+    fn is_offered(&self, function: Bdf) -> bool {
+        let is_own = self.held.own_vgpus.vgpus.iter().any(|own| own.function == function);
+        is_own || self.held.excluded.iter().all(|excluded| excluded.bdf != function)
     }
 
     /// Why no guest gets a share of it.
@@ -238,6 +254,9 @@ impl Card<'_> {
             let domains = self.holders(vf.bdf);
             let is_own = *current != 0 && self.is_own(|own| own.function == vf.bdf, &domains);
             if is_own || *current == 0 && domains.is_empty() {
+                if !self.is_offered(vf.bdf) {
+                    continue;
+                }
                 let mut numbers = creatable.clone();
                 numbers.extend(once_cleared.iter().map(|of| of.id));
                 if is_own {

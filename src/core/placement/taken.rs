@@ -236,9 +236,9 @@ impl<'a> Taken<'a> {
         Some((&held.domain, held.vgpus.iter().find(|vgpu| vgpu.card == card)?))
     }
 
-    /// Returns the exclusion of a function; `None` if it is not excluded.
+    /// Returns the exclusion of a function, or of its card; `None` if it is not excluded.
     pub(super) fn excluded(&self, bdf: Bdf) -> Option<&'a Exclusion> {
-        self.excluded.iter().find(|excluded| excluded.bdf == bdf)
+        Exclusion::of(self.excluded, self.topology, bdf)
     }
 
     /// Whether a guest that is planned again has a function.

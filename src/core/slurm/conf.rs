@@ -3,9 +3,9 @@
 use super::{GPU, GRES};
 use crate::cpuset::NodeId;
 use crate::memsize::MemSize;
-use crate::placement::UNKNOWN_INSTANCES;
+use crate::placement::{UNKNOWN_INSTANCES, whole_gpus};
 use crate::topology::model::model;
-use crate::topology::{Core, PciDevice, Proximity, Sriov, Topology};
+use crate::topology::{Core, PciDevice, Proximity, Topology, Vgpu};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,9 +52,21 @@ pub enum SlurmConfError {
     /// The host has no GPUs.
     #[error("the host has no GPUs that a guest could get")]
     NoGpus,
-    /// All GPUs have virtual functions.
-    #[error("no GPU can be given out whole: {bdf} and all others have virtual functions")]
-    NoWholeGpus { bdf: String },
+    /// No GPU can go to a guest as a whole.
+    #[error("no GPU can be given out whole: {bdf} {why}")]
+    NoWholeGpus { bdf: String, why: String },
+    /// The device files would have other numbers once a GPU gets or loses a mediated device.
+    #[error(
+        "the files of GPUs cannot be listed: the driver of {bdf} offers mediated devices, and while \
+         there is one the GPUs have other numbers"
+    )]
+    Mediated { bdf: String },
+    /// The kernel has no VFIO groups.
+    #[error(
+        "this kernel has no VFIO groups (CONFIG_VFIO_GROUP), and thus no file below /dev/vfio for \
+         a GPU"
+    )]
+    NoVfioGroups,
     /// No GPU offers the vGPU type.
     #[error("no GPU of the host has vGPUs of type `{name}` now")]
     NoVgpu { name: String },
@@ -131,22 +143,31 @@ pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConf
 /// GPUs by type.
 fn gpu_types(topology: &Topology) -> Result<BTreeMap<String, u32>, SlurmConfError> {
     let mut types: BTreeMap<String, u32> = BTreeMap::new();
-    for gpu in whole_gpus(topology)? {
+    for gpu in counted_gpus(topology)? {
         *types.entry(gpu_type(&model(gpu))).or_default() += 1;
     }
     Ok(types)
 }
 
-/// The GPUs that a job can have whole: no card that has virtual functions, which are given out in
-/// its place.
-fn whole_gpus(topology: &Topology) -> Result<Vec<&PciDevice>, SlurmConfError> {
-    let is_shared = |gpu: &&PciDevice| matches!(gpu.sriov, Some(Sriov::Pf { enabled: 1.., .. }));
-    let (shared, whole): (Vec<_>, Vec<_>) = topology.gpus().partition(is_shared);
-    match shared.first() {
+/// The GPUs that jobs can have whole, by address.
+fn counted_gpus(topology: &Topology) -> Result<Vec<&PciDevice>, SlurmConfError> {
+    let (whole, left_out) = whole_gpus(topology);
+    match left_out {
         _ if !whole.is_empty() => Ok(whole),
         None => Err(SlurmConfError::NoGpus),
-        Some(card) => Err(SlurmConfError::NoWholeGpus { bdf: card.bdf.to_string() }),
+        Some((bdf, why)) => Err(SlurmConfError::NoWholeGpus { bdf: bdf.to_string(), why }),
     }
+}
+
+/// Returns the GPUs in the order of their device files in `gres.conf`. Slurm numbers GPUs by these
+/// lines, so SLURM_JOB_GPUS of a prolog is read by the same list. A GPU whose driver offers
+/// mediated devices is whole only while there is none, which would move the numbers of all others.
+pub fn gpus_by_file(topology: &Topology) -> Result<Vec<&PciDevice>, SlurmConfError> {
+    let offers = |gpu: &&PciDevice| matches!(gpu.vgpu, Some(Vgpu::Mdev { .. }));
+    if let Some(gpu) = topology.gpus().find(offers) {
+        return Err(SlurmConfError::Mediated { bdf: gpu.bdf.to_string() });
+    }
+    counted_gpus(topology)
 }
 
 /// Returns Slurm's word for a vGPU type: `h200x_18c`.
@@ -203,7 +224,10 @@ fn even(cores: &[&Core]) -> Option<Even> {
 
 /// A line for each GPU, with its device file, the cores of its node, and its links to the others.
 fn by_file(topology: &Topology, node: &str) -> Result<Vec<String>, SlurmConfError> {
-    let gpus = whole_gpus(topology)?;
+    if topology.lacks_vfio_groups() {
+        return Err(SlurmConfError::NoVfioGroups);
+    }
+    let gpus = gpus_by_file(topology)?;
     let cores = cores(topology);
     // Slurm counts cores only if they are configured.
     let is_even = even(&cores).is_some();

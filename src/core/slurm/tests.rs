@@ -170,6 +170,66 @@ fn cards_with_virtual_functions_are_not_counted_whole() {
     }
 }
 
+/// A DGX-2 whose first GPU is changed.
+fn with_first(change: impl Fn(&mut crate::topology::PciDevice)) -> (Topology, crate::bdf::Bdf) {
+    let host = dgx2();
+    let first = host.gpus().next().unwrap().bdf;
+    let mut parts = host.parts().clone();
+    let gpu = parts.devices.iter_mut().find(|device| device.bdf == first).unwrap();
+    change(gpu);
+    (Topology::new(parts).unwrap(), first)
+}
+
+#[test]
+fn cards_that_no_guest_gets_whole_are_neither_counted_nor_numbered() {
+    use crate::health::{Health, HealthCode, HealthFinding, HealthSource};
+    use crate::topology::{Sriov, Vgpu};
+    let wanted = ConfRequest { node: "n".into(), ..ConfRequest::default() };
+    let counted = |host: &Topology| conf(host, &wanted).unwrap().types.values().sum::<u32>();
+    let numbered = |host: &Topology| {
+        gpus_by_file(host).map(|gpus| gpus.iter().map(|gpu| gpu.bdf).collect::<Vec<_>>())
+    };
+    let all = numbered(&dgx2()).unwrap();
+    let finding = HealthFinding { code: HealthCode::GpuLost, text: "it is lost".into() };
+    let (source, findings, accepted) = (HealthSource::Nvml, vec![finding], Vec::new());
+    let sick = Health { source, findings, accepted };
+    assert!(sick.is_over());
+    for sick in [None, Some(sick)] {
+        let (host, first) = with_first(|gpu| {
+            gpu.sriov = Some(Sriov::Pf { total: 16, enabled: 2 });
+            gpu.health.clone_from(&sick);
+        });
+        assert_eq!(counted(&host), 15);
+        assert_eq!(numbered(&host).unwrap(), all[1..]);
+        assert_eq!(all[0], first);
+        // Health alone moves no number.
+        let (host, _) = with_first(|gpu| gpu.health.clone_from(&sick));
+        assert_eq!((counted(&host), numbered(&host).unwrap()), (16, all.clone()));
+    }
+    let (host, _) = with_first(|gpu| gpu.mediated = 1);
+    assert_eq!(counted(&host), 15);
+    // It is whole again once its last mediated device is gone.
+    for mediated in [0, 1] {
+        let (host, first) = with_first(|gpu| {
+            gpu.mediated = mediated;
+            gpu.vgpu = Some(Vgpu::Mdev { types: Vec::new(), devices: Vec::new() });
+        });
+        assert_eq!(counted(&host), 16 - mediated);
+        assert_eq!(numbered(&host), Err(SlurmConfError::Mediated { bdf: first.to_string() }));
+    }
+}
+
+#[test]
+fn a_kernel_without_vfio_groups_has_no_files() {
+    let mut parts = dgx2().parts().clone();
+    let groups = Some(false);
+    parts.machine.iommufd =
+        Some(crate::topology::Iommufd { node: true, unsafe_interrupts: None, groups });
+    let host = Topology::new(parts).unwrap();
+    let wanted = ConfRequest { node: "n".into(), files: true, ..ConfRequest::default() };
+    assert_eq!(conf(&host, &wanted), Err(SlurmConfError::NoVfioGroups));
+}
+
 #[test]
 fn types_are_words_of_slurm() {
     for (model, wanted) in [

@@ -240,6 +240,14 @@ impl PciDevice {
         [self.vendor, self.device].iter().any(|&id| id == 0 || id == 0xffff)
     }
 
+    /// The card that it is a virtual function of; `None` if it is another function.
+    pub fn pf(&self) -> Option<Bdf> {
+        match self.sriov {
+            Some(Sriov::Vf { pf }) => Some(pf),
+            _ => None,
+        }
+    }
+
     /// Whether it is a virtual function of a card.
     pub fn is_vf(&self) -> bool {
         matches!(self.sriov, Some(Sriov::Vf { .. }))

@@ -87,6 +87,18 @@ impl Topology {
         self.devices().iter().filter(move |vf| vf.sriov == Some(Sriov::Vf { pf }))
     }
 
+    /// The card that a mediated device is a share of; `None` if there is no such device now.
+    pub fn card_of_mdev(&self, uuid: &str) -> Option<Bdf> {
+        let has = |device: &&PciDevice| match &device.vgpu {
+            Some(Vgpu::Mdev { devices, .. }) => {
+                devices.iter().any(|mdev| mdev.uuid.eq_ignore_ascii_case(uuid))
+            }
+            _ => false,
+        };
+        let parent = self.devices().iter().find(has)?;
+        Some(parent.pf().unwrap_or(parent.bdf))
+    }
+
     /// The kind of a virtual function of a GPU; `None` if it is another function.
     pub fn vf_kind(&self, vf: &PciDevice) -> Option<VfKind> {
         let Some(Sriov::Vf { pf }) = vf.sriov else { return None };

@@ -76,7 +76,7 @@ fn more(
 ) -> Vec<Vec<Bdf>> {
     let held = |gpu: &Bdf| {
         let of_domains = others.domains.iter().any(|domain| domain.devices.contains(gpu));
-        of_domains || others.excluded.iter().any(|excluded| excluded.bdf == *gpu)
+        of_domains || others.exclusion_of(topology, *gpu).is_some()
     };
     let healthy = |gpu: &&PciDevice| !gpu.health.as_ref().is_some_and(Health::is_over);
     let free = topology.gpus().filter(healthy).map(|gpu| gpu.bdf);

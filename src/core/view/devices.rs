@@ -84,19 +84,11 @@ fn is_drawn(device: &PciDevice) -> bool {
     }
 }
 
-/// The card that a virtual function is of.
-fn pf_of(device: &PciDevice) -> Option<Bdf> {
-    match device.sriov {
-        Some(Sriov::Vf { pf }) => Some(pf),
-        _ => None,
-    }
-}
-
 /// Virtual functions that are not drawn, since their card has too many and they are free.
 fn left_out(topology: &Topology, holders: &BTreeMap<Bdf, Vec<usize>>) -> BTreeSet<Bdf> {
     let mut free: BTreeMap<Bdf, usize> = BTreeMap::new();
     let is_left = |device: &&PciDevice| {
-        let Some(pf) = pf_of(device).filter(|_| !holders.contains_key(&device.bdf)) else {
+        let Some(pf) = device.pf().filter(|_| !holders.contains_key(&device.bdf)) else {
             return false;
         };
         let number = free.entry(pf).or_default();
@@ -160,7 +152,7 @@ pub(super) fn devices(topology: &Topology, held: &Occupancy, guests: &[Guest<'_>
         let why = why.filter(|_| !matches!(look, Look::Free | Look::Guest));
         let name = names.get(&device.bdf).cloned().unwrap_or_else(|| kind_name(device).to_owned());
         let (bdf, kind, model) = (device.bdf, device.kind(), model(device));
-        Device { bdf, kind, name, model, look, guests, why, pf: pf_of(device) }
+        Device { bdf, kind, name, model, look, guests, why, pf: device.pf() }
     });
     made.collect()
 }

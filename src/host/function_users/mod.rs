@@ -5,8 +5,8 @@
 //! Knows no libvirt, binds nothing.
 //!
 //! Never taken, whatever the admin says: functions of a mounted or otherwise used drive, of a NIC
-//! with a default route or in a bridge or bond, with virtual functions, or held by a running
-//! domain; and every function that shares an IOMMU group with one of these. `--force` overrides
+//! with a default route or in a bridge or bond, with virtual functions or mediated devices, or held
+//! by a running domain; and every function that shares an IOMMU group with one of these. `--force` overrides
 //! processes that have a function open, and a NIC that merely has an address.
 
 mod nodes;
@@ -33,7 +33,7 @@ pub enum UseKind {
     Drive,
     /// A default route leads over it, or it is in a bridge or bond.
     Network,
-    /// It has virtual functions.
+    /// It has virtual functions, or mediated devices.
     Functions,
     /// A process has one of its device nodes open.
     Process,
@@ -81,6 +81,9 @@ pub fn known(topology: &Topology, held: &Occupancy, functions: &[Bdf]) -> Vec<Us
         }
         if let Some(Sriov::Pf { enabled: enabled @ 1.., .. }) = device.sriov {
             add(UseKind::Functions, format!("its {}", count(enabled, "virtual function")));
+        }
+        if device.mediated > 0 {
+            add(UseKind::Functions, format!("its {}", count(device.mediated, "mediated device")));
         }
     }
     uses.sort();

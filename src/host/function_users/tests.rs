@@ -196,6 +196,18 @@ fn devices_needed_by_the_host_are_never_taken() {
     assert_eq!(forbids(&swap, &held, &["ff:00.0"]), ["0000:ff:00.0 is not there"]);
 }
 
+#[test]
+fn a_card_with_mediated_devices_is_never_taken() {
+    let shared = host(|parts| {
+        let gpu = parts.devices.iter_mut().find(|device| device.bdf == bdf(GPU)).unwrap();
+        gpu.mediated = 2;
+    });
+    let wanted = format!("{GPU} is used by its 2 mediated devices");
+    assert_eq!(forbids(&shared, &Occupancy::default(), &[GPU]), [wanted]);
+    let uses = known(&shared, &Occupancy::default(), &[bdf(GPU)]);
+    assert_eq!(Take::new(&shared, &uses, &[bdf(GPU)]).refusals(true).len(), 1);
+}
+
 /// A domain that has the GPU.
 fn guest(active: bool) -> Occupancy {
     let domain = Held {

@@ -58,8 +58,10 @@ fn reasons(
     let support = connection.support();
     let chooses = support.is_some_and(|support| support.emulator.is_some());
     let versions = &Versions::default();
-    let (traits, fixed) = (None, &BTreeSet::new());
-    let case = Case { topology, facts: &facts, guests: None, versions, connection, traits, fixed };
+    let (traits, fixed, offers_iommufd) = (None, &BTreeSet::new(), None);
+    let (facts, guests) = (&facts, None);
+    let case =
+        Case { topology, facts, guests, versions, offers_iommufd, connection, traits, fixed };
     let reason = |rule: &str, what: String, hint: String| match rule {
         rule if rule == NO_KVM.id && virt == VirtType::Kvm => {
             Some(CreateError::NoKvm { what }.hint(hint))

@@ -6,7 +6,7 @@ use crate::domain::view::gpu_indexes;
 use crate::error::{Class, Coded as _, Error, Result};
 use crate::hypervisor::DomainSummary;
 use crate::placement::joint::{Joint, JointGuest, joint};
-use crate::placement::{Occupancy, Placement};
+use crate::placement::{GuestVgpu, Occupancy, Placement};
 use crate::request::{GpuWish, Request};
 use crate::set::{SetRequest, cannot, refuse_shared, set};
 use crate::shell::word;
@@ -30,6 +30,8 @@ pub(super) struct SizeTurn {
     pub gives_up: bool,
     /// Indexes of the GPUs that it has then; `None` if they stay.
     pub gpus: Option<Vec<usize>>,
+    /// vGPUs that it gets; empty: none, or they stay.
+    pub vgpus: Vec<GuestVgpu>,
     /// Data on drives that it gets, a phrase each.
     pub losses: Vec<String>,
 }
@@ -158,9 +160,11 @@ fn size_turn(
     changing: &[(usize, SetRequest)],
     topology: &Topology,
 ) -> SizeTurn {
-    let Turn { guest, items, gives_up, gpus, .. } = turn;
+    let Turn { guest, items, gives_up, gpus, tuned, .. } = turn;
     let size = items.size().clone();
     let (number, whole) = &changing[guest];
+    let placement = tuned.placement.filter(|_| !whole.vgpu.is_kept());
+    let vgpus = placement.map(|placement| placement.vgpus).unwrap_or_default();
     let count = gpus.as_ref().map(|gpus| u32::try_from(gpus.len()).unwrap_or(u32::MAX));
     let request = SetRequest {
         vcpus: size.vcpus,
@@ -173,7 +177,7 @@ fn size_turn(
         ..whole.clone()
     };
     let gpus = gpus.map(|gpus| gpu_indexes(topology, &gpus));
-    SizeTurn { number: *number, request, gives_up, gpus, losses }
+    SizeTurn { number: *number, request, gives_up, gpus, vgpus, losses }
 }
 
 /// The error that there is no plan of all.

@@ -118,6 +118,49 @@ fn guests_that_shrink_come_first_and_a_new_guest_gets_the_rest() {
     assert_eq!(error.refusal().map(|refusal| refusal.code), Some("apply-no-place"), "{error}");
 }
 
+/// A host whose first GPU is shared among guests by two virtual functions.
+fn shared() -> Topology {
+    use gpuvm_core::topology::{Sriov, VfioType, Vgpu};
+    let host = from_json(include_str!("../../../topologies/dual-socket.json")).unwrap();
+    let mut parts = host.parts().clone();
+    let first = host.gpus().next().unwrap().bdf;
+    let card = parts.devices.iter_mut().find(|device| device.bdf == first).unwrap();
+    card.sriov = Some(Sriov::Pf { total: 16, enabled: 2 });
+    card.driver = Some("nvidia".into());
+    let of = |id, name: &str| VfioType { id, name: name.into(), mig: None };
+    let own = card.clone();
+    card.vgpu = Some(Vgpu::Card { types: vec![of(7, "X-8C"), of(8, "X-16C")] });
+    for (function, group) in [(4, 904), (5, 905)] {
+        parts.devices.push(gpuvm_core::topology::PciDevice {
+            bdf: first.to_string().replace(".0", &format!(".{function}")).parse().unwrap(),
+            sriov: Some(Sriov::Vf { pf: first }),
+            vgpu: Some(Vgpu::Vfio { current: 0, creatable: vec![7, 8] }),
+            iommu_group: Some(group),
+            ..own.clone()
+        });
+    }
+    parts.devices.sort_by_key(|device| device.bdf);
+    Topology::new(parts).unwrap()
+}
+
+#[test]
+fn new_guests_are_listed_with_the_places_of_their_vgpus() {
+    let mut stage = dgx2();
+    stage.world = stage.world.with_topology(shared());
+    let mut guest = asked("a", GpuWish::Count(0));
+    let type_name = "X-8C".to_owned();
+    guest.create.guest.request.vgpu =
+        Some(crate::request::VgpuWish { type_name, count: 2, gpu: None });
+    let drift = look(&stage.world, &file(vec![guest])).unwrap();
+    let found = &drift.guests[0];
+    let card = stage.world.topology().unwrap().gpus().next().unwrap().bdf;
+    assert_eq!((found.action, found.gpus.len(), found.vgpus.len()), (GuestAction::Create, 0, 2));
+    for (vgpu, function) in found.vgpus.iter().zip([".4", ".5"]) {
+        assert_eq!((vgpu.card, vgpu.name.as_str()), (card, "X-8C"));
+        assert!(vgpu.function.to_string().ends_with(function), "{vgpu:?}");
+    }
+}
+
 /// Guests `a` and `b` with two GPUs each, and the file by which they exchange them.
 fn exchange(runs: bool) -> (Stage, ApplyRequest, [Vec<usize>; 2]) {
     let stage = dgx2();

@@ -145,8 +145,9 @@ pub fn list(state: &State) -> Vec<ListedDrive> {
 /// and a note on its content if it has no drive.
 fn function(state: &State, bdf: Bdf) -> (Vec<Reason>, Option<String>, Vec<String>) {
     let reasons = state.holders(bdf);
+    let uses = (&[][..], state.nothing.as_deref());
     let Availability { state: is, said, .. } =
-        Availability::of(&state.topology, &state.held, &[], bdf);
+        Availability::of(&state.topology, &state.held, uses, bdf);
     let why = said.unwrap_or_default();
     match is {
         // A share of a drive is free by its address.

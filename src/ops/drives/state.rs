@@ -1,5 +1,6 @@
 //! Availability of this host's drives and partitions for guests: free, or the reasons against it.
 
+use crate::availability::nothing_passes;
 use crate::bdf::Bdf;
 use crate::discover::discover_identified;
 use crate::discover::drives::best_id;
@@ -95,6 +96,8 @@ pub struct State {
     openers: BTreeMap<String, Vec<Opener>>,
     /// Whether the host is this machine, and everything on it was accessible.
     pub is_complete: bool,
+    /// Why no guest gets any PCI function.
+    pub(super) nothing: Option<String>,
 }
 
 impl State {
@@ -105,7 +108,9 @@ impl State {
             (None, Some(path)) => load(path)?,
             (None, None) => world.topology()?,
         };
+        let nothing = nothing_passes(world, &topology)?;
         let mut state = State {
+            nothing,
             topology,
             held,
             disks: BTreeSet::new(),

@@ -22,7 +22,7 @@ pub(super) type Owners = BTreeMap<Bdf, BTreeSet<String>>;
 /// The verb that starts a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starting {
-    /// It is made.
+    /// It is made; the lock is held.
     Create,
     /// It is off; the lock is held.
     Start,
@@ -30,9 +30,20 @@ pub enum Starting {
     Restart,
 }
 
+impl Starting {
+    /// Whether a guest that is off when the steps are planned still is when they are done: then its
+    /// ports can be restored by the way.
+    fn holds_lock(self) -> bool {
+        match self {
+            Starting::Create | Starting::Start => true,
+            Starting::Restart => false,
+        }
+    }
+}
+
 /// Returns the steps before a guest starts. `wish`: for this start; `None`: as recorded of it.
-/// `held`: what domains hold, if the caller knows; `None`: it is read. Ports that it needed before, and does not any more, are restored, and those of guests that went
-/// off without gpuvm.
+/// `held`: the devices that domains hold; `None`: they are read. Ports that it needed before, and
+/// does not any more, are restored, and those of guests that went off without gpuvm.
 pub fn to_start(
     xml: &DomainXml,
     wish: Option<P2pWish>,
@@ -49,7 +60,7 @@ pub fn to_start(
     let uuid = xml.uuid().unwrap_or_default();
     let had = recorded_owners(world)?;
     let mut all = Vec::new();
-    if verb == Starting::Start && !had.is_empty() {
+    if verb.holds_lock() && !had.is_empty() {
         let active = world.hypervisor()?.domains()?.into_iter().filter(|row| row.state.is_active());
         let active = active.map(|row| row.uuid).collect();
         for other in ended(&active, &processes()?, &had).iter().filter(|other| **other != uuid) {
@@ -223,6 +234,12 @@ mod tests {
         );
         let without = hint(DirectRefusal::DtUnsupported { port });
         assert!(without.ends_with("--p2p off creates it with transfers over the root complex"));
+    }
+
+    #[test]
+    fn ports_of_guests_that_went_off_are_restored_where_none_starts_meanwhile() {
+        let holds = |verb: Starting| verb.holds_lock();
+        assert!(holds(Starting::Create) && holds(Starting::Start) && !holds(Starting::Restart));
     }
 
     #[test]

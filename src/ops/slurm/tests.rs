@@ -345,6 +345,50 @@ fn gpus_are_those_that_the_job_requests_of_this_host() {
 }
 
 #[test]
+fn the_gpus_that_slurm_chose_have_the_numbers_of_gres_conf() {
+    use gpuvm_core::slurm::{ConfRequest, conf};
+    use gpuvm_core::topology::Sriov;
+    let mut stage = dgx2();
+    let host = stage.world.topology().unwrap();
+    let all: Vec<Bdf> = host.gpus().map(|gpu| gpu.bdf).collect();
+    let mut parts = host.parts().clone();
+    for device in &mut parts.devices {
+        // The first is given out as virtual functions, and the third is of another model.
+        if device.bdf == all[0] {
+            device.sriov = Some(Sriov::Pf { total: 16, enabled: 16 });
+        } else if device.bdf == all[2] {
+            device.device = 0x2330;
+        }
+    }
+    stage.world = stage.world.with_topology(Topology::new(parts).unwrap());
+    let wanted = ConfRequest { node: "n".into(), files: true, ..ConfRequest::default() };
+    let lines = conf(&stage.world.topology().unwrap(), &wanted).unwrap().gres_conf;
+    let group = |bdf: Bdf| host.iommu_group(bdf).unwrap().number;
+    let ask = |gres: &str, chosen: &str| {
+        let job = NodeJob { gres: gres.into(), ..said(7, "RUNNING", 1) };
+        gpus(&stage.world, &job, ("gpu", Some(chosen)))
+    };
+    for (number, line) in lines.iter().enumerate() {
+        let (wish, _) = ask("gres:gpu:1", &number.to_string()).unwrap().unwrap();
+        assert_eq!(wish, GpuWish::Exact(vec![all[number + 1]]));
+        assert!(line.contains(&format!(" File=/dev/vfio/{} ", group(all[number + 1]))), "{line}");
+    }
+    assert!(ask("gres:gpu:1", "15").is_err());
+    // Lines for other GPUs are noticed by the type, unless it is a word of the admin's.
+    assert!(ask("gres:gpu:v100:1", "0").is_ok() && ask("gres:gpu:large:1", "1").is_ok());
+    let error = ask("gres:gpu:v100:1", "1").unwrap_err();
+    let refusal = error.refusal().unwrap();
+    assert!(is_fault(refusal.code), "{error}");
+    assert!(
+        error.to_string().contains("is of type `h100`, and the job requests `v100`"),
+        "{error}"
+    );
+    // A type of cards that are given out otherwise.
+    let job = NodeJob { gres: "gres:gpuvm:h100:1".into(), ..said(7, "RUNNING", 1) };
+    assert!(gpus(&stage.world, &job, (GRES, None)).is_ok());
+}
+
+#[test]
 fn faults_are_the_machines_and_refusals_the_jobs() {
     for fault in [
         "libvirt-no-connection",

@@ -54,6 +54,9 @@ pub struct VgpuFunction {
     pub type_id: Option<u32>,
     /// Driver that has it.
     pub driver: Option<String>,
+    /// Why it gets no vGPU, to follow "is"; `None` if it is not excluded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excluded: Option<String>,
 }
 
 /// Lists the cards.
@@ -65,11 +68,16 @@ pub fn cards(topology: &Topology, held: &Occupancy) -> Vec<VgpuCard> {
             Some(Sriov::Pf { total, enabled }) => (Some(total), Some(enabled)),
             _ => (None, None),
         };
+        let excluded = |vf: &PciDevice| {
+            let found = shared.excluded.iter().find(|(bdf, _)| *bdf == vf.bdf);
+            found.map(|(_, why)| why.clone())
+        };
         let function = |vf: &PciDevice| VgpuFunction {
             bdf: vf.bdf,
             kind: topology.vf_kind(vf),
             type_id: vf.vgpu_type(),
             driver: vf.driver.clone(),
+            excluded: excluded(vf),
         };
         Some(VgpuCard {
             bdf: card.bdf,

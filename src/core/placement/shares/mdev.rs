@@ -33,8 +33,10 @@ impl Card<'_> {
         let (mut types, mut existing): (Vec<Type>, Vec<ExistingVgpu>) = Default::default();
         let mut own: Vec<OwnDevice> = Vec::new();
         for (parent, offered, devices) in self.parents() {
+            let is_offered = self.is_offered(parent);
             for of in offered {
-                let place = std::iter::repeat_n(VgpuPlace::Parent(parent), of.available as usize);
+                let available = if is_offered { of.available as usize } else { 0 };
+                let place = std::iter::repeat_n(VgpuPlace::Parent(parent), available);
                 match types.iter_mut().find(|known| known.id == of.id) {
                     Some(known) => known.places.extend(place),
                     None => types.push(self.mdev_type(of, place.collect())),

@@ -230,10 +230,15 @@ fn room(topology: &Topology, card: &SharedCard, offer: &VgpuOffer) -> String {
     if in_mode(topology, &[(card, offer)]).is_empty() {
         return mig_words(card.bdf, offer);
     }
-    let instances = offer.instance_words().map(|words| format!(", {words}"));
     let (creatable, in_use) = (offer.creatable, offer.in_use);
-    let instances = instances.unwrap_or_default();
-    format!("{}: {creatable} creatable, {in_use} in use{instances}", card.bdf)
+    let mut room = format!("{}: {creatable} creatable, {in_use} in use", card.bdf);
+    if let Some(words) = offer.instance_words() {
+        room += &format!(", {words}");
+    }
+    if !card.excluded.is_empty() {
+        room += &format!(", {} excluded", count(card.excluded.len(), "virtual function"));
+    }
+    room
 }
 
 /// The error that no node has as many as requested.

@@ -45,6 +45,9 @@ pub fn bind(
 /// Hands a function over to the host's own driver if it is another one than recorded, or if only
 /// its driver reads the proof that it is not.
 fn offer(binder: &Binder<'_>, bdf: Bdf, recorded: &DeviceIdentity) -> Result<(), BindError> {
+    if is_for_vgpus(binder.root, bdf) {
+        return Ok(());
+    }
     let Some(present) = identity::read(binder.root, bdf)? else { return Ok(()) };
     let is_offered = match recorded.likeness(&present.identity) {
         Likeness::Same => return Ok(()),
@@ -61,6 +64,14 @@ fn offer(binder: &Binder<'_>, bdf: Bdf, recorded: &DeviceIdentity) -> Result<(),
         let _ = binder.kernel.load(module);
     }
     Ok(())
+}
+
+/// Whether a function is a virtual one that the vendor's driver serves as vGPUs, by the files that
+/// this driver makes. Guests get no use of it without the driver.
+fn is_for_vgpus(root: &FsRoot, bdf: Bdf) -> bool {
+    let at = format!("sys/bus/pci/devices/{bdf}");
+    let has = |file: &str| root.exists(&format!("{at}/{file}"));
+    has("physfn") && (has("nvidia/current_vgpu_type") || has("mdev_supported_types"))
 }
 
 /// The driver that hands a function to guests. The topology is not read that early.
@@ -81,6 +92,10 @@ fn take(
     recorded: &DeviceIdentity,
     patience: &mut Patience,
 ) -> Result<Done, BindError> {
+    if is_for_vgpus(binder.root, bdf) {
+        let why = "it is a virtual function for vGPUs, which its driver serves";
+        return Ok(Done::Left(format!("{bdf} ({recorded}) is not bound: {why}")));
+    }
     let Some(present) = identity::settled_at_boot(binder.root, bdf, patience)? else {
         return Ok(Done::Left(format!("{bdf} is not there: {recorded} is not bound")));
     };

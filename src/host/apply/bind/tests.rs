@@ -457,6 +457,34 @@ fn a_gpu_that_another_is_in_the_place_of_goes_back_to_the_host_at_boot() {
     }
 }
 
+#[test]
+fn a_virtual_function_for_vgpus_stays_with_its_driver_at_boot() {
+    for (file, is_vf, stays) in [
+        ("nvidia/current_vgpu_type", true, true),
+        ("mdev_supported_types/nvidia-468/name", true, true),
+        // A card whose driver offers mediated devices was listed to be whole.
+        ("mdev_supported_types/nvidia-222/name", false, false),
+        ("numa_node", true, false),
+    ] {
+        let played = Played::new(Some("nvidia"), None);
+        let file = played.function().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "0\n").unwrap();
+        fs::write(played.function().join("class"), "0x030200\n").unwrap();
+        if is_vf {
+            fs::create_dir(played.function().join("physfn")).unwrap();
+        }
+        let (done, driver) = early(&played, "10de:1db8:0000:0000");
+        if stays {
+            let Done::Left(why) = done else { panic!("{done:?}") };
+            assert!(why.contains("a virtual function for vGPUs"), "{why}");
+            assert_eq!((driver.as_deref(), played.writes.get()), (Some("nvidia"), 0));
+        } else {
+            assert_eq!((done, driver.as_deref()), (Done::Bound("vfio-pci"), Some("vfio-pci")));
+        }
+    }
+}
+
 /// Plain vfio-pci passes no memory of such a GPU through; the same ids on x86 are another board's.
 #[test]
 fn a_gpu_with_coherent_memory_gets_its_own_driver_at_boot() {
