@@ -8,7 +8,6 @@ use super::{
 };
 use crate::apply::now_s;
 use crate::bdf::Bdf;
-use crate::cli::offer;
 use crate::cli::refuse::usage;
 use crate::domain::guest::VirtType;
 use crate::request::{
@@ -113,8 +112,7 @@ pub fn request(gpus: &GpuArgs, shape: &ShapeArgs) -> anyhow::Result<Request> {
     let (gpu_model, vgpu) = (gpus.gpu_model.clone(), gpus.vgpu.clone());
     let gpus = gpu_wish(gpus)?;
     if vgpu.is_some() && gpus.number() > 0 {
-        let [shared, whole] = [["--gpus"], ["--vgpu"]].map(|out| offer::without(&out));
-        return Err(usage(both(gpus.number()), format!("`{shared}`, or `{whole}`")));
+        return Err(usage(both(gpus.number()), "leave --gpus out, or --vgpu"));
     }
     let extras = extras(shape)?;
     contradictions(&gpus, &extras, shape)?;

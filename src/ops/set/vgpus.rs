@@ -34,7 +34,8 @@ pub(super) fn remedy(
             Some(format!("`{line}` replaces its vGPUs"))
         }
         (Item::To(wish), _) if is_hidden(subject, subjects, wish) => {
-            let (name, line) = (word(&wanted.name), line(wanted.clone()));
+            let line = line(wanted.clone());
+            let name = word(&wanted.name);
             Some(format!(
                 "`gpuvm set {name} --no-vgpu` clears its own vGPU, beside which the driver lists \
                  no other size; then `{line}`"
