@@ -4,7 +4,6 @@
 use crate::bdf::Bdf;
 use crate::error::Result;
 use crate::function_users::{Take, Use};
-use crate::guest::way;
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, Topology};
 use crate::world::World;
@@ -67,7 +66,7 @@ pub(crate) fn nothing_passes(world: &World, topology: &Topology) -> Result<Optio
     if !topology.lacks_vfio_groups() {
         return Ok(None);
     }
-    let lack = way(world, topology, world.stack(topology, None))?.groups();
+    let lack = world.way(topology, world.stack(topology, None))?.groups();
     Ok(lack.map(|lack| format!("cannot be passed through: {}", lack.what)))
 }
 

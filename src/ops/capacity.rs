@@ -1,7 +1,7 @@
 //! `capacity`: the guests that still fit on a host. Changes nothing.
 
 use crate::error::Result;
-use crate::guest::{BY_GROUPS, needs_template, refuse_lacks, refuse_without_groups, way};
+use crate::guest::{BY_GROUPS, needs_template, refuse_lacks, refuse_without_groups};
 use crate::placement::{
     Capacity, Occupancy, VgpuCapacity, capacity as counted, check_model, offered, vgpu_guests,
 };
@@ -88,7 +88,7 @@ fn joined(
     if !like.is_by_iommufd() && !topology.lacks_vfio_groups() {
         return Ok((sizes.clone(), None));
     }
-    let way = way(world, topology, world.stack(topology, taken.assume))?;
+    let way = world.way(topology, world.stack(topology, taken.assume))?;
     refuse_without_groups(&way)?;
     if !like.is_by_iommufd() {
         return Ok((sizes.clone(), None));
@@ -135,7 +135,7 @@ fn refuse_apart(
     let is_function = vgpus.type_id.parse::<u32>().is_ok();
     let of_each = vgpus.guests.as_ref().filter(|_| is_function).map_or(0, |each| each.vgpus);
     let nics = like.extras.nics.number() + like.extras.vfs.number();
-    let way = way(world, topology, world.stack(topology, taken.assume))?;
+    let way = world.way(topology, world.stack(topology, taken.assume))?;
     let lack: Vec<Lack> = way.lack_among(of_each as usize, nics).into_iter().collect();
     refuse_lacks(&lack, false)
 }

@@ -7,7 +7,7 @@ use crate::disks;
 use crate::domain::DomainXml;
 use crate::domain::claims::Claims;
 use crate::error::{Coded, Error, Result};
-use crate::guest::way;
+
 use crate::hypervisor::file_users::{Conflict, How};
 use crate::nic_sources::{self, NoSource};
 use crate::shell::word;
@@ -89,7 +89,7 @@ pub(crate) fn refuse_iommufd(xml: &DomainXml, world: &World) -> Result<()> {
     }
     let topology = world.topology()?;
     if topology.lacks_vfio_groups()
-        && let Some(error) = without_groups(xml, &way(world, &topology, None)?)
+        && let Some(error) = without_groups(xml, &world.way(&topology, None)?)
     {
         return Err(error);
     }

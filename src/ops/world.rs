@@ -24,6 +24,7 @@ use crate::remote;
 use crate::reporter::Reporter;
 use crate::topology::{OldStack, Topology};
 use crate::withheld;
+use gpuvm_core::iommufd::Way;
 use gpuvm_core::versions::{Stack, Versions};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -128,6 +129,27 @@ impl World {
         let stack = named.or(recorded).unwrap_or_else(Stack::usual);
         let is_assumed = recorded != Some(stack);
         self.is_recorded().then_some(RecordedStack { stack, is_assumed })
+    }
+
+    /// The host and the hypervisor by which functions are passed through. `stack`: those of a
+    /// recorded host.
+    pub(crate) fn way<'t>(
+        &self,
+        topology: &'t Topology,
+        stack: Option<RecordedStack>,
+    ) -> Result<Way<'t>> {
+        let (versions, offered) = match stack {
+            Some(of) => {
+                // An assumed libvirt has not seen this kernel.
+                let is_seen = |_: &bool| !(of.is_assumed && topology.lacks_vfio_groups());
+                (of.stack.versions(), of.stack.abilities.iommufd.filter(is_seen))
+            }
+            None => match self.hypervisor_to_look()? {
+                Some(hypervisor) => (hypervisor.versions(), hypervisor.offers_iommufd()),
+                None => (Versions::default(), None),
+            },
+        };
+        Ok(Way { topology, versions, offered })
     }
 
     /// The reporter.

@@ -5,12 +5,13 @@ use super::DomainXml;
 use super::Element;
 use super::arguments::Arguments;
 use super::host_devices::host_devices;
-use super::iommufd::{is_enabled, own};
+use super::iommufd::{is_enabled, is_nested_smmu, own};
 use super::read::{At, Fault, GuestAddress, Reader, Spot, memory, number, set};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, Id, IdSet, NodeSet};
 use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
+use crate::topology::Topology;
 use std::collections::BTreeMap;
 
 /// The most vCPUs and I/O threads that are accepted: eight times QEMU's limit of 4096 and far below
@@ -409,6 +410,21 @@ fn passed<'t>(root: Element<'t>, reader: &mut Reader<'t>) -> Vec<Passed<'t>> {
         }
     }
     passed
+}
+
+impl DomainXml {
+    /// Whether it cannot have its functions by their groups: an SMMUv3 of it is nested in the host's,
+    /// or it has a GPU with coherent memory, which needs such an SMMUv3.
+    pub fn needs_iommufd(&self, topology: &Topology) -> bool {
+        needs_iommufd(self.root(), &Claims::read(self).passed, topology)
+    }
+}
+
+/// The same of an element `<domain>` and the functions that it passes through.
+pub(crate) fn needs_iommufd(root: Element<'_>, passed: &[Passed<'_>], topology: &Topology) -> bool {
+    let devices = root.child("devices").into_iter().flat_map(|all| all.children("iommu"));
+    let is_coherent = |passed: &Passed<'_>| topology.is_coherent(passed.bdf.value);
+    { devices }.any(is_nested_smmu) || passed.iter().any(is_coherent)
 }
 
 /// Whether a device is passed through by iommufd: as it says itself, otherwise as the domain does.

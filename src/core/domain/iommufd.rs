@@ -1,16 +1,8 @@
 //! Whether a domain passes its functions through by iommufd.
 
-use super::claims::{Claims, Passed};
 use super::{DomainXml, Element};
-use crate::topology::Topology;
 
 impl DomainXml {
-    /// Whether it cannot have its functions by their groups: an SMMUv3 of it is nested in the host's,
-    /// or it has a GPU with coherent memory, which needs such an SMMUv3.
-    pub fn needs_iommufd(&self, topology: &Topology) -> bool {
-        needs_iommufd(self.root(), &Claims::read(self).passed, topology)
-    }
-
     /// Whether the domain says that its functions are passed through by iommufd.
     pub fn is_by_iommufd(&self) -> bool {
         is_enabled(self.root())
@@ -37,13 +29,6 @@ impl DomainXml {
     pub fn has_private_files(&self) -> bool {
         has_private_files(self.root())
     }
-}
-
-/// The same of an element `<domain>` and the functions that it passes through.
-pub(crate) fn needs_iommufd(root: Element<'_>, passed: &[Passed<'_>], topology: &Topology) -> bool {
-    let devices = root.child("devices").into_iter().flat_map(|all| all.children("iommu"));
-    let is_coherent = |passed: &Passed<'_>| topology.is_coherent(passed.bdf.value);
-    { devices }.any(is_nested_smmu) || passed.iter().any(is_coherent)
 }
 
 /// Whether a device is an SMMUv3 that is nested in the host's.

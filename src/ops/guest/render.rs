@@ -12,9 +12,9 @@ use crate::input::{self, DOMAIN_BYTES};
 use crate::planned::Planned;
 use crate::request::Request;
 use crate::topology::{GuestVgpu, KnownDevice, Topology};
-use crate::world::{RecordedStack, World};
+use crate::world::World;
 use gpuvm_core::iommufd::{Lack, Way};
-use gpuvm_core::versions::{Stack, Versions};
+use gpuvm_core::versions::Stack;
 use std::path::Path;
 
 /// The reason a definition cannot be written.
@@ -211,7 +211,7 @@ pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     if !request.is_by_iommufd() && !may_lack_groups {
         return Ok(());
     }
-    let way = way(world, topology, *stack)?;
+    let way = world.way(topology, *stack)?;
     refuse_without_groups(&way)?;
     if !request.is_by_iommufd() {
         return Ok(());
@@ -219,27 +219,6 @@ pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     let mut lacks = way.lacks(true, &placement.devices);
     lacks.extend(way.unreached_lack(&placement.devices));
     refuse_lacks(&lacks, placement.initiators.is_some())
-}
-
-/// The host and the hypervisor by which functions are passed through. `stack`: those of a recorded
-/// host.
-pub(crate) fn way<'t>(
-    world: &World,
-    topology: &'t Topology,
-    stack: Option<RecordedStack>,
-) -> Result<Way<'t>> {
-    let (versions, offered) = match stack {
-        Some(of) => {
-            // An assumed libvirt has not seen this kernel.
-            let is_seen = |_: &bool| !(of.is_assumed && topology.lacks_vfio_groups());
-            (of.stack.versions(), of.stack.abilities.iommufd.filter(is_seen))
-        }
-        None => match world.hypervisor_to_look()? {
-            Some(hypervisor) => (hypervisor.versions(), hypervisor.offers_iommufd()),
-            None => (Versions::default(), None),
-        },
-    };
-    Ok(Way { topology, versions, offered })
 }
 
 /// Refuses functions where libvirt passes none through.
