@@ -139,51 +139,61 @@ fn two_busy_guests_on_one_pcpu_are_found_to_wait_for_each_other() {
     }
 }
 
+/// The terminal of a `top`, and all that it has drawn.
+struct Screen {
+    terminal: std::fs::File,
+    drawn: Vec<u8>,
+}
+
+impl Screen {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.drawn).into_owned()
+    }
+
+    /// Reads until it has drawn this.
+    fn until(&mut self, words: &str) {
+        let mut buffer = [0; 4096];
+        while !self.text().contains(words) {
+            let got = self.terminal.read(&mut buffer).unwrap();
+            self.drawn.extend_from_slice(&buffer[..got]);
+        }
+    }
+
+    fn press(&mut self, keys: &[u8]) {
+        self.terminal.write_all(keys).unwrap();
+    }
+}
+
 /// Runs `top` at a terminal until it draws, and returns its screen once it has ended.
-fn at_a_terminal(
-    busy: &Busy,
-    leave: impl FnOnce(&std::process::Child, &mut std::fs::File),
-) -> String {
+fn at_a_terminal(busy: &Busy, leave: impl FnOnce(&std::process::Child, &mut Screen)) -> String {
     let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = openpty(Some(&size), None).unwrap();
     let before = tcgetattr(&pty.slave).unwrap();
     let mut top = busy.command(&["top", "--interval", "0.5"]);
     let [input, output] = [(); 2].map(|()| pty.slave.try_clone().unwrap());
     let mut top = top.stdin(input).stdout(output).env_remove("COLUMNS").spawn().unwrap();
-    let mut terminal = std::fs::File::from(pty.master);
-    let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
-    let text = |all: &[u8]| String::from_utf8_lossy(all).into_owned();
-    while !text(&all).contains("one ") {
-        let got = terminal.read(&mut buffer).unwrap();
-        all.extend_from_slice(&buffer[..got]);
-    }
+    let mut screen = Screen { terminal: std::fs::File::from(pty.master), drawn: Vec::new() };
+    screen.until("one ");
     let flags = tcgetattr(&pty.slave).unwrap().local_flags;
     assert!(!flags.contains(LocalFlags::ICANON), "the terminal is raw");
-    leave(&top, &mut terminal);
-    while !text(&all).contains("\x1b[?1049l") {
-        let got = terminal.read(&mut buffer).unwrap();
-        all.extend_from_slice(&buffer[..got]);
-    }
-    assert_eq!(top.wait().unwrap().code(), Some(0), "{}", text(&all));
+    leave(&top, &mut screen);
+    screen.until("\x1b[?1049l");
+    assert_eq!(top.wait().unwrap().code(), Some(0), "{}", screen.text());
     assert_eq!(tcgetattr(&pty.slave).unwrap(), before, "the terminal is as before");
-    text(&all)
+    screen.text()
 }
 
 #[test]
 fn the_terminal_is_restored_however_the_screen_is_left() {
     let Some(busy) = Busy::new(&["one"]) else { return };
-    let drawn = at_a_terminal(&busy, |_, keys| {
-        keys.write_all(b"\x1b[Bs")
-            .and_then(|()| {
-                std::thread::sleep(Duration::from_millis(500));
-                keys.write_all(b"n")?;
-                std::thread::sleep(Duration::from_millis(300));
-                keys.write_all(b"q")
-            })
-            .unwrap()
+    let drawn = at_a_terminal(&busy, |_, screen| {
+        for (keys, words) in [("\x1b[B", ">one"), ("s", "order: name"), ("n", "as of now")] {
+            screen.press(keys.as_bytes());
+            screen.until(words);
+        }
+        screen.press(b"q");
     });
-    assert!(drawn.contains("\x1b[?1049h") && drawn.contains(">one"), "{drawn}");
-    assert!(drawn.contains("order: name") && drawn.contains("as of now"), "{drawn}");
+    assert!(drawn.contains("\x1b[?1049h"), "{drawn}");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         at_a_terminal(&busy, |top, _| {
             // `nsenter` waits for the program.
@@ -192,26 +202,25 @@ fn the_terminal_is_restored_however_the_screen_is_left() {
             kill(Pid::from_raw(child.trim().parse().unwrap()), signal).unwrap();
         });
     }
-    at_a_terminal(&busy, |_, keys| keys.write_all(b"\x03").unwrap());
-    let drawn = at_a_terminal(&busy, |_, keys| {
-        keys.write_all(b"\r").unwrap();
-        std::thread::sleep(Duration::from_secs(5));
-        keys.write_all(b"xq").unwrap();
+    at_a_terminal(&busy, |_, screen| screen.press(b"\x03"));
+    at_a_terminal(&busy, |_, screen| {
+        screen.press(b"\r");
+        screen.until("rules checked");
+        screen.press(b"xq");
     });
-    assert!(drawn.contains("rules checked"), "{drawn}");
 }
 
 #[test]
 fn the_screen_goes_on_while_libvirt_does_not_answer() {
     let Some(busy) = Busy::new(&["one"]) else { return };
     let daemon = busy.0.libvirtd();
-    let drawn = at_a_terminal(&busy, |_, keys| {
+    let drawn = at_a_terminal(&busy, |_, screen| {
         kill(daemon, Signal::SIGSTOP).unwrap();
         // The list of guests is read every 5 s.
         std::thread::sleep(Duration::from_secs(10));
-        keys.write_all(b"s").unwrap();
+        screen.press(b"s");
         std::thread::sleep(Duration::from_secs(1));
-        keys.write_all(b"q").unwrap();
+        screen.press(b"q");
     });
     kill(daemon, Signal::SIGCONT).unwrap();
     assert!(drawn.contains("s: libvirt or the kernel does not answer"), "{drawn}");
