@@ -226,6 +226,11 @@ fn a_bad_file_of_hosts_is_refused_with_its_place() {
             "[host.a]\nconnect = \"test:///default\"\ndomain_xml = \"d\"\n",
             "`domain_xml` is for hosts without `connect`",
         ),
+        (
+            "[host.a]\nconnect = \"test:///default\"\nassume = \"libvirt=12.9\"\n",
+            "hosts.toml:3:1: `assume` is for hosts without `connect`",
+        ),
+        ("[host.a]\nrecord = \"a\"\nassume = \"12.9\"\n", "`12.9` is not libvirt=VERSION"),
         ("[host.a\n", "hosts.toml:1:"),
     ] {
         fs::write(&file, text).unwrap();

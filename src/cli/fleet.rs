@@ -177,7 +177,7 @@ fn plan(args: &FleetPlanArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if args.guest.taken != TakenArgs::default() || args.guest.assume.is_some() {
         return Err(usage(
             "--domain-xml, --assume and --assume-empty are of one host",
-            "`domain_xml` of a host in the file names its domains; without it and `connect` it is empty",
+            "`domain_xml` and `assume` of a host in the file say the same of a host without `connect`",
         ));
     }
     let input = Path::new("-");

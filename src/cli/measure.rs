@@ -146,3 +146,36 @@ fn more(report: &MeasureReport) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::medians;
+    use crate::cli::colour::marked;
+    use gpuvm_core::measure::{Reading, Shape, Suite, What};
+    use gpuvm_ops::measure::Usual;
+
+    #[test]
+    fn another_driver_of_the_same_gpus_has_a_row_of_its_own() {
+        let of = |driver: &str, gpus: usize| Usual {
+            suite: Some(Suite::Quick),
+            shape: Shape { model: "H100".into(), gpus, driver: driver.into() },
+            reading: Reading {
+                what: What::HostToDevice,
+                device: Some("GPU 0".into()),
+                value: 55.1,
+            },
+            unit: What::HostToDevice.unit(),
+            range: [54.0, 56.2],
+            runs: 3,
+            last_s: 0,
+        };
+        let text = medians(&[of("550.54.15", 1), of("580.95.05", 1), of("", 0)]).text(None);
+        let text = marked(&text, false);
+        let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let ends = ["GPUS DRIVER", "1 x H100 550.54.15", "1 x H100 580.95.05", "- -"];
+        assert_eq!(text.lines().count(), ends.len(), "{text}");
+        for (row, end) in words.zip(ends) {
+            assert!(row.ends_with(end), "{row}: {end}");
+        }
+    }
+}

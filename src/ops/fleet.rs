@@ -18,6 +18,7 @@ use crate::world::{Settings, World};
 use gpuvm_core::fleet::{
     Fit, HostCapacity, MacOfDomain, fit, host_capacity, lost, macs, shared_macs,
 };
+use gpuvm_core::versions::Stack;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io;
@@ -83,6 +84,9 @@ pub struct FleetHost {
     pub is_shared: bool,
     /// Domains of a host without a connection: files, or directories of files.
     pub domain_xml: Vec<PathBuf>,
+    /// The libvirt and QEMU of a host without a connection; `None` for those of its record, or
+    /// usual ones.
+    pub assume: Option<Stack>,
 }
 
 /// A host's answer.
@@ -184,7 +188,7 @@ pub fn capacities(
     gpus: Vec<u32>,
 ) -> Vec<Heard<HostCapacity>> {
     let heard = ask(hosts, (limit, Layout::Recorded), move |world, host| {
-        let topology = world.topology()?;
+        let topology = world.topology_with(host.assume)?;
         let held = taken_for_new(world, &host.taken(), &topology, true)?;
         Ok(host_capacity(&topology, &held, &gpus))
     });
@@ -279,7 +283,8 @@ pub fn capture(hosts: Vec<FleetHost>, limit: Duration) -> Vec<Heard<PathBuf>> {
 impl FleetHost {
     /// The source of its domains' occupancy.
     fn taken(&self) -> Taken {
-        Taken { domain_xml: self.domain_xml.clone(), ..Taken::default() }
+        let assume = self.assume;
+        Taken { domain_xml: self.domain_xml.clone(), assume, ..Taken::default() }
     }
 
     fn settings(&self) -> Settings {
@@ -453,6 +458,7 @@ mod tests {
             record: None,
             is_shared: false,
             domain_xml: Vec::new(),
+            assume: None,
         }
     }
 

@@ -276,6 +276,27 @@ fn capacity_counts_the_guests_of_a_tray_that_plan_places() {
 }
 
 #[test]
+fn a_fleet_takes_the_versions_of_a_recorded_tray_from_its_file() {
+    let host = tray(|_| {});
+    let file = host.path().join("hosts.toml");
+    let fleet = |assume: &str, verb: &[&str]| {
+        let text = format!("[host.tray]\nrecord = {:?}\n{assume}", host.path());
+        fs::write(&file, text).unwrap();
+        let words = [&["fleet"], verb, &["--json", "--hosts", file.to_str().unwrap()]].concat();
+        let (code, out, err) = run(&mut gpuvm(&words));
+        (code, serde_json::from_str::<Value>(&out).unwrap_or_else(|_| panic!("{out}{err}")))
+    };
+    let new = format!("assume = {:?}\n", NEW[1]);
+    for (assume, fits) in [("", 0), (&*new, 1)] {
+        let (code, answer) = fleet(assume, &["capacity", "--gpus", "4"]);
+        assert_eq!((code, answer["fits"]["4"].as_u64()), (0, Some(fits)), "{answer}");
+        let (code, answer) = fleet(assume, &["plan", "--gpus", "4"]);
+        assert_eq!(code, i32::from(fits == 0), "{answer}");
+        assert_eq!(answer["hosts"][0]["gpus"].is_array(), fits == 1, "{answer}");
+    }
+}
+
+#[test]
 fn doctor_judges_libvirt_by_known_versions_alone() {
     let host = tray(|_| {});
     let diagnosed = |more: &[&str]| {

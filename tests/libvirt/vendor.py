@@ -3,6 +3,7 @@
 vendor.py DIR CERT KEY: prints the ports of the server and of the proxy, and serves the files of DIR until its input ends.
 Requests are listed in DIR/requests: the path and the Range."""
 
+import contextlib
 import http.server
 import os
 import socket
@@ -97,13 +98,24 @@ def proxy(listener, port):
         def copy(a, b):
             while part := a.recv(65536):
                 b.sendall(part)
-            b.shutdown(socket.SHUT_WR)
+            # The other direction may have ended both.
+            with contextlib.suppress(OSError):
+                b.shutdown(socket.SHUT_WR)
 
         for a, b in ((client, server), (server, client)):
             threading.Thread(target=copy, args=(a, b), daemon=True).start()
 
 
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+class Closing(http.server.ThreadingHTTPServer):
+    def shutdown_request(self, request):
+        # Without this message of TLS, the end of a file of unknown length is taken for a loss.
+        with contextlib.suppress(OSError, ValueError):
+            request.settimeout(5)
+            request.unwrap()
+        super().shutdown_request(request)
+
+
+server = Closing(("127.0.0.1", 0), Server)
 server.daemon_threads = True
 server.handle_error = lambda *_: None
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

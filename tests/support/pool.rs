@@ -21,7 +21,8 @@ impl Pool {
     /// Takes the pool once no other test has it; none, with the reason reported, if this machine
     /// has none.
     pub fn take() -> Option<Pool> {
-        let lock = File::create(std::env::temp_dir().join("gpuvm-test-pages.lock")).unwrap();
+        // Other roots on this machine (tests/trixie) have another /tmp, and the same pages.
+        let lock = File::create("/dev/shm/gpuvm-test-pages.lock").unwrap();
         let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
         let Some(before) = number("nr_hugepages") else { return skip(NO_HUGE_PAGES) };
         Some(Pool { before, _lock })

@@ -5,7 +5,7 @@
 //! What needs user-mode Linux is left out: that of Debian 13 ends in its init, and has no libvirt.
 
 use crate::support::daemon::namespaces;
-use crate::support::{project, run, skip};
+use crate::support::{project, run, skip, tamper};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
@@ -41,7 +41,14 @@ fn passes(set: &[&str]) {
     let _alone = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("trixie");
     let mut command = Command::new(project().join("tests/trixie/run"));
-    command.arg(root).arg("--").arg(std::env::current_exe().unwrap()).args(set);
+    command.arg(&root).arg("--").arg(std::env::current_exe().unwrap()).args(set);
+    // There is no toolchain.
+    let libraries = root.join("libraries");
+    std::fs::create_dir_all(&libraries).unwrap();
+    for (source, name) in tamper::LIBRARIES {
+        tamper::library(&libraries, source, name);
+    }
+    command.env(tamper::MADE, libraries);
     // Other sets of the nightly run do not depend on libvirt, and are sampled here.
     let whole = |name: &str, value: &str| name.starts_with("GPUVM_") && value == "all";
     for (name, _) in std::env::vars().filter(|(name, value)| whole(name, value)) {

@@ -77,7 +77,8 @@ pub struct HostsArgs {
     ///   record = "dgx01.json"
     ///
     /// Without `connect`, `domain_xml` names files of domain XML (as
-    /// `virsh dumpxml` prints it), or a directory of such files. Paths are
+    /// `virsh dumpxml` prints it), or a directory of such files, and
+    /// `assume` its versions: "libvirt=12.9,qemu=11.1". Paths are
     /// relative to the file. ssh never prompts: set up keys first.
     #[arg(verbatim_doc_comment, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(default_value = "/etc/gpuvm/hosts.toml", help_heading = HOSTS)]

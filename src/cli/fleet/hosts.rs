@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// The largest file, in bytes.
 const MOST: u64 = 16 << 20;
-const FIELDS: [&str; 3] = ["connect", "record", "domain_xml"];
+const FIELDS: [&str; 4] = ["connect", "record", "domain_xml", "assume"];
 
 struct Reader<'f> {
     /// Its path, as given.
@@ -145,9 +145,16 @@ impl Reader<'_> {
         let Value::Map(fields) = node.value else {
             return self.bad(node.at, format!("host `{name}` is to be a table"));
         };
-        let (connect, record, is_shared, domain_xml) = (None, None, false, Vec::new());
-        let mut host = FleetHost { name, connect, record, is_shared, domain_xml };
-        let mut domains_at = None;
+        let mut host = FleetHost {
+            name,
+            connect: None,
+            record: None,
+            is_shared: false,
+            domain_xml: Vec::new(),
+            assume: None,
+        };
+        // Fields that a connection replaces.
+        let mut only_recorded = None;
         for (key, at, node) in fields {
             match key.as_str() {
                 "connect" => {
@@ -159,7 +166,7 @@ impl Reader<'_> {
                 }
                 "record" => host.record = Some(self.file(node)?),
                 "domain_xml" => {
-                    domains_at = Some(at);
+                    only_recorded = Some((at, "`domain_xml`"));
                     host.domain_xml = match node.value {
                         Value::List(list) => list
                             .into_iter()
@@ -168,15 +175,24 @@ impl Reader<'_> {
                         _ => vec![self.file(node)?],
                     };
                 }
+                "assume" => {
+                    only_recorded = Some((at, "`assume`"));
+                    let (at, text) = (node.at, self.text(node)?);
+                    host.assume = match text.parse() {
+                        Ok(stack) => Some(stack),
+                        Err(why) => return self.bad(at, why),
+                    };
+                }
                 _ => return Err(self.unknown(at, &key, &FIELDS)),
             }
         }
         if host.connect.is_none() && host.record.is_none() {
             return self.bad(at, format!("host `{}` has no `connect` and no `record`", host.name));
         }
-        match domains_at {
-            Some(at) if host.connect.is_some() => {
-                self.bad(at, "`domain_xml` is for hosts without `connect`, which is asked for them")
+        match only_recorded {
+            Some((at, field)) if host.connect.is_some() => {
+                let why = format!("{field} is for hosts without `connect`, which is asked instead");
+                self.bad(at, why)
             }
             _ => Ok(host),
         }

@@ -90,10 +90,12 @@ fn way(way: Way) -> &'static str {
     }
 }
 
-/// The rate of the links, and the expected rate.
+/// The rate of the links, and the expected rate; none if a transfer of the pair is rejected.
 fn rate(pair: &Pair) -> String {
+    let is_rejected = pair.routes.iter().any(|route| route.way == Way::Rejected);
     match (pair.gb_s, pair.expected_gb_s) {
         (None, _) => "-".to_owned(),
+        _ if is_rejected => "-".to_owned(),
         (Some(full), Some(half)) if half < full => {
             format!("{}, about {}", number(full), number(half))
         }
@@ -126,7 +128,29 @@ fn summary(found: &Pairs) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::{Pairs, Way, number, rate};
+    use gpuvm_core::p2p::{Acs, Ats, Op, bits};
+    use gpuvm_core::topology::file::from_json;
+    use gpuvm_core::topology::{DeviceKind, Topology};
+
+    #[test]
+    fn a_rejected_pair_has_no_rate() {
+        let text = include_str!("../../../topologies/dgx-2.json");
+        let rate_with = |ctl: u16| {
+            let mut parts = from_json(text).unwrap().parts().clone();
+            for device in &mut parts.devices {
+                let is_port = device.kind() == DeviceKind::Bridge;
+                let (cap, ctl) = if is_port { (bits::ISOLATING | bits::TB, ctl) } else { (0, 0) };
+                device.acs = Some(Acs { cap, ctl });
+                device.ats = Some(Ats { present: !is_port, enabled: !is_port });
+            }
+            let found = Pairs::of(&Topology::new(parts).unwrap(), None);
+            let pair = &found.pairs[0];
+            (pair.way(Op::Write), rate(pair))
+        };
+        assert_eq!(rate_with(bits::ISOLATING), (Way::Root, "12, about 6".to_owned()));
+        assert_eq!(rate_with(bits::ISOLATING | bits::TB), (Way::Rejected, "-".to_owned()));
+    }
 
     #[test]
     fn a_slow_rate_is_not_rounded_to_nothing() {

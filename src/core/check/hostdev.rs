@@ -173,7 +173,9 @@ fn instead(why: &Unsupported) -> &'static str {
         Unsupported::VgpuSlot(..) => {
             "`gpuvm host doctor` says how it gets a vGPU type, or its card becomes a whole GPU again"
         }
-        _ => "give the guest another",
+        Unsupported::Coherent(_) => "`gpuvm host doctor` shows what the host lacks for it",
+        Unsupported::Gb10 => "leave it to the host",
+        Unsupported::Domain => "turn VMD off in the firmware's setup, or pass another device",
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::hypervisor::DomainState;
 use crate::stage::local::LocalAgent;
-use crate::stage::{Stage, guest};
+use crate::stage::{Stage, UUID, guest};
 use gpuvm_core::measure::Verdict;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -287,6 +287,21 @@ fn the_links_of_nics_are_those_of_their_own_paths_and_ways() {
     assert!(links_of(&on_dgx2(&[gpu]), &plain).nics.pairs.is_empty());
     let other = live.text().replace("pc-q35-9.0", "pc-i440fx-9.0");
     assert_eq!(links_of(&DomainXml::parse(&other).unwrap(), &plain).nics, NicLinks::default());
+}
+
+#[test]
+fn a_driver_that_fails_is_noted_for_each_guest() {
+    let stage = guest("connected");
+    let uuid = "5f4dcc3b-5aa7-4d61-8327-deb882cf99aa";
+    let other = stage.fake.definition("g").replace(UUID, uuid).replace(">g<", ">h<");
+    stage.fake.put_xml(&other, true);
+    let dir = tempfile::tempdir().unwrap();
+    program(dir.path(), "nvidia-smi", "echo 'No devices were found' >&2; exit 6");
+    let wanted =
+        MeasureRequest { peer: Some("h".into()), ..request(dir.path(), &[Tool::IbWriteBw]) };
+    let notes = measured(&stage, &wanted).unwrap().notes;
+    let why = "nvidia-smi: it ended with status 6: No devices were found";
+    assert_eq!(notes, [why.to_owned(), format!("guest `h`: {why}")]);
 }
 
 #[test]
