@@ -200,7 +200,7 @@ fn a_history_that_cannot_be_read_does_not_keep_its_guest() {
     let stage = guest("connected");
     let dir = programs("55.1", "0");
     measured(&stage, &request(dir.path(), &[Tool::Nvbandwidth])).unwrap();
-    let uuid = crate::stage::UUID;
+    let uuid = UUID;
     let path = stage.world.state().unwrap().join(format!("measured/{uuid}.json"));
     // Longer than any file that is read.
     std::fs::File::create(&path).unwrap().set_len(100 << 20).unwrap();
