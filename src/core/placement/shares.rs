@@ -13,8 +13,8 @@ use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 use crate::occupancy::{Exclusion, GuestVgpu, Held, Occupancy};
 use crate::topology::{
-    Mdev, MigInstances, PciDevice, Topology, VfioType, Vgpu, VgpuInterface, frame_buffer,
-    is_mig_backed, is_type_named,
+    Mdev, Mig, MigInstances, PciDevice, Room, Topology, VfioType, Vgpu, VgpuInterface,
+    frame_buffer, is_mig_backed, is_type_named,
 };
 use crate::words::count;
 use serde::Serialize;
@@ -122,8 +122,19 @@ pub struct SharedCard {
 
 /// Cards of which guests have shares, or could, with what is left.
 pub fn shared_cards(topology: &Topology, held: &Occupancy) -> Vec<SharedCard> {
-    let cards = topology.shared_gpus();
-    cards.map(|(card, interface)| Card { topology, held, card }.shared(interface)).collect()
+    let mut holders: Vec<(Bdf, &str)> = held
+        .domains
+        .iter()
+        .flat_map(|held| held.devices.iter().map(|bdf| (*bdf, held.domain.as_str())))
+        .collect();
+    // The domains of a function stay in their order.
+    holders.sort_by_key(|(bdf, _)| *bdf);
+    let holders = &holders[..];
+    let cards: Vec<(&PciDevice, VgpuInterface)> = topology.shared_gpus().collect();
+    let rooms = topology.rooms(&cards.iter().map(|(card, _)| *card).collect::<Vec<_>>());
+    let of =
+        |((card, interface), room)| Card { topology, held, holders, card, room }.shared(interface);
+    cards.into_iter().zip(rooms).map(of).collect()
 }
 
 /// Whether a card's MIG mode permits a type; where the mode is not known, the driver decides.
@@ -139,7 +150,35 @@ fn part(max_instances: Option<u32>) -> u64 {
 struct Card<'t> {
     topology: &'t Topology,
     held: &'t Occupancy,
+    /// Functions with the domains that have them, by address.
+    holders: &'t [(Bdf, &'t str)],
     card: &'t PciDevice,
+    room: Room,
+}
+
+/// What the vGPUs of a card say of further ones.
+#[derive(Default)]
+struct Present {
+    /// Whether MIG backs one.
+    has_mig: bool,
+    /// Whether there is one that MIG does not back.
+    has_others: bool,
+    /// Frame buffers of those that MIG does not back, as recorded for domains, on a card that has
+    /// none now; none if the driver's list says what it permits.
+    sizes: Vec<MemSize>,
+}
+
+impl Present {
+    /// Whether a type does not go with them. A card has one MIG mode, which they show where it is
+    /// not known (`mode`). Without a vGPU now, only those of the recorded size fit, unless an admin
+    /// has turned on the mixed mode, which does not outlive a restart either.
+    fn excludes(&self, name: &str, mode: Option<Mig>) -> bool {
+        if is_mig_backed(name) {
+            return mode.is_none() && self.has_others;
+        }
+        let is_other = |own: MemSize| self.sizes.iter().any(|size| *size != own);
+        mode.is_none() && self.has_mig || frame_buffer(name).is_some_and(is_other)
+    }
 }
 
 /// A type before what is left of it is known.
@@ -165,7 +204,7 @@ impl Card<'_> {
         let closed = self.closed();
         let offers = self.offers(types, &existing, closed.is_some());
         let (bdf, node) = (self.card.bdf, self.card.node);
-        let (frame_buffer_kib, excluded) = (self.topology.card_memory(self.card), self.excluded());
+        let (frame_buffer_kib, excluded) = (self.room.0, self.excluded());
         SharedCard { bdf, node, interface, frame_buffer_kib, offers, existing, closed, excluded }
     }
 
@@ -233,7 +272,11 @@ impl Card<'_> {
 
     /// The domains that have a function.
     fn holders(&self, function: Bdf) -> Vec<String> {
-        self.domains(|held| held.devices.contains(&function))
+        let first = self.holders.partition_point(|(bdf, _)| *bdf < function);
+        let own = self.holders[first..].iter().take_while(|(bdf, _)| *bdf == function);
+        let mut names: Vec<String> = own.map(|(_, name)| (*name).to_owned()).collect();
+        names.dedup();
+        names
     }
 
     fn is_own_function(&self, function: Bdf) -> bool {
@@ -257,16 +300,14 @@ impl Card<'_> {
                 if !self.is_offered(vf.bdf) {
                     continue;
                 }
-                let mut numbers = creatable.clone();
-                numbers.extend(once_cleared.iter().map(|of| of.id));
-                if is_own {
-                    numbers.push(*current);
-                    numbers.extend(listed.iter().map(|of| of.id));
-                }
-                numbers.sort_unstable();
-                numbers.dedup();
-                for number in numbers {
-                    places.entry(number).or_default().push(VgpuPlace::Vf(vf.bdf));
+                let own = is_own.then(|| listed.iter().map(|of| of.id).chain([*current]));
+                let cleared = once_cleared.iter().map(|of| of.id).chain(own.into_iter().flatten());
+                let place = VgpuPlace::Vf(vf.bdf);
+                for number in creatable.iter().copied().chain(cleared) {
+                    let places = places.entry(number).or_default();
+                    if places.last() != Some(&place) {
+                        places.push(place);
+                    }
                 }
                 continue;
             }
@@ -323,7 +364,7 @@ impl Card<'_> {
         let functions = u32::try_from(functions).unwrap_or(u32::MAX);
         let to_type = |id: String, name: &str, mig: Option<MigInstances>| {
             let mig = mig.unwrap_or_default();
-            let filling = self.topology.vgpus_that_fit(self.card, name);
+            let filling = self.room.of_one_size(name);
             let by_instances = is_mig_backed(name) && mig.are_known();
             Type {
                 id,
@@ -360,10 +401,18 @@ impl Card<'_> {
         types
     }
 
-    /// Whether a card that has no vGPU now will have some of another frame buffer, as recorded for
-    /// domains: then only these fit, unless an admin has turned on the mixed mode, which does not
-    /// outlive a restart either. vGPUs that MIG backs may differ.
-    fn is_other_size(&self, of: &Type, existing: &[ExistingVgpu]) -> bool {
+    /// What its vGPUs say of further ones.
+    fn present(&self, existing: &[ExistingVgpu]) -> Present {
+        let mut present = Present::default();
+        for name in existing.iter().filter_map(|one| one.name.as_deref()) {
+            if is_mig_backed(name) {
+                present.has_mig = true;
+                continue;
+            }
+            present.has_others = true;
+            let size = frame_buffer(name).filter(|size| !present.sizes.contains(size));
+            present.sizes.extend(size);
+        }
         let is_others = |mdev: &Mdev| {
             !self.is_own(|own: &GuestVgpu| mdev::is_of(own, mdev), &self.holders_of(mdev))
         };
@@ -372,23 +421,44 @@ impl Card<'_> {
             _ => function.vgpu_type().is_some() && !self.is_own_function(function.bdf),
         };
         let mut functions = std::iter::once(self.card).chain(self.topology.vfs_of(self.card.bdf));
-        if functions.any(has_vgpu) {
+        if !present.sizes.is_empty() && functions.any(has_vgpu) {
             // The driver's list says what it permits.
-            return false;
+            present.sizes.clear();
         }
-        let size = |name: &str| frame_buffer(name).filter(|_| !is_mig_backed(name));
-        let mut sizes = existing.iter().filter_map(|one| size(one.name.as_deref()?));
-        size(&of.name).is_some_and(|own| sizes.any(|other| other != own))
+        present
     }
 
-    /// What is left of each type beside the vGPUs that exist.
-    fn offers(&self, types: Vec<Type>, existing: &[ExistingVgpu], closed: bool) -> Vec<VgpuOffer> {
+    /// Whether the card is in mixed mode: it has vGPUs of several sizes, or the driver lists another
+    /// size than theirs. Without a vGPU nothing shows it.
+    fn has_mixed_sizes(&self, types: &[Type], existing: &[ExistingVgpu]) -> bool {
+        let size = |name: &str| frame_buffer(name).filter(|_| !is_mig_backed(name));
+        let mut sizes = existing.iter().filter(|one| self.is_there(one));
+        let Some(first) = sizes.find_map(|one| size(one.name.as_deref()?)) else { return false };
+        let is_listed = |of: &&Type| !of.places.is_empty() && !of.after_clearing;
+        let listed = types.iter().filter(is_listed).filter_map(|of| size(&of.name));
+        let mut others = sizes.filter_map(|one| size(one.name.as_deref()?)).chain(listed);
+        others.any(|size| size != first)
+    }
+
+    /// Whether a vGPU exists on the card now.
+    fn is_there(&self, one: &ExistingVgpu) -> bool {
+        match self.topology.device(one.function).map(|function| &function.vgpu) {
+            Some(Some(Vgpu::Mdev { devices, .. })) => {
+                devices.iter().any(|mdev| Some(&mdev.uuid) == one.uuid.as_ref())
+            }
+            Some(Some(Vgpu::Vfio { current, .. })) => *current != 0,
+            _ => false,
+        }
+    }
+
+    /// What the vGPUs of a card leave of it. Those of a function of unknown type take at least as
+    /// much as the smallest; where the size of a type is not known, the driver's list says what it
+    /// leaves at least.
+    fn left(&self, types: &[Type], existing: &[ExistingVgpu], is_mixed: bool) -> u64 {
         let filling = |one: &ExistingVgpu| {
             let of = types.iter().find(|of| Some(&of.id) == one.type_id.as_ref());
-            let name = || self.topology.vgpus_that_fit(self.card, one.name.as_deref()?);
-            of.map_or_else(name, |of| of.filling)
+            of.map_or_else(|| self.filling(one.name.as_deref()?, is_mixed), |of| of.filling)
         };
-        // One of an unknown type takes at least as much as the smallest.
         let parts = types.iter().map(|of| part(of.filling)).filter(|part| *part > 0);
         let least = parts.min().unwrap_or(0);
         let taken = |one: &ExistingVgpu| {
@@ -396,6 +466,35 @@ impl Card<'_> {
         };
         let used: u64 = existing.iter().map(taken).sum();
         let left = WHOLE.saturating_sub(used);
+        let is_unknown =
+            |one: &ExistingVgpu| one.uuid.is_none() && !one.is_untyped() && filling(one).is_none();
+        if !existing.iter().any(is_unknown) {
+            return left;
+        }
+        let listed = types.iter().filter(|of| !of.places.is_empty() && !of.after_clearing);
+        left.min(listed.map(|of| part(of.filling)).max().unwrap_or(0))
+    }
+
+    fn filling(&self, name: &str, is_mixed: bool) -> Option<u32> {
+        let is_mixed = is_mixed && !is_mig_backed(name);
+        if is_mixed { self.room.of_mixed_sizes(name) } else { self.room.of_one_size(name) }
+    }
+
+    /// What is left of each type beside the vGPUs that exist.
+    fn offers(
+        &self,
+        mut types: Vec<Type>,
+        existing: &[ExistingVgpu],
+        closed: bool,
+    ) -> Vec<VgpuOffer> {
+        let is_mixed = self.has_mixed_sizes(&types, existing);
+        for of in types.iter_mut().filter(|of| is_mixed && !is_mig_backed(&of.name)) {
+            of.filling = self.filling(&of.name, true).or(of.filling);
+            let least = |most: u32| of.filling.map_or(most, |filling| most.min(filling));
+            of.max_instances = of.max_instances.map(least);
+        }
+        let left = self.left(&types, existing, is_mixed);
+        let present = self.present(existing);
         let in_use =
             |of: &Type| existing.iter().filter(|one| one.type_id.as_ref() == Some(&of.id)).count();
         let in_instances: Vec<Option<usize>> =
@@ -406,7 +505,7 @@ impl Card<'_> {
                 usize::try_from(left.saturating_mul(u64::from(most)) / WHOLE).unwrap_or(usize::MAX)
             });
             let is_in_mode = is_in_mode(self.card, &of.name);
-            let is_shut = closed || !is_in_mode || self.is_other_size(&of, existing);
+            let is_shut = closed || !is_in_mode || present.excludes(&of.name, self.card.mig);
             let in_use = u32::try_from(in_use).unwrap_or(u32::MAX);
             // In another mode, none beside those that exist; never fewer than these.
             let max_instances = of.max_instances.map(|most| most.max(in_use));

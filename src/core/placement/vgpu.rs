@@ -17,7 +17,8 @@ use crate::request::{GpuWish, PinPolicy, Request, VgpuWish};
 use crate::topology::{
     DeviceKind, FabricModel, Partition, PciDevice, Sriov, Topology, VgpuInterface,
 };
-use refused::{Cards, mig_mode, short, without};
+pub(super) use refused::Cards;
+use refused::{mig_mode, short, without};
 use std::cmp::Reverse;
 
 /// Cards of one node with the vGPUs that a guest gets.
@@ -41,6 +42,21 @@ struct Choice {
     after_clearing: bool,
 }
 
+/// Of what the place of a guest depends beside the nodes of its cards: the node of all of them, the
+/// number of functions, and the part of a card that they are.
+type Demand = (Option<NodeId>, usize, u64);
+
+impl Choice {
+    /// The virtual functions among its vGPUs.
+    fn functions(&self) -> impl Iterator<Item = Bdf> {
+        self.vgpus.iter().filter(|vgpu| !vgpu.is_mdev()).map(|vgpu| vgpu.function)
+    }
+
+    fn demand(&self) -> Demand {
+        (self.node, self.functions().count(), self.part)
+    }
+}
+
 /// Finds the place of a guest with vGPUs; `whole` finds that of one without.
 pub(super) fn plan(
     topology: &Topology,
@@ -49,18 +65,24 @@ pub(super) fn plan(
     whole: impl Fn(&Occupancy, &Request) -> Result<Placement, PlanError>,
 ) -> Result<Placement, PlanError> {
     refuse(request)?;
+    let mut search = Search { topology, request, whole, beside: held.clone() };
     if let Some(choice) = kept(topology, held) {
-        return place(topology, held, request, &choice, &whole);
+        return search.place(&choice);
     }
     let cards = &Cards { topology, held, all: shared_cards(topology, held) };
-    let mut refused = None;
+    let mut refused: Vec<(Vec<NodeId>, Demand, PlanError)> = Vec::new();
     for choice in choices(cards, wish)? {
-        match place(topology, held, request, &choice, &whole) {
+        // What other functions of these nodes would be refused for, these are.
+        let (nodes, demand) = (nodes(topology, &choice), choice.demand());
+        if refused.iter().any(|(at, of, _)| (at, *of) == (&nodes, demand)) {
+            continue;
+        }
+        match search.place(&choice) {
             Ok(placement) => return Ok(placement),
-            Err(error) => refused = refused.or(Some(error)),
+            Err(error) => refused.push((nodes, demand, error)),
         }
     }
-    Err(refused.unwrap_or_else(|| short(cards, wish)))
+    Err(refused.into_iter().next().map_or_else(|| short(cards, wish), |(.., error)| error))
 }
 
 /// The vGPUs that a guest has and keeps; none: it gets new ones.
@@ -130,36 +152,52 @@ fn refuse(request: &Request) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Finds a guest's place with these vGPUs: on their node, elsewhere only if that is allowed.
-fn place(
-    topology: &Topology,
-    held: &Occupancy,
+/// A search for a guest's place.
+struct Search<'s, W> {
+    topology: &'s Topology,
+    request: &'s Request,
+    whole: W,
+    /// The occupancy, a copy that the search changes.
+    beside: Occupancy,
+}
+
+impl<W: Fn(&Occupancy, &Request) -> Result<Placement, PlanError>> Search<'_, W> {
+    /// Finds a guest's place with these vGPUs: on their node, elsewhere only if that is allowed.
+    fn place(&mut self, choice: &Choice) -> Result<Placement, PlanError> {
+        let Search { topology, request, whole, beside } = self;
+        let sized = sized(topology, request, choice.part, &nodes(topology, choice));
+        beside.given = choice.functions().collect();
+        let on_node = choice.node.filter(|_| topology.nodes().len() > 1);
+        let found = match on_node {
+            None => whole(beside, &sized).map(|placement| (placement, false)),
+            Some(node) => {
+                let own = topology.node(node).map(|node| node.pcpus.clone()).unwrap_or_default();
+                let near = beside.closed.or(&topology.pcpus().minus(&own));
+                let closed = std::mem::replace(&mut beside.closed, near);
+                let near = whole(beside, &sized);
+                beside.closed = closed;
+                match near {
+                    Err(_) if request.allow.remote => {
+                        whole(beside, &sized).map(|placement| (placement, true))
+                    }
+                    near => near.map(|placement| (placement, false)),
+                }
+            }
+        };
+        let (placement, is_remote) = found?;
+        let remote = on_node.filter(|_| is_remote);
+        Ok(explained(placement, request, choice, remote))
+    }
+}
+
+/// Adds the vGPUs of a guest and the reasons for them. `remote`: the node of its cards, if its
+/// cores and memory are elsewhere.
+fn explained(
+    mut placement: Placement,
     request: &Request,
     choice: &Choice,
-    whole: &impl Fn(&Occupancy, &Request) -> Result<Placement, PlanError>,
-) -> Result<Placement, PlanError> {
-    let sized = sized(topology, request, choice.part, &nodes(topology, choice));
-    let is_vf = |vgpu: &&GuestVgpu| !vgpu.is_mdev();
-    let given = choice.vgpus.iter().filter(is_vf).map(|vgpu| vgpu.function).collect();
-    let anywhere = Occupancy { given, ..held.clone() };
-    let on_node = choice.node.filter(|_| topology.nodes().len() > 1);
-    let near = on_node.map(|node| {
-        let own = topology.node(node).map(|node| node.pcpus.clone()).unwrap_or_default();
-        let others = topology.pcpus().minus(&own);
-        Occupancy { closed: held.closed.or(&others), ..anywhere.clone() }
-    });
-    let mut is_remote = false;
-    let found = match &near {
-        None => whole(&anywhere, &sized),
-        Some(near) => whole(near, &sized).or_else(|error| {
-            if !request.allow.remote {
-                return Err(error);
-            }
-            is_remote = true;
-            whole(&anywhere, &sized)
-        }),
-    };
-    let mut placement = found?;
+    remote: Option<NodeId>,
+) -> Placement {
     let mut reasons = Vec::new();
     let mut because = |because, compromise| {
         let because = Because::Vgpu(because);
@@ -175,15 +213,15 @@ fn place(
         gpus.dedup();
         because(VgpuReason::Instances { gpus }, true);
     }
-    if is_remote {
-        because(VgpuReason::Remote { node: on_node }, true);
+    if remote.is_some() {
+        because(VgpuReason::Remote { node: remote }, true);
     }
     if !choice.is_kept && (request.vcpus.is_none() || request.memory_kib.is_none()) {
         because(VgpuReason::Share { thousandths: choice.part }, false);
     }
     placement.reasons.splice(0..0, reasons);
     placement.vgpus.clone_from(&choice.vgpus);
-    Ok(placement)
+    placement
 }
 
 /// The request for virtual functions of GPUs with cores and memory by the part of their cards that
@@ -221,8 +259,8 @@ fn sized(topology: &Topology, request: &Request, part: u64, nodes: &[NodeId]) ->
         let kept = (request.reserve.cores as usize * nodes.len()).min(cores.len());
         let threads = cores.iter().map(|core| core.pcpus.len()).min().unwrap_or(1);
         let own = (cores.len() - kept) as u64 * part / (1000 * cards);
-        // One core is the emulator's where there are enough.
-        let own = if own > 2 { own - 1 } else { own.max(1) };
+        // One of several is the emulator's.
+        let own = if own > 1 { own - 1 } else { 1 };
         let floats = request.pins == PinPolicy::None && request.threads.is_none();
         let threads = if floats { 1 } else { threads.max(1) };
         u32::try_from(own).ok()?.checked_mul(u32::try_from(threads).ok()?)

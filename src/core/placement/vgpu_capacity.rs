@@ -4,6 +4,7 @@
 use super::shares::{VgpuOffer, shared_cards};
 use super::short::plan;
 use super::types::PlanError;
+use super::vgpu::Cards;
 use crate::occupancy::Occupancy;
 use crate::request::{GpuWish, Request, VgpuWish};
 use crate::topology::Topology;
@@ -44,9 +45,14 @@ pub struct VgpuGuests {
 
 /// Returns the vGPUs left of each type, in the order of the cards.
 pub fn vgpu_capacity(topology: &Topology, held: &Occupancy) -> Vec<VgpuCapacity> {
-    let mut all: Vec<VgpuCapacity> = Vec::new();
     let cards = shared_cards(topology, held);
-    for offer in cards.iter().flat_map(|card| &card.offers) {
+    of_offers(cards.iter().flat_map(|card| &card.offers))
+}
+
+/// Adds up the offers of each type.
+fn of_offers<'c>(offers: impl Iterator<Item = &'c VgpuOffer>) -> Vec<VgpuCapacity> {
+    let mut all: Vec<VgpuCapacity> = Vec::new();
+    for offer in offers {
         let VgpuOffer { id, name, creatable, in_use, .. } = offer;
         match all.iter_mut().find(|known| known.type_id == *id && known.name == *name) {
             Some(known) => {
@@ -67,7 +73,8 @@ pub fn vgpu_capacity(topology: &Topology, held: &Occupancy) -> Vec<VgpuCapacity>
     all
 }
 
-/// Counts the guests like this request that get such vGPUs; an error if no card has the type.
+/// Counts the guests like this request that get such vGPUs, on the card that it names if it names
+/// one; an error if no such card has the type.
 pub fn vgpu_guests(
     topology: &Topology,
     held: &Occupancy,
@@ -84,14 +91,12 @@ pub fn vgpu_guests(
         }
         now += 1;
     };
-    let cards = shared_cards(topology, held);
-    let mut offers = cards.iter().flat_map(|card| &card.offers);
-    let Some(named) = offers.find(|offer| offer.is_named(&wish.type_name)) else {
-        return Err(limit);
-    };
-    let all = vgpu_capacity(topology, held);
-    let mut of = all.into_iter().filter(|of| of.type_id == named.id && of.name == named.name);
-    let Some(of) = of.next() else { return Err(limit) };
+    let cards = Cards { topology, held, all: shared_cards(topology, held) };
+    let offers = cards.named(wish)?.into_iter().flat_map(|card| &card.offers);
+    let named = of_offers(offers.filter(|offer| offer.is_named(&wish.type_name)));
     let guests = Some(VgpuGuests { vgpus: wish.count, now, limit: limit.to_string() });
-    Ok(VgpuCapacity { guests, ..of })
+    match named.into_iter().next() {
+        Some(of) => Ok(VgpuCapacity { guests, ..of }),
+        None => Err(limit),
+    }
 }

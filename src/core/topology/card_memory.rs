@@ -57,10 +57,28 @@ fn of_model(card: &PciDevice) -> Option<MemSize> {
     GIB.iter().find(is_it).map(|(_, gib)| MemSize::from_gib(*gib))
 }
 
+/// The ids of a model and its maker, and whether it is a virtual function.
+type Model = (u16, u16, u16, u16, bool);
+
+fn model(one: &PciDevice) -> Model {
+    (one.vendor, one.device, one.subsystem_vendor, one.subsystem_device, one.is_vf())
+}
+
+/// What is known of the memory of a model: all of it, or that it has at least so much.
+#[derive(Debug, Clone, Copy)]
+struct ByModel {
+    exact: Option<MemSize>,
+    least: Option<MemSize>,
+}
+
 impl Topology {
     /// A card's memory: that of the largest type of a card of this model without vGPUs, or of the
     /// model; else its largest BAR, which is at least as large. `None` if not known.
     pub fn card_memory(&self, card: &PciDevice) -> Option<MemSize> {
+        self.memory_by(card, self.by_model(card))
+    }
+
+    fn by_model(&self, card: &PciDevice) -> ByModel {
         let mut exact = of_model(card);
         let mut least = None;
         let offers = self.alike(card).filter_map(|other| match &other.vgpu {
@@ -78,6 +96,10 @@ impl Topology {
                 }
             }
         }
+        ByModel { exact, least }
+    }
+
+    fn memory_by(&self, card: &PciDevice, ByModel { exact, least }: ByModel) -> Option<MemSize> {
         if exact.is_some() {
             return exact.max(least);
         }
@@ -96,23 +118,86 @@ impl Topology {
         Some(fitting(self.card_memory(card)?, frame_buffer(name)?))
     }
 
+    /// The memory of these cards, by which vGPUs are counted; each model is looked at once.
+    pub(crate) fn rooms(&self, cards: &[&PciDevice]) -> Vec<Room> {
+        let mut models: Vec<(Model, ByModel)> = Vec::new();
+        let mut room = |card: &PciDevice| {
+            let model = model(card);
+            let known = models.iter().find(|(of, _)| *of == model).map(|(_, known)| *known);
+            let known = known.unwrap_or_else(|| {
+                let found = self.by_model(card);
+                models.push((model, found));
+                found
+            });
+            Room(self.memory_by(card, known))
+        };
+        cards.iter().map(|card| room(card)).collect()
+    }
+
     /// Cards of the same model and maker, itself included.
     pub(crate) fn alike(&self, card: &PciDevice) -> impl Iterator<Item = &PciDevice> {
-        let ids = |one: &PciDevice| {
-            (one.vendor, one.device, one.subsystem_vendor, one.subsystem_device, one.is_vf())
-        };
-        let own = ids(card);
-        self.devices().iter().filter(move |other| ids(other) == own)
+        let own = model(card);
+        self.devices().iter().filter(move |other| model(other) == own)
     }
 }
 
-/// How many of a frame buffer a memory has. Names round: of 94 GiB there are 8 of 11 (`H100L-11C`),
-/// and of 141 GiB 8 of 18 (`H200X-18C`).
+/// A card's memory, as room for vGPUs; `None` if it is not known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room(pub Option<MemSize>);
+
+impl Room {
+    /// How many vGPUs of a type it is for, all of them of one size.
+    pub fn of_one_size(self, name: &str) -> Option<u32> {
+        Some(fitting(self.0?, frame_buffer(name)?))
+    }
+
+    /// How many vGPUs of a type it is for where sizes are mixed: each then takes as much as in the
+    /// next smaller number that the driver can place anywhere.
+    pub fn of_mixed_sizes(self, name: &str) -> Option<u32> {
+        let (whole, own) = (self.0?, frame_buffer(name)?);
+        let number = fitting(whole, own);
+        let is_h20 = is_type_of(name, "H20");
+        if is_h20 && let Some((_, most)) = H20_MIXED.iter().find(|(gib, _)| is_gib(own, *gib)) {
+            return Some(*most);
+        }
+        let is_exact = is_gib(whole, 141);
+        Some(if is_exact { number } else { 1 << number.max(1).ilog2() })
+    }
+}
+
+/// Frame buffers in GiB whose number on an H20 of 96 GiB with mixed sizes follows no rule (NVIDIA,
+/// "Hopper Architecture vGPU Types").
+const H20_MIXED: [(u64, u32); 5] = [(24, 2), (16, 4), (12, 4), (6, 8), (4, 8)];
+
+/// Numbers of a frame buffer in a memory, both in GiB, that are less than would fit, by the same
+/// page.
+const LESS: [(u64, u64, u32); 2] = [(141, 8, 16), (141, 4, 32)];
+
+/// The most vGPUs of a card whose frame buffer is rounded up in the name of their type.
+const ROUNDED_UP: u64 = 8;
+
+fn is_gib(size: MemSize, gib: u64) -> bool {
+    size == MemSize::from_gib(gib)
+}
+
+/// Whether a type is one of a model, as `H20-24C`.
+fn is_type_of(name: &str, model: &str) -> bool {
+    let last = name.rsplit(' ').next().unwrap_or(name);
+    last.strip_prefix(model).is_some_and(|rest| rest.starts_with('-'))
+}
+
+/// How many of a frame buffer a memory has. Names of large types round: of 141 GiB there are 8 of
+/// 18 (`H200X-18C`), but of 94 GiB 15 of 6 (`H100L-6C`).
 fn fitting(whole: MemSize, own: MemSize) -> u32 {
+    let is_it = |(of, size, _): &&(u64, u64, u32)| is_gib(whole, *of) && is_gib(own, *size);
+    if let Some((.., number)) = LESS.iter().find(is_it) {
+        return *number;
+    }
     let (whole, own) = (whole.kib(), own.kib().max(1));
     let less = whole / own;
     let nearest = (whole + own / 2) / own;
-    let is_rounded_up = nearest > less && whole / nearest + HALF_GIB_KIB >= own;
+    let is_rounded_up =
+        nearest > less && nearest <= ROUNDED_UP && whole / nearest + HALF_GIB_KIB >= own;
     let number = if is_rounded_up { nearest } else { less };
     u32::try_from(number.max(1)).unwrap_or(u32::MAX)
 }
@@ -137,7 +222,14 @@ mod tests {
             (141, 18, 8),
             (141, 17, 8),
             (141, 14, 10),
+            (141, 8, 16),
+            (141, 7, 20),
+            (141, 4, 32),
+            (94, 6, 15),
+            (94, 4, 23),
+            (80, 16, 5),
             (80, 10, 8),
+            (80, 4, 20),
             (16, 1, 16),
             (96, 2, 48),
             (48, 141, 1),
@@ -146,6 +238,36 @@ mod tests {
             assert_eq!(found, number, "{own} of {whole}");
         }
         assert_eq!(fitting(MemSize::from_gib(8), MemSize::from_kib(512 << 10)), 16);
+    }
+
+    #[test]
+    fn numbers_of_mixed_sizes_are_those_that_nvidia_documents() {
+        for (whole, name, number) in [
+            (48, "NVIDIA L40-48C", 1),
+            (48, "NVIDIA L40-16C", 2),
+            (48, "NVIDIA L40-8C", 4),
+            (48, "NVIDIA L40-6C", 8),
+            (48, "NVIDIA L40-4C", 8),
+            (24, "NVIDIA L4-8C", 2),
+            (40, "GRID A100-8C", 4),
+            (40, "GRID A100-4C", 8),
+            (80, "NVIDIA H100XM-16C", 4),
+            (80, "NVIDIA H100XM-5C", 16),
+            (94, "NVIDIA H100L-15C", 4),
+            (94, "NVIDIA H100L-6C", 8),
+            (94, "NVIDIA H100L-4C", 16),
+            (141, "NVIDIA H200X-28C", 5),
+            (141, "NVIDIA H200X-14C", 10),
+            (141, "NVIDIA H200X-4C", 32),
+            (96, "NVIDIA H20-48C", 2),
+            (96, "NVIDIA H20-24C", 2),
+            (96, "NVIDIA H20-12C", 4),
+            (96, "NVIDIA H20-4C", 8),
+        ] {
+            let found = Room(Some(MemSize::from_gib(whole))).of_mixed_sizes(name);
+            assert_eq!(found, Some(number), "{name} of {whole}");
+        }
+        assert_eq!(Room(None).of_mixed_sizes("L40-8C"), None);
     }
 
     /// A host with two GPUs of an unlisted model, each with a function; each card lists these

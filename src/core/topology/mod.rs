@@ -34,6 +34,7 @@ pub mod vendor;
 pub mod vgpu;
 
 pub use binding::{Binding, VFIO, is_vfio, leaves_group};
+pub(crate) use card_memory::Room;
 pub use coherent::{CoherentHost, CoherentLack, CoherentModel, NODES_PER_GPU, NVGRACE, OldStack};
 pub use cpu::{Core, CoreKind, L3, NumaNode, Speed};
 pub use direct::{DirectPort, DirectPorts, DirectRefusal, OtherFunction};
@@ -242,6 +243,8 @@ pub struct Topology {
     parts: Parts,
     /// Index into `parts.devices` by address.
     device_index: Vec<(u64, usize)>,
+    /// Virtual functions by card: indexes into `parts.devices`, in order.
+    vf_index: Vec<(Bdf, usize)>,
     /// Indexes in `parts.cores` by pcpu number; [`NONE`] for numbers that no online pcpu has.
     core_index: Vec<u32>,
     /// Indexes in `parts.l3` by pcpu number; [`NONE`] for numbers below no cache.
@@ -315,6 +318,7 @@ impl Topology {
         let l3_index = l3_index(&parts.l3);
         let mut host = Topology {
             confined: for_guests::confined(&parts),
+            vf_index: sharing::vf_index(&parts.devices),
             parts,
             device_index,
             core_index,

@@ -81,10 +81,20 @@ impl PciDevice {
     }
 }
 
+/// The virtual functions among these devices, by their card.
+pub(super) fn vf_index(devices: &[PciDevice]) -> Vec<(Bdf, usize)> {
+    let pf = |(at, device): (usize, &PciDevice)| Some((device.pf()?, at));
+    let mut all: Vec<(Bdf, usize)> = devices.iter().enumerate().filter_map(pf).collect();
+    all.sort_unstable();
+    all
+}
+
 impl Topology {
     /// Virtual functions of a card, by address.
     pub fn vfs_of(&self, pf: Bdf) -> impl Iterator<Item = &PciDevice> {
-        self.devices().iter().filter(move |vf| vf.sriov == Some(Sriov::Vf { pf }))
+        let first = self.vf_index.partition_point(|(of, _)| *of < pf);
+        let own = self.vf_index[first..].iter().take_while(move |(of, _)| *of == pf);
+        own.map(|(_, at)| &self.parts.devices[*at])
     }
 
     /// The card that a mediated device is a share of; `None` if there is no such device now.

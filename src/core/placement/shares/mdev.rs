@@ -67,7 +67,7 @@ impl Card<'_> {
     }
 
     fn mdev_type(&self, of: &MdevType, places: Vec<VgpuPlace>) -> Type {
-        let by_memory = || self.topology.vgpus_that_fit(self.card, &of.name);
+        let by_memory = || self.room.of_one_size(&of.name);
         Type {
             id: of.id.clone(),
             name: of.name.clone(),

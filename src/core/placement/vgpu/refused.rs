@@ -18,7 +18,7 @@ use crate::words::count;
 const LIST: &str = "`gpuvm vgpu list` shows the GPUs that have vGPUs";
 
 /// Cards of which guests have shares, or could.
-pub(super) struct Cards<'t> {
+pub(in crate::placement) struct Cards<'t> {
     pub topology: &'t Topology,
     pub held: &'t Occupancy,
     pub all: Vec<SharedCard>,
