@@ -190,6 +190,7 @@ pub struct Global {
     ///
     /// A file written by `gpuvm host capture`, an lstopo XML file (format 2), or a directory with
     /// the sys/ and proc/ of a host. With --connect to another machine, the record of that machine.
+    /// Refused by verbs that need the machine itself.
     #[arg(long, global = true, display_order = 100, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     #[arg(help_heading = GLOBAL)]
     pub host: Option<PathBuf>,

@@ -54,7 +54,8 @@ pub struct VgpuVfsArgs {
     pub off: bool,
     /// Apply at every boot as well
     ///
-    /// By a systemd unit that runs after NVIDIA's vGPU daemons and before libvirt; --off removes it.
+    /// By a systemd unit that runs after NVIDIA's vGPU daemons and before libvirt. `--off --at-boot`
+    /// removes the GPU from it.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
     /// Print the steps and change nothing
