@@ -163,10 +163,10 @@ fn isolation_is_claimed_only_where_it_was_looked_at() {
     /// A change of the host, the expected statement, and the rule of the finding.
     type Case = (fn(&Path), &'static str, Option<&'static str>);
     let cases: [Case; 8] = [
-        (|_| {}, "the IOMMU keeps these devices to the guest's own memory", None),
+        (|_| {}, "the IOMMU confines these devices to the guest's memory", None),
         (
             |tree| argument(tree, "iommu.strict=0 iommu=pt"),
-            "the IOMMU keeps these devices to the guest's own memory",
+            "the IOMMU confines these devices to the guest's memory",
             None,
         ),
         (|tree| fs::remove_dir_all(tree.join("sys/module")).unwrap(), "is unknown", None),
