@@ -56,8 +56,8 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// The error that there is no page of this name. `own`: the names of the pages of commands.
 fn no_page(wanted: &str, own: &[&str]) -> anyhow::Error {
-    let short = |name: &'static str| name.trim_start_matches("gpuvm-");
-    let written: Vec<&str> = super::manual::PAGES.iter().map(|(name, _)| short(name)).collect();
+    let written = super::manual::PAGES.iter().filter_map(|(name, _)| name.strip_prefix("gpuvm-"));
+    let written: Vec<&str> = written.collect();
     let own: Vec<&str> = own.iter().filter_map(|name| name.strip_prefix("gpuvm-")).collect();
     let all = own.iter().chain(&written).copied();
     let hint = match similar(wanted.trim_start_matches("gpuvm-"), all) {

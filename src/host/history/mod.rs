@@ -128,8 +128,8 @@ impl Records {
             Records::Host => "that change of the host can no longer be undone",
             Records::Networks => "that change of the network can no longer be undone",
             Records::Guests => {
-                "resources recorded only there stay allocated: huge pages, virtual functions, images \
-                 of a conversion"
+                "resources recorded only there stay allocated: huge pages, virtual functions, \
+                 images of a conversion"
             }
             Records::Measured => "later measurements of the guest have nothing to compare with",
             Records::Gpus => "its GPU counts as one that no guest has had, so test it first",
