@@ -93,7 +93,10 @@ fn usage_errors_end_with_2_and_say_what_is_wrong() {
         (&["plan", "--name", "\"x\""], "\\\"x"),
         (&["delete"], "<NAME>"),
         (&["create", "--host", "x", "--domain", "a", "--name", "b"], "cannot be used with"),
-        (&["man", "frobnicate"], "no man page"),
+        (&["man", "frobnicate"], "no man page `gpuvm-frobnicate`\nhint: `gpuvm -h` lists the"),
+        (&["man", "frobnicate"], "other pages: guide, tuning, networks, drives, placement,"),
+        (&["man", "tunning"], "hint: did you mean `gpuvm man tuning`?"),
+        (&["man", "host shwo"], "hint: did you mean `gpuvm man host-show`?"),
         (&["host", "pages", "--count", "3"], "--node <NODE>"),
         (&["host", "pages", "--node", "0", "--size", "4K"], "2M"),
         (&["host", "pages", "--node", "0", "--size", "2M", "--count", "-1"], "-1"),
@@ -106,6 +109,8 @@ fn usage_errors_end_with_2_and_say_what_is_wrong() {
         assert_eq!(out, "", "{args:?}");
         assert!(err.contains(text), "{args:?}: {err}");
     }
+    let (_, _, err) = run(&mut gpuvm(&["man", "frobnicate"]));
+    assert!(err.contains("codes") && !err.contains("export"), "a page of a command, too: {err}");
     let long = "x".repeat(300);
     let (code, _, err) = run(&mut gpuvm(&["plan", "--name", &long]));
     assert_eq!(code, 2);

@@ -115,7 +115,7 @@ fn gpus_of_one_group_go_together_with_all_functions_of_their_cards() {
     let all = ["0000:01:00.0", "0000:02:00.0", "0000:01:00.1", "0000:02:00.1"];
     assert_eq!(devices(&host.json(&["plan", "--gpus", "2"])), all);
     assert_eq!(devices(&host.json(&["plan", "--gpu", "0", "--gpu", "1"])), all);
-    holds(host.run(&["plan", "--gpus", "1"]), 1, &["the IOMMU keeps some together"]);
+    holds(host.run(&["plan", "--gpus", "1"]), 1, &["some GPUs share an IOMMU group"]);
     let shares = "shares IOMMU group 1 with 0000:02:00.0, which is not in the set";
     holds(host.run(&["plan", "--gpu", "0"]), 1, &[shares]);
     // The exported domain is sound.

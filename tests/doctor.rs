@@ -943,7 +943,7 @@ fn findings_are_reported_without_zero_counts() {
     assert!(code == 0 && out.contains("\n# nothing to fix: no rule found a problem"), "{out}");
     fs::write(dir.path().join("log"), "\n").unwrap();
     let (_, out, _) = doctor(&["--journal", "log"]);
-    assert!(out.contains("the kernel's log (what was given is empty"), "{out}");
+    assert!(out.contains("the kernel's log (the input is empty"), "{out}");
     fs::write(dir.path().join("log"), "NVRM: GPU 0000:34:00.0: GPU has fallen off the bus.\n")
         .unwrap();
     let (code, out, _) = doctor(&["--journal", "log"]);

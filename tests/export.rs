@@ -280,6 +280,12 @@ fn make_room_says_what_it_would_move_on_a_record() {
         .args(["--host", "topologies/dgx-2.json"])
         .current_dir(project()));
     assert!(code != 0 && err.contains("--allow-stop: "), "{err}");
+    assert!(err.contains("hint: add --domain-xml PATH with the domain's definition"), "{err}");
+    let line = format!("make-room --gpus 8 --allow-stop x {host}");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (code, _, err) = run(gpuvm(&words).current_dir(project()));
+    assert!(code != 0 && err.contains("hint: `gpuvm list --host "), "{err}");
+    assert!(err.contains("--domain-xml"), "{err}");
 }
 
 #[test]

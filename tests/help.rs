@@ -12,9 +12,9 @@ const WIDTHS: [usize; 2] = [80, 100];
 /// The most lines of `-h`.
 const SHORT_LINES: usize = 60;
 /// Options that have another meaning, and so other words, in some verbs.
-const OF_THE_VERB: [&str; 14] = [
+const OF_THE_VERB: [&str; 15] = [
     "stdin", "address", "all", "count", "domain", "force", "mtu", "name", "nic", "pool", "print",
-    "user", "wait", "nvme",
+    "user", "wait", "nvme", "remove",
 ];
 
 /// The command line, built for a width, without clap's own verb.
@@ -202,6 +202,49 @@ fn the_same_option_has_the_same_words_in_every_verb() {
         }
     });
     assert!(others.is_empty() && shared > 300, "{shared}: {others:#?}");
+}
+
+#[test]
+fn every_verb_that_asks_takes_the_short_yes() {
+    let mut without = Vec::new();
+    walk(&built(80), "gpuvm", &mut |command, words| {
+        let yes = shown(command).find(|arg| arg.get_long() == Some("yes"));
+        if yes.is_some_and(|yes| yes.get_short() != Some('y')) {
+            without.push(words.to_owned());
+        }
+    });
+    assert_eq!(without, Vec::<String>::new());
+}
+
+#[test]
+fn usage_and_arguments_agree_on_required_ones() {
+    let root = built(80);
+    for (verb, usage) in [(["vgpu", "vfs"], "<--on|--off> <PF>"), (["nic", "vfs"], "<PF>")] {
+        let command = verb.iter().fold(&root, |above, word| above.find_subcommand(word).unwrap());
+        let short = help(command, false);
+        assert!(short.contains(usage) && !short.contains("[PF]"), "{short}");
+        let takes = |more: &[&str]| {
+            let line = [&["gpuvm"][..], &verb, more].concat();
+            command().try_get_matches_from(line).is_ok()
+        };
+        // The unit of --at-boot gives its own option alone.
+        let early = if verb[0] == "nic" { "3b:00.0=8086:1572=4" } else { "3b:00.0" };
+        assert!(takes(&["--early", early]) && !takes(&[]) && !takes(&["--at-boot"]), "{verb:?}");
+    }
+}
+
+#[test]
+fn short_help_has_what_other_pages_send_readers_for() {
+    let root = built(80);
+    let short = |verb: &str| help(root.find_subcommand(verb).unwrap(), false);
+    for verb in ["create", "plan", "export", "make-room", "capacity", "set"] {
+        assert!(short(verb).contains("--vgpu <TYPE"), "{verb}");
+    }
+    assert!(short("create").contains("--accept-shared-fabric"));
+    let prolog = root.find_subcommand("slurm").unwrap().find_subcommand("prolog").unwrap();
+    let prolog = help(prolog, false);
+    let arguments = prolog.split("Arguments:\n").nth(1).unwrap();
+    assert!(arguments.lines().next().unwrap().contains("CREATE OPTIONS"), "{prolog}");
 }
 
 #[test]

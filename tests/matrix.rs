@@ -197,7 +197,7 @@ fn a_capture_is_whole_or_not_there() {
 fn p2p_lists_pairs_below_a_switch_and_what_decides_their_way() {
     let host = file("dgx-2");
     let text = answer(&host, &["host", "p2p"]);
-    let first = "GPU0 - mlx5_0    0000:32:00.0  unknown  unknown  12    0000:33:08.0 is not known";
+    let first = "GPU0 - mlx5_0    0000:32:00.0  unknown  unknown  12    registers of 0000:33:08.0 are unknown";
     assert!(text.lines().any(|line| line == first), "{text}");
     assert!(text.contains("a record by `sudo gpuvm host capture FILE`"), "{text}");
     let json: serde_json::Value =

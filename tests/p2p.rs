@@ -113,6 +113,13 @@ fn a_port_that_cannot_be_set_is_refused_with_its_code() {
     }
 }
 
+/// A running domain with the second function of `recorded`.
+const BESIDE: &str = "<domain type='kvm' id='3'><name>b</name>\
+    <uuid>11111111-2222-3333-4444-555555555555</uuid><memory unit='GiB'>4</memory>\
+    <vcpu>2</vcpu><os><type arch='x86_64' machine='pc-q35-9.0'>hvm</type></os>\
+    <devices><hostdev mode='subsystem' type='pci' managed='yes'><source><address \
+    domain='0' bus='0x0c' slot='0' function='1'/></source></hostdev></devices></domain>";
+
 /// A recorded host whose NIC 0c:00.0, beside a GPU, has a second function.
 fn recorded(dir: &Path) -> String {
     let text = include_str!("../topologies/dgx-a100.json");
@@ -143,12 +150,7 @@ fn functions_of_recorded_domains_count_for_the_ports_of_a_new_one() {
     let dir = scratch();
     let host = recorded(dir.path());
     let other = dir.path().join("b.xml");
-    let text = "<domain type='kvm' id='3'><name>b</name>\
-                <uuid>11111111-2222-3333-4444-555555555555</uuid><memory unit='GiB'>4</memory>\
-                <vcpu>2</vcpu><os><type arch='x86_64' machine='pc-q35-9.0'>hvm</type></os>\
-                <devices><hostdev mode='subsystem' type='pci' managed='yes'><source><address \
-                domain='0' bus='0x0c' slot='0' function='1'/></source></hostdev></devices></domain>";
-    fs::write(&other, text).unwrap();
+    fs::write(&other, BESIDE).unwrap();
     let created = |more: &[&str]| {
         let mut command = gpuvm(&["create", "--dry-run", "--accept-shared-fabric", "--name", "a"]);
         command.args(["--gpu", "0000:0f:00.0", "--nic", "0000:0c:00.0", "--no-seed", "--json"]);
@@ -243,6 +245,23 @@ fn a_port_that_rejects_a_nic_with_ats_is_an_error_of_the_host() {
     assert!(
         one["hint"].as_str().unwrap().contains(&format!("setpci -s {port} ECAP_ACS+6.w=00:02"))
     );
+}
+
+#[test]
+fn an_unknown_guest_of_a_record_is_answered_with_a_command_that_works() {
+    let dir = scratch();
+    let host = recorded(dir.path());
+    let p2p = |more: &[&str]| {
+        let line = ["host", "p2p", "--guest", "x", "--host", &host];
+        run(gpuvm(&line).args(more).env("COLUMNS", "2000"))
+    };
+    let (code, _, err) = p2p(&[]);
+    assert!(code == 1 && err.contains("there is no domain `x`"), "{err}");
+    assert!(err.contains("hint: add --domain-xml PATH with the domain's definition"), "{err}");
+    let other = dir.path().join("b.xml");
+    fs::write(&other, BESIDE).unwrap();
+    let (code, _, err) = p2p(&["--domain-xml", other.to_str().unwrap()]);
+    assert!(code == 1 && err.contains("hint: `gpuvm list --host "), "{err}");
 }
 
 #[test]

@@ -430,7 +430,7 @@ fn unavailable_vgpus_are_refused_with_a_remedy() {
     holds(before.run(&["plan", "--vgpu", "A100-4C"]), 1, &["no virtual functions", on]);
     let none = Small::new(1, 8);
     Card { host: &none, bus: "3b", ids, driver: "vfio-pci", total: 0 }.add(&[], None);
-    holds(none.run(&["plan", "--vgpu", "A100-4C"]), 1, &["this host has no GPU that its driver"]);
+    holds(none.run(&["plan", "--vgpu", "A100-4C"]), 1, &["this host has no GPU set up for vGPUs"]);
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub fn run(verb: &DiskVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Runs `disk list`.
 fn print(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("disk list")?;
+    cx.refuse_without_guests("disk list")?;
     let disks = list(cx, &args.name)?;
     if cx.output.json {
         cx.output.json_rows("gpuvm-disk-list", &disks)?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Runs `exec`; its exit status is that of the program.
 pub fn run(args: &ExecArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("exec")?;
+    cx.refuse_without_running_guests("exec")?;
     let mut input = None;
     if args.stdin {
         let mut bytes = Vec::new();
@@ -54,7 +54,7 @@ pub fn run(args: &ExecArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Runs `shell`; its exit status is that of the shell.
 pub fn shell(args: &ShellArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("shell")?;
+    cx.refuse_without_running_guests("shell")?;
     let stdin = std::io::stdin();
     if !stdin.is_terminal() || cx.output.json {
         let message = "`shell` needs a terminal, and prints no JSON";

@@ -9,7 +9,7 @@ use gpuvm_ops::described::{describe, describe_all};
 
 /// Runs the verb.
 pub fn run(args: &GetArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("get")?;
+    cx.refuse_without_guests("get")?;
     let guests = match &args.name {
         Some(name) => vec![describe(cx, name)?],
         None if args.all => describe_all(cx)?,

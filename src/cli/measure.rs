@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 /// Runs the verb.
 pub fn run(args: &MeasureArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("measure")?;
+    cx.refuse_without_running_guests("measure")?;
     if args.history {
         return history(args, cx);
     }

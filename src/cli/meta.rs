@@ -7,6 +7,7 @@ use super::context::Context;
 use super::error::classed;
 use super::error::{EXIT_DONE, usage};
 use super::pages;
+use crate::words::similar;
 use anyhow::Context as _;
 use gpuvm_host::program::of_caller;
 use gpuvm_ops::files::{FileError, write};
@@ -47,13 +48,27 @@ pub fn man(args: &ManArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     match pages.iter().find(|(name, _)| *name == wanted) {
         Some((_, page)) => shown(page, cx),
         None => {
-            let names = pages.iter().map(|(name, _)| name.trim_end_matches(".1"));
-            let names = names.chain(super::manual::PAGES.iter().map(|(name, _)| *name));
-            let names: Vec<&str> = names.filter_map(|name| name.strip_prefix("gpuvm-")).collect();
-            let names = names.join(", ");
-            Err(usage(format!("no man page `{wanted}`"), format!("pages: {names}")))
+            let own = pages.iter().map(|(name, _)| name.trim_end_matches(".1"));
+            Err(no_page(wanted.trim_end_matches(".1"), &own.collect::<Vec<_>>()))
         }
     }
+}
+
+/// The error that there is no page of this name. `own`: the names of the pages of commands.
+fn no_page(wanted: &str, own: &[&str]) -> anyhow::Error {
+    let written = super::manual::PAGES.iter().filter_map(|(name, _)| name.strip_prefix("gpuvm-"));
+    let written: Vec<&str> = written.collect();
+    let own: Vec<&str> = own.iter().filter_map(|name| name.strip_prefix("gpuvm-")).collect();
+    let all = own.iter().chain(&written).copied();
+    let hint = match similar(wanted.trim_start_matches("gpuvm-"), all) {
+        Some(near) => format!("did you mean `gpuvm man {near}`?"),
+        None => {
+            let topics: Vec<&str> =
+                written.iter().copied().filter(|name| !own.contains(name)).collect();
+            format!("`gpuvm -h` lists the commands; other pages: {}", topics.join(", "))
+        }
+    };
+    usage(format!("no man page `{wanted}`"), hint)
 }
 
 /// Shows a page by `man` on a terminal; elsewhere, or without `man`, prints its source.

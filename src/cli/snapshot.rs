@@ -28,7 +28,7 @@ pub fn run(verb: &SnapshotVerb, cx: &Context<'_>) -> anyhow::Result<u8> {
 
 /// Runs `snapshot list`.
 fn print(args: &NameArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    cx.refuse_recorded("snapshot list")?;
+    cx.refuse_without_guests("snapshot list")?;
     let snapshots = list(cx, &args.name)?;
     if cx.output.json {
         cx.output.json_rows("gpuvm-snapshot-list", &snapshots)?;

@@ -212,7 +212,10 @@ impl Contents {
             // A seed is only read, and the guest's own.
             (None, Some(path), Some(_)) => path,
             (None, Some(path), None) => {
-                return refused(format!("{path} is only read, and may be others'"), leave);
+                return refused(
+                    format!("{path} is attached read-only and may belong to another guest"),
+                    leave,
+                );
             }
             (None, None, _) => return Ok(()),
         };

@@ -318,9 +318,9 @@ fn place(
         };
         return Err(CloneError::NoPlace { name, gpus, why: why.to_string() }.hint(hint));
     }
-    let message = format!("a guest as domain `{name}` cannot be made");
+    let message = format!("cannot create a guest like domain `{name}`");
     let hint = if of.is_elsewhere {
-        format!("`{again} --gpus 0` asks for no device of this host")
+        format!("`{again} --gpus 0` needs no device of this host")
     } else {
         format!("`gpuvm check {}` shows what is wrong with it", word(&name))
     };

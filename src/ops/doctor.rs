@@ -169,10 +169,10 @@ pub fn diagnose(world: &World, named: Option<Stack>, log: Option<&str>) -> Resul
     let unread_log = match log {
         None => Some("`journalctl -k | gpuvm host doctor --journal -`"),
         Some(log) if log.trim().is_empty() => {
-            Some("what was given is empty: `journalctl -k` needs root")
+            Some("the input is empty: `journalctl -k` needs root")
         }
         Some(log) if journal.is_empty() && !doctor::is_kernel_log(log) => {
-            Some("no line of what was given is one of the kernel")
+            Some("the input has no kernel log lines")
         }
         Some(_) => None,
     };

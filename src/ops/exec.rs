@@ -231,7 +231,7 @@ fn not_running(name: &str) -> crate::error::Error {
 
 /// Runs a program in a guest, and waits for its end.
 pub fn exec(world: &World, wanted: &ExecWanted) -> Result<Executed> {
-    world.refuse_without_guests("exec")?;
+    world.refuse_without_running_guests("exec")?;
     let hypervisor = &*world.hypervisor()?;
     let inside = Inside::of(hypervisor, &wanted.name)?;
     let pid = inside.begin(&wanted.command, wanted.input.as_deref())?;

@@ -89,7 +89,7 @@ pub fn begin<'w>(
     name: &str,
     terminal: &Terminal,
 ) -> Result<GuestShell<'w>> {
-    world.refuse_without_guests("shell")?;
+    world.refuse_without_running_guests("shell")?;
     let inside = Inside::of(hypervisor, name)?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     let kind = Some(&terminal.kind).filter(|kind| !kind.is_empty() && kind.chars().all(is_plain));

@@ -43,8 +43,8 @@ pub fn confirm(name: Option<&str>) -> Result<String> {
         None => all.first(),
     };
     let Some(found) = found else {
-        let hint = "`gpuvm network host-bridge show` shows what there is; what was not confirmed \
-                    in time is reverted";
+        let hint = "`gpuvm network host-bridge show` lists bridges and pending changes; a change \
+                    not confirmed in time is reverted";
         return Err(match name {
             Some(name) => HostBridgeError::NotWaiting { name: name.to_owned() }.hint(hint),
             None => HostBridgeError::NoneWaiting.hint(hint),

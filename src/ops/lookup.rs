@@ -3,6 +3,8 @@
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::error::{Class, Error, Refusal, Result, classed};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError};
+use crate::world::World;
+use std::path::PathBuf;
 
 /// Finds the domain of this name.
 pub fn find(
@@ -49,6 +51,15 @@ pub(crate) fn unread_hint(xml: &DomainXml) -> &'static str {
 
 /// The hint of a name that no domain has.
 pub const LISTED: &str = "`gpuvm list` shows the domains that are there";
+
+/// The same where these definitions are all that a recorded host has of its domains.
+pub fn listed(world: &World, domain_xml: &[PathBuf]) -> &'static str {
+    if world.is_recorded() && domain_xml.is_empty() {
+        "add --domain-xml PATH with the domain's definition"
+    } else {
+        LISTED
+    }
+}
 
 /// The error that none of these domains has this name.
 pub fn no_domain(name: &str, rows: &[DomainSummary]) -> HypervisorError {

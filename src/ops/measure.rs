@@ -114,7 +114,7 @@ pub fn measure(
     request: &MeasureRequest,
     progress: &dyn Fn(&str),
 ) -> Result<MeasureReport> {
-    world.refuse_without_guests("measure")?;
+    world.refuse_without_running_guests("measure")?;
     let hypervisor = &*world.hypervisor()?;
     refuse_elsewhere(hypervisor, &request.name)?;
     let row = find_alive(hypervisor, &request.name, "nothing can be measured in it")?;

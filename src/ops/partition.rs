@@ -510,7 +510,7 @@ fn needs(
 
 /// The same; an error says of which guest.
 fn needed(topology: &Topology, guest: Guest<'_>, desk: Option<&FabricDesk>) -> Result<Vec<Need>> {
-    let failed = || format!("domain `{}` would have no working CUDA", guest.name);
+    let failed = || format!("CUDA would not work in domain `{}`", guest.name);
     let found = needs(topology, guest, desk);
     found.map_err(|why| FabricError::from(why).with_hint()).doing(failed)
 }

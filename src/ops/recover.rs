@@ -306,14 +306,16 @@ fn put_away(wanted: &Recover, damaged: Damaged, session: &Session<'_>) -> Result
         let hint = damaged.hint();
         return Err(Error::from(damaged.error).around(Refusal::around(message, hint)));
     }
-    reporter.warning(&format!("cannot be read, so nothing of it is undone: {said}"));
+    reporter.warning(&format!(
+        "an interrupted change is not undone, since its journal cannot be read: {said}"
+    ));
     if manner.dry_run {
         return Ok(());
     }
     if manner.confirm != Confirm::Given {
         return Err(usage(
-            format!("putting journal {} away is not confirmed", damaged.path.display()),
-            "--yes puts it away",
+            format!("moving journal {} aside needs confirmation", damaged.path.display()),
+            "--yes moves it",
         ));
     }
     let away = damaged.put_away()?;

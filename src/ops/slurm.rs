@@ -188,12 +188,12 @@ pub fn conf_refused(error: SlurmConfError) -> Error {
             return error.hint(hint);
         }
         SlurmConfError::NoVfioGroups => {
-            "`gpuvm host doctor` says what helps; without --files none is needed"
+            "`gpuvm host doctor` shows the remedy; without --files no VFIO group is needed"
         }
         SlurmConfError::NoVgpu { .. } => "`gpuvm vgpu list` shows the types",
         SlurmConfError::NodeName { .. } => "--node-name NAME gives another one",
         SlurmConfError::NoGroup { .. } => {
-            "`gpuvm host doctor` says why; without --files none is needed"
+            "`gpuvm host doctor` says why; without --files no VFIO group is needed"
         }
         SlurmConfError::SharedGroup { .. } => "leave --files out: then gpuvm chooses the GPUs",
         SlurmConfError::NoCores { .. } | SlurmConfError::NoMemory { .. } => {

@@ -178,7 +178,7 @@ impl Observer for Watch {
         let others = matches!(why, StepError::InUse { .. } | StepError::OtherDomain { .. });
         let by_hand = step.by_hand().filter(|_| !others);
         let by_hand = by_hand
-            .map(|command| format!("; where nobody needs it, by hand: `{command}`"))
+            .map(|command| format!("; if nothing else uses it, run `{command}`"))
             .unwrap_or_default();
         self.reporter.warning(&format!("{step}: {why}, so it is left as it is{by_hand}"));
         if let Step::Device(DeviceStep::Bind { bdf, .. }) = step {

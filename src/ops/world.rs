@@ -693,6 +693,21 @@ impl World {
         }
     }
 
+    /// Refuses a verb that runs programs in a guest, on a recorded host.
+    pub fn refuse_without_running_guests(&self, verb: &str) -> Result<()> {
+        if self.is_recorded() {
+            Err(usage(
+                format!(
+                    "`{verb}` runs programs in a guest, which a recorded host does not have, so it \
+                     does not take --host"
+                ),
+                "run it on that machine, without --host",
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
     /// Refuses a verb that changes something on a recorded host.
     pub fn refuse_recorded(&self, verb: &str) -> Result<()> {
         if self.is_recorded() {

@@ -80,7 +80,7 @@ fn a_port_that_does_not_redirect_is_no_isolation_in_any_verb() {
     let dir = tree();
     let tree = dir.path();
     let (because, compromise) = planned(tree, GPUS[0]);
-    assert!(because.contains("keeps these devices") && !compromise, "{because}");
+    assert!(because.contains("confines these devices") && !compromise, "{because}");
     assert_eq!(findings(&json(tree, &["host", "doctor"])), [[""; 3]; 0]);
     let (_, xml, _) = on(tree, &["export", "--gpu", GPUS[0]]);
     fs::write(tree.join("domain.xml"), xml).unwrap();
@@ -106,7 +106,7 @@ fn a_port_that_does_not_redirect_is_no_isolation_in_any_verb() {
     let told = format!("not isolated: port {PORT} does not redirect");
     let command = format!("`setpci -s {PORT} ECAP_ACS+6.w=1d:1d`");
     let (_, out, _) = on(tree, &["plan", "--gpu", GPUS[0], "--explain"]);
-    assert!(out.contains(&told) && !out.contains("keeps these devices"), "{out}");
+    assert!(out.contains(&told) && !out.contains("confines these devices"), "{out}");
     let [[severity, message, hint]] = &findings(&check())[..] else { panic!("{}", check()) };
     assert!(
         severity == "warning" && message.starts_with(&told) && hint.contains(&command),
@@ -165,7 +165,7 @@ fn functions_of_one_guest_or_group_are_not_others() {
     if code == 0 {
         let plan = json(tree, &all);
         let text = plan["placement"]["reasons"].to_string();
-        assert!(text.contains("keeps these devices"), "{text}");
+        assert!(text.contains("confines these devices"), "{text}");
     } else {
         assert!(err.contains("0000:08:00.0") || err.contains("0000:09:00.0"), "{err}");
     }

@@ -163,10 +163,10 @@ fn isolation_is_claimed_only_where_it_was_looked_at() {
     /// A change of the host, the expected statement, and the rule of the finding.
     type Case = (fn(&Path), &'static str, Option<&'static str>);
     let cases: [Case; 8] = [
-        (|_| {}, "the IOMMU keeps these devices to the guest's own memory", None),
+        (|_| {}, "the IOMMU confines these devices to the guest's memory", None),
         (
             |tree| argument(tree, "iommu.strict=0 iommu=pt"),
-            "the IOMMU keeps these devices to the guest's own memory",
+            "the IOMMU confines these devices to the guest's memory",
             None,
         ),
         (|tree| fs::remove_dir_all(tree.join("sys/module")).unwrap(), "is unknown", None),
@@ -395,11 +395,29 @@ fn a_recorded_host_has_no_guests_to_show() {
     let host = project().join("topologies/dgx-2.json");
     let (code, _, err) = run(gpuvm(&["host", "files"]).arg("--host").arg(&host));
     assert!(code == 2 && !err.contains("changes the machine"), "{code} {err}");
-    for verb in ["list", "show x", "ip x", "history x", "network list", "image list", "console x"] {
+    for verb in [
+        "list",
+        "show x",
+        "ip x",
+        "history x",
+        "network list",
+        "image list",
+        "console x",
+        "get x",
+        "disk list x",
+        "snapshot list x",
+    ] {
         let args: Vec<&str> = verb.split(' ').collect();
         let (code, out, err) = run(gpuvm(&args).arg("--host").arg(&host));
         assert!(code == 2 && out.is_empty(), "{verb}: {code} {out}{err}");
         assert!(err.contains("asks libvirt") && !err.contains("changes the machine"), "{err}");
+    }
+    for verb in ["measure x", "measure x --history", "exec x -- true", "shell x"] {
+        let args: Vec<&str> = verb.split(' ').collect();
+        let (code, out, err) = run(gpuvm(&["--host"]).arg(&host).args(args));
+        assert!(code == 2 && out.is_empty(), "{verb}: {code} {out}{err}");
+        assert!(err.contains("runs programs in a guest, which a recorded host"), "{verb}: {err}");
+        assert!(err.contains("run it on that machine, without --host"), "{verb}: {err}");
     }
 }
 

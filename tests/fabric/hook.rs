@@ -36,7 +36,7 @@ fn a_guest_that_others_start_gets_its_partition_by_its_xml_alone() {
     // Modules 1 and 5.
     let (code, _, err) = ask("ensure", &domain_with(uuid, &["9d", "1b"]));
     assert_eq!(code, 1, "{err}");
-    assert!(err.contains("domain `foreign` would have no working CUDA: no NVLink"), "{err}");
+    assert!(err.contains("CUDA would not work in domain `foreign`: no NVLink"), "{err}");
     assert!(err.contains("2 GPUs of this guest (modules 1, 5)"), "{err}");
     assert!(err.contains("partitions have 1, 2, 4, 8 GPUs"), "{err}");
     assert!(err.contains("hint: partitions of 2 GPUs: modules 1, 3; "), "{err}");

@@ -160,7 +160,7 @@ pub struct HostBridgeCreateArgs {
 /// Arguments of `network host-bridge confirm`.
 #[derive(Debug, Args)]
 pub struct HostBridgeConfirmArgs {
-    /// Bridge name; default: the one that waits
+    /// Bridge name; default: the one awaiting confirmation
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
 }

@@ -28,7 +28,7 @@ pub struct CapacityArgs {
     /// Counts guests with vGPUs, not with whole GPUs; count=N: each with N of them. Without it, each
     /// type is listed with the number of vGPUs that can be created now.
     #[arg(long, value_name = "TYPE[,KEY=VALUE]", help_heading = DEVICES)]
-    #[arg(conflicts_with_all = ["gpus", "gpu_model"], hide_short_help = true)]
+    #[arg(conflicts_with_all = ["gpus", "gpu_model"])]
     pub vgpu: Option<VgpuWish>,
     /// The resources of each guest with its GPUs.
     #[command(flatten)]

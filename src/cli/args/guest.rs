@@ -124,7 +124,6 @@ pub struct GpuArgs {
     ///   count=N    number of vGPUs (default: 1)
     ///   gpu=I|BDF  GPU that they are of; default: one with vGPUs already
     #[arg(verbatim_doc_comment, long, value_name = "TYPE[,KEY=VALUE]", help_heading = DEVICES)]
-    #[arg(hide_short_help = true)]
     #[arg(conflicts_with_all = ["gpu", "gpu_index", "gpu_model"])]
     pub vgpu: Option<VgpuWish>,
 }

@@ -94,7 +94,7 @@ pub enum HostVerb {
     #[command(after_long_help = MATRIX)]
     #[command(group = about_records())]
     Matrix(Late<MatrixArgs>),
-    /// Show or restore the ways of peer-to-peer traffic below PCIe switches
+    /// Show or restore the routes of peer-to-peer traffic below PCIe switches
     ///
     /// For each pair that meets below a switch: whether writes and reads of the GPU's memory go
     /// through the switch or over the root complex, which halves their rate, and the register that
@@ -238,9 +238,9 @@ pub struct P2pArgs {
     /// which the kernel itself sets the ports of running guests, if it knows one.
     #[arg(long, requires = "action", help_heading = BEHAVIOUR)]
     pub at_boot: bool,
-    /// Remove the file
+    /// Remove the unit of --at-boot
     ///
-    /// The unit of --at-boot; nothing is restored.
+    /// Nothing is restored.
     #[arg(long, requires = "at_boot")]
     pub remove: bool,
     /// Print the steps and change nothing

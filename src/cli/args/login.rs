@@ -60,7 +60,7 @@ pub struct LoginArgs {
     /// not used.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// Address of the guest, which you answer for
+    /// Address of the guest, not verified by gpuvm
     ///
     /// Without it, gpuvm connects only where this host's neighbour table (ARP, NDP) has the guest's
     /// MAC address on the guest's own bridge. A report of the guest's agent is not enough. Needed

@@ -159,7 +159,7 @@ pub struct CreateArgs {
     ///
     /// Takes NVSwitches or NVLinks that other guests can reach as well, and devices below PCIe
     /// ports that do not redirect; the plan names the guests or ports.
-    #[arg(long, help_heading = BEHAVIOUR, hide_short_help = true)]
+    #[arg(long, help_heading = BEHAVIOUR)]
     pub accept_shared_fabric: bool,
     /// Allow `gpuvm make-room` to move the guest
     ///

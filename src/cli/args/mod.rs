@@ -190,6 +190,7 @@ pub struct Global {
     ///
     /// A file written by `gpuvm host capture`, an lstopo XML file (format 2), or a directory with
     /// the sys/ and proc/ of a host. With --connect to another machine, the record of that machine.
+    /// Refused by verbs that need the machine itself.
     #[arg(long, global = true, display_order = 100, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     #[arg(help_heading = GLOBAL)]
     pub host: Option<PathBuf>,
@@ -553,8 +554,8 @@ pub enum Verb {
     /// `verify` does.
     ///
     /// At a terminal it refreshes until `q`. Elsewhere, and with --once, it prints one sample, and
-    /// exits with 3 if it found a warning or an error. CPU% of one pcpu is 100. WAIT% is the part
-    /// of the time in which vCPUs wanted to run that they waited. A value that cannot be read is
+    /// exits with 3 if it found a warning or an error. CPU% of one pcpu is 100. WAIT% is the share
+    /// of their runnable time that vCPUs spent waiting for a pcpu. A value that cannot be read is
     /// `-`; as another user than root, some cannot.
     ///
     /// Keys: arrows select a guest, s changes the order, n reads memory by node again, Enter runs
@@ -563,12 +564,12 @@ pub enum Verb {
     Top(Late<TopArgs>),
     /// Measure how fast a guest is with the programs that it has
     ///
-    /// Runs nvbandwidth, all_reduce_perf of nccl-tests, dcgmi, ib_write_bw and ib_read_bw of
-    /// perftest, fio, stream, mlc and cyclictest by the guest's agent or by ssh, as far as the
-    /// guest has them, and judges each value: by the PCIe path and the NVLinks that the host gives
-    /// the guest, by the line rate of its NICs, by published numbers of its board
-    /// (gpuvm-hardware(7), REFERENCE SPEEDS), and by the median of its own last runs. Where a value
-    /// is too low, it prints the findings of `verify` and `host doctor` that can explain it.
+    /// Runs those of these programs that the guest has, by its agent or by ssh: nvbandwidth,
+    /// all_reduce_perf of nccl-tests, dcgmi, ib_write_bw and ib_read_bw of perftest, fio, stream,
+    /// mlc and cyclictest. Each value is compared with the PCIe path and the NVLinks that the host
+    /// gives the guest, with the line rate of its NICs, with published numbers of its board
+    /// (gpuvm-hardware(7), REFERENCE SPEEDS), and with the median of its own last runs. If a value
+    /// is too low, the findings of `verify` and `host doctor` that can explain it are printed.
     ///
     /// perftest runs between the guest's own NICs, or to another guest (--peer), with memory of the
     /// guest and with memory of GPUs. stream runs in each cell if the guest has numactl.

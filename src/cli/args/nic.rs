@@ -57,10 +57,10 @@ pub struct NicListArgs {
 #[derive(Debug, Args)]
 pub struct VfsArgs {
     /// PCI address or network device of the NIC
-    #[arg(value_name = "PF", required_unless_present = "early")]
+    #[arg(value_name = "PF", required = true)]
     pub pf: Option<Card>,
     /// Number of VFs
-    #[arg(long, value_name = "N", required_unless_present = "early")]
+    #[arg(long, value_name = "N", required = true)]
     pub count: Option<u32>,
     /// Apply at every boot as well
     ///

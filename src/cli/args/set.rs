@@ -83,11 +83,9 @@ pub struct SetArgs {
     /// cleared if gpuvm has set them; new ones are set at its next start. Sizes that `create`
     /// derived from the vGPU are derived again. With --gpus 0 they replace its whole GPUs.
     #[arg(long, value_name = "TYPE[,KEY=VALUE]", group = "sizes", help_heading = DEVICES)]
-    #[arg(hide_short_help = true)]
     pub vgpu: Option<VgpuWish>,
     /// Remove all vGPUs
     #[arg(long, conflicts_with = "vgpu", group = "sizes", help_heading = DEVICES)]
-    #[arg(hide_short_help = true)]
     pub no_vgpu: bool,
     /// Pass through N NICs or the NIC at address BDF
     ///

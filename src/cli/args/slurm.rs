@@ -96,7 +96,7 @@ pub struct SlurmConfArgs {
     ///
     /// Counts vGPUs instead of whole GPUs: as many as the GPUs have that offer it now. A job requests them by the type's word in the
     /// GRES, such as --gres=gpuvm:h200x_18c:1.
-    #[arg(long, value_name = "TYPE", conflicts_with = "files", hide_short_help = true)]
+    #[arg(long, value_name = "TYPE", conflicts_with = "files")]
     #[arg(help_heading = DEVICES)]
     pub vgpu: Option<String>,
     /// Reserve N cores of each node for the host
@@ -155,7 +155,7 @@ pub struct SlurmPrologArgs {
     #[command(flatten)]
     pub lock: LockArgs,
     /// Options of `gpuvm create` for all guests
-    #[arg(value_name = "CREATE OPTIONS", last = true, help_heading = GUEST)]
+    #[arg(value_name = "CREATE OPTIONS", last = true)]
     pub create: Vec<OsString>,
 }
 

@@ -15,7 +15,7 @@ pub const TOP: &str = "Examples:
 /// Arguments of `top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Domain names; default: all that run
+    /// Domain names; default: all running domains
     #[arg(value_name = "NAME", id = "name")]
     pub names: Vec<String>,
     /// Print one sample

@@ -43,7 +43,7 @@ pub struct UndoArgs {
     #[arg(long, help_heading = BEHAVIOUR)]
     pub force: bool,
     /// Do not ask for confirmation
-    #[arg(long, help_heading = BEHAVIOUR)]
+    #[arg(short, long, help_heading = BEHAVIOUR)]
     pub yes: bool,
     /// How it is made or shown.
     #[command(flatten)]

@@ -24,9 +24,9 @@ pub enum VgpuVerb {
     ///
     /// For each GPU that its driver shares: the interface (mdev: mediated devices, vfio: virtual
     /// functions on the vendor's VFIO driver), its types with the number that the driver can create now, and
-    /// the vGPUs that exist with the domains that have them. CREATABLE: as many as fit beside those
-    /// in use, by the frame buffers of the types; types that MIG backs are limited by the GPU
-    /// instances and the vGPUs in each that NVML reports, else by virtual functions only. A vGPU that no domain has is never cleared by gpuvm.
+    /// the vGPUs that exist with the domains that have them. CREATABLE: how many more fit, judged
+    /// by frame buffer size and free virtual functions. MIG-backed types are also limited by their
+    /// GPU instances if NVML reports them. A vGPU that no domain has is never cleared by gpuvm.
     #[command(after_long_help = LIST, alias = "ls")]
     #[command(group = about_records())]
     List(Late<TakenArgs>),
@@ -44,7 +44,7 @@ pub enum VgpuVerb {
 #[derive(Debug, Args)]
 pub struct VgpuVfsArgs {
     /// PCI address of the GPU
-    #[arg(value_name = "PF", required_unless_present = "early")]
+    #[arg(value_name = "PF", required = true)]
     pub pf: Option<Bdf>,
     /// Enable its VFs
     #[arg(long)]
@@ -54,7 +54,8 @@ pub struct VgpuVfsArgs {
     pub off: bool,
     /// Apply at every boot as well
     ///
-    /// By a systemd unit that runs after NVIDIA's vGPU daemons and before libvirt; --off removes it.
+    /// By a systemd unit that runs after NVIDIA's vGPU daemons and before libvirt. `--off
+    /// --at-boot` removes the GPU from it.
     #[arg(long, help_heading = BEHAVIOUR)]
     pub at_boot: bool,
     /// Print the steps and change nothing

@@ -251,8 +251,8 @@ fn hypervisor_hint(error: &HypervisorError) -> Option<String> {
             return Some(install.unwrap_or_else(|| "install libvirt's client library".into()));
         }
         HypervisorErrorKind::NoConnection if error.is_silent() => {
-            "it is frozen or waits for a disk: `systemctl status libvirtd virtqemud` and \
-             `journalctl -u libvirtd -n 30` there; guests run on without it"
+            "libvirt hangs, perhaps on a disk: check `systemctl status libvirtd virtqemud` and \
+             `journalctl -u libvirtd -n 30` on that host; running guests are not affected"
         }
         HypervisorErrorKind::NoConnection => return Some(no_connection_hint(&error.doing)),
         HypervisorErrorKind::Denied => {

@@ -16,7 +16,7 @@ pub fn run(args: &HostFilesArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let Some(count) = args.count else {
         if cx.is_recorded() {
             return Err(usage(
-                "how many files guests may have open is not recorded",
+                "the open file limit of guests is not recorded",
                 "`gpuvm host files` on that machine, without --host, shows it",
             ));
         }

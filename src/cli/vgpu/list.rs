@@ -15,7 +15,7 @@ pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     if cx.output.json {
         cx.output.json_rows("gpuvm-vgpu-list", &cards)?;
     } else if cards.is_empty() {
-        cx.output.progress(&topology.without("GPU that its driver shares among guests"));
+        cx.output.progress(&topology.without("GPU set up for vGPUs"));
     } else {
         cx.output.table(&table(&cards))?;
     }

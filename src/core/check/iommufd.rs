@@ -31,7 +31,7 @@ const MEMLOCK: Rule =
 /// QEMU takes the pages of the file, and the guest has private copies of them.
 const PRIVATE: Rule = Rule::error(
     "iommufd-private-memory",
-    "iommufd with private memory of files and a QEMU that gives devices other pages",
+    "private file-backed memory with iommufd: QEMU maps other pages for devices than the guest's",
 );
 const MEDIATED: Rule =
     Rule::note("iommufd-mdev", "a mediated device in a guest by iommufd: it stays with its group");
@@ -112,7 +112,7 @@ fn limit<'t>(guest: &Guest<'t>, report: &mut Report<'t>) {
     }
 }
 
-/// Finds private memory of files with a QEMU that gives devices other pages.
+/// Finds private file-backed memory with a QEMU that maps other pages for devices.
 fn private<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) {
     let Some(version) = versions.qemu.filter(|one| QEMU_PRIVATE_MEMORY.is_in(*one, "")) else {
         return;

@@ -43,7 +43,7 @@ use report::Report;
 
 /// A value that cannot be parsed, so that no rule can judge it.
 const UNREADABLE: Rule =
-    Rule::error("unreadable-value", "a value is none that libvirt allows there");
+    Rule::error("unreadable-value", "a value that libvirt does not allow there");
 
 /// Every rule, in the order of its findings.
 pub const RULES: &[&[Rule]] = &[

@@ -121,7 +121,8 @@ fn machine<'t>(guest: &Guest<'t>, versions: &Versions, report: &mut Report<'t>) 
         }
     };
     if guest.vcpus.value > most {
-        let message = format!("{} vCPUs, and machine {name} takes {most}", guest.vcpus.value);
+        let message =
+            format!("{} vCPUs, but machine {name} supports at most {most}", guest.vcpus.value);
         let hint = match most {
             4096 => "4096 vCPUs are the limit".to_owned(),
             _ => "QEMU 9.0 and later takes 4096 with machine q35, 8.1 takes 1024".to_owned(),

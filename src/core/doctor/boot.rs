@@ -114,7 +114,7 @@ fn first(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
         };
         let wrong = Wrong {
             message: format!(
-                "{} is to go to vfio-pci at boot, and {driver} has it: {why}",
+                "{} should be bound to vfio-pci at boot, but {driver} has it: {why}",
                 name(gpu)
             ),
             values: ("vfio-pci".into(), driver.to_owned()),
@@ -164,7 +164,7 @@ fn virqfd(case: &Case<'_>, drivers: &BootDrivers, report: &mut Report<'_>) {
         message: format!("/{file} lists a module that kernel {kernel} does not have: vfio_virqfd"),
         values: ("vfio, vfio_iommu_type1, vfio_pci".into(), "vfio_virqfd".into()),
         at: format!("/{file}"),
-        hint: "remove the word and renew the initramfs: what builds it may stop at the module"
+        hint: "remove the word and rebuild the initramfs; the build may fail on the missing module"
             .into(),
         fix: vec![
             format!("sed -i 's/\\bvfio_virqfd\\b//' {}", word(&format!("/{file}"))),

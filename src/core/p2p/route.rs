@@ -115,7 +115,7 @@ impl fmt::Display for Block {
             Code::Tb => write!(f, "bit TB of {at} is on"),
             Code::Egress => write!(f, "bit EC of {at} is on"),
             Code::CrWithoutRo => write!(f, "relaxed ordering of {at} is off"),
-            Code::Unknown => write!(f, "{at} is not known"),
+            Code::Unknown => write!(f, "registers of {at} are unknown"),
         }
     }
 }

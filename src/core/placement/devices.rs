@@ -343,8 +343,9 @@ fn mixed(slots: &Slots<'_>, gpus: Mask, reasons: &mut Reasons) {
 fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
     let all = super::slots::first(slots.gpus.bdfs.len()) & slots.gpus.meant;
     if size(slots.gpus.takeable()) >= number {
+        let set = count(number, "GPU");
         let what = format!(
-            "{what}: the IOMMU keeps some together, and no set of {number} leaves the others out"
+            "{what}: some GPUs share an IOMMU group, and no set of {set} consists of whole groups"
         );
         return PlanError::Impossible { what, hint: "`gpuvm host show` shows the groups".into() };
     }

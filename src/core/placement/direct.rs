@@ -155,7 +155,7 @@ mod tests {
             set(device);
             device.devctl = None;
         };
-        let unknown = "the way of reads is not known: NIC is not known";
+        let unknown = "the way of reads is not known: registers of NIC are unknown";
         let both = format!(
             "{root}bit DT of PORT is off, bit EC of PORT is on; --p2p auto sets bit DT of PORT"
         );

@@ -52,7 +52,8 @@ const PLACES: &[(&str, &Rule)] = &[
 /// Compares the definition with the running XML.
 pub fn compare(definition: &DomainXml, live: &DomainXml, report: &mut Report) {
     let hint = format!(
-        "`gpuvm restart {}` takes the definition; `virsh` with --config writes what runs into it",
+        "`gpuvm restart {}` applies the definition; to keep the running settings, repeat the \
+         change by `virsh` with --config",
         word(&definition.name())
     );
     for difference in differences(definition, live) {

@@ -131,7 +131,7 @@ pub(super) fn delete_made(
             }
         }
         // It gets its name only after its identity is in the journal, or nothing identifies it.
-        _ => return not_ours(what(), "it is not proven that this change made it"),
+        _ => return not_ours(what(), "it cannot be verified that this change made it"),
     }
     unused(hypervisor, &now.path)?;
     Ok(storage.delete_volume(pool, &new.name)?)

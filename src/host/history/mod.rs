@@ -128,7 +128,7 @@ impl Records {
             Records::Host => "that change of the host can no longer be undone",
             Records::Networks => "that change of the network can no longer be undone",
             Records::Guests => {
-                "what only it tells of the guest stays behind: huge pages, virtual functions, \
+                "resources recorded only there stay allocated: huge pages, virtual functions, \
                  images of a conversion"
             }
             Records::Measured => "later measurements of the guest have nothing to compare with",
@@ -143,7 +143,7 @@ impl HistoryError {
         match self {
             HistoryError::Damaged { path, .. } => {
                 let (file, loss) = (path.to_string_lossy(), Records::at(path).loss());
-                Some(format!("`mv {0} {0}.damaged` puts it away; with it {loss}", word(&file)))
+                Some(format!("`mv {0} {0}.damaged` puts it away; without it {loss}", word(&file)))
             }
             HistoryError::Newer { .. } => Some(
                 "use the gpuvm that wrote it, or a later one: leave the file where it is".into(),

@@ -298,7 +298,7 @@ fn irregular_files_are_refused_with_a_command_to_move_them() {
             let (said, file) = (error.to_string(), path.display());
             assert!(said.starts_with(&format!("{noun} {file}: ")), "{kind}: {said}");
             let hint = error.hint().unwrap();
-            let command = format!("`mv {file} {file}.damaged` puts it away; with it ");
+            let command = format!("`mv {file} {file}.damaged` puts it away; without it ");
             assert!(hint.starts_with(&command), "{kind}: {hint}");
             // The hint works.
             std::fs::rename(path, format!("{file}.damaged-{kind}")).unwrap();

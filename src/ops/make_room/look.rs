@@ -13,7 +13,7 @@ use crate::domain::view::gpu_indexes;
 use crate::error::{Coded as _, Error, NoPlace, Refusal, Result};
 use crate::guest::with_template;
 use crate::hypervisor::{DomainState, DomainSummary, XmlOf};
-use crate::lookup::not_found;
+use crate::lookup::{LISTED, listed, not_found};
 use crate::placement::{Held, Occupancy, PlanError, nearest, plan};
 use crate::request::{GpuWish, Request};
 use crate::set::allowed;
@@ -222,7 +222,7 @@ struct Eligible {
 fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     let hypervisor = world.hypervisor()?;
     let rows = hypervisor.domains()?;
-    refuse_unknown(named, &rows)?;
+    refuse_unknown(named, &rows, LISTED)?;
     let mut all = Vec::new();
     for row in rows {
         let is_named = named.contains(&row.name);
@@ -253,7 +253,7 @@ fn recorded(world: &World, wanted: &RoomRequest) -> Result<Vec<Eligible>> {
         persistent: true,
     };
     let rows: Vec<DomainSummary> = all.iter().map(|(_, xml)| row(xml)).collect();
-    refuse_unknown(&wanted.allow_stop, &rows)?;
+    refuse_unknown(&wanted.allow_stop, &rows, listed(world, &wanted.guest.taken.domain_xml))?;
     let is_named = |row: &DomainSummary| wanted.allow_stop.contains(&row.name);
     let guests = rows.into_iter().zip(&all);
     // An exported definition has no UUID yet, which is proof enough where nothing is changed.
@@ -263,13 +263,13 @@ fn recorded(world: &World, wanted: &RoomRequest) -> Result<Vec<Eligible>> {
 }
 
 /// Refuses names of --allow-stop that no domain has.
-fn refuse_unknown(named: &[String], rows: &[DomainSummary]) -> Result<()> {
+fn refuse_unknown(named: &[String], rows: &[DomainSummary], hint: &str) -> Result<()> {
     let Some(name) = named.iter().find(|name| rows.iter().all(|row| row.name != **name)) else {
         return Ok(());
     };
     let missing = not_found(name, rows);
     let message = format!("--allow-stop: {}", missing.message);
-    Err(Refusal { message, ..missing }.into())
+    Err(Refusal { message, hint: hint.to_owned(), ..missing }.into())
 }
 
 struct RoomSearch<'a> {

@@ -58,7 +58,7 @@ pub enum FabricError {
     #[strum(to_string = "partition-modules-unknown")]
     UnknownGpus { partition: u32, domain: String },
     /// A domain that is started by others has GPUs that form no partition.
-    #[error("domain `{domain}` would have no working CUDA: {why}")]
+    #[error("CUDA would not work in domain `{domain}`: {why}")]
     #[strum(to_string = "fabric-no-partition")]
     NoPartition { domain: String, why: NeedRefusal },
     /// Fabric Manager accepted a partition as active, and lists it as inactive.

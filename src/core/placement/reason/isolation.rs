@@ -188,7 +188,7 @@ impl fmt::Display for IsolationReason {
                  some, and those of the host are not known",
             ),
             IsolationReason::Iommu => f.write_str(
-                "the IOMMU keeps these devices to the guest's own memory: each has an IOMMU group, \
+                "the IOMMU confines these devices to the guest's memory: each has an IOMMU group, \
                  and neither pcie_acs_override= nor VFIO's unsafe interrupts are on",
             ),
             IsolationReason::WeakIommu(weakness) => f.write_str(&weakness.says()),

@@ -276,7 +276,7 @@ impl fmt::Display for MemoryReason {
                 write!(f, "{}: {}", not_mounted(*page), how_to_mount(*page))
             }
             MemoryReason::NoPools { page } => {
-                write!(f, "whether pages of {page} are there is unknown: the record names no pools")
+                write!(f, "free {page} pages are unknown: the record does not list huge page pools")
             }
             MemoryReason::Chosen { page } => {
                 write!(f, "pages of {page}, the largest of which enough are free and mounted")

@@ -147,7 +147,7 @@ pub(super) fn without(cards: &Cards<'_>, wish: &VgpuWish) -> PlanError {
     let wanted = &wish.type_name;
     if cards.all.is_empty() {
         return cards.held_whole(wish, None).unwrap_or_else(|| {
-            let what = cards.topology.without("GPU that its driver shares among guests");
+            let what = cards.topology.without("GPU set up for vGPUs");
             let hint = "`gpuvm gpu list` shows the GPUs; vGPUs need NVIDIA's licensed host driver";
             PlanError::Impossible { what, hint: hint.into() }
         });

@@ -167,7 +167,7 @@ pub enum StepError {
     NotOurs { what: String, why: String },
     /// NVRAM that may be older than the definition that is removed.
     #[error(
-        "NVRAM {} stays: it may be older than the domain, or another domain has it; where nobody \
+        "NVRAM {} was kept: it may be older than the domain, or another domain has it; if no guest \
          needs it, `rm {}` removes it",
         path.display(),
         word(&path.to_string_lossy())
