@@ -220,8 +220,8 @@ fn every_verb_that_asks_takes_the_short_yes() {
 fn usage_and_arguments_agree_on_required_ones() {
     let root = built(80);
     for (verb, usage) in [(["vgpu", "vfs"], "<--on|--off> <PF>"), (["nic", "vfs"], "<PF>")] {
-        let command = verb.iter().fold(&root, |above, word| above.find_subcommand(word).unwrap());
-        let short = help(command, false);
+        let found = verb.iter().fold(&root, |above, word| above.find_subcommand(word).unwrap());
+        let short = help(found, false);
         assert!(short.contains(usage) && !short.contains("[PF]"), "{short}");
         let takes = |more: &[&str]| {
             let line = [&["gpuvm"][..], &verb, more].concat();

@@ -53,7 +53,7 @@ pub(crate) fn unread_hint(xml: &DomainXml) -> &'static str {
 pub const LISTED: &str = "`gpuvm list` shows the domains that are there";
 
 /// The same where these definitions are all that a recorded host has of its domains.
-pub fn listed(world: &World, domain_xml: &[PathBuf]) -> &'static str {
+pub fn hint_of_domains(world: &World, domain_xml: &[PathBuf]) -> &'static str {
     if world.is_recorded() && domain_xml.is_empty() {
         "add --domain-xml PATH with the domain's definition"
     } else {

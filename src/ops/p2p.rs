@@ -5,7 +5,7 @@ pub mod restore;
 
 use crate::apply::p2p::owners;
 use crate::error::{Class, Result, classed};
-use crate::lookup::listed;
+use crate::lookup::hint_of_domains;
 use crate::taken::{Taken, taken};
 use crate::world::World;
 use gpuvm_core::topology::Moment;
@@ -19,7 +19,7 @@ pub fn pairs(world: &World, guest: Option<&str>, of: &Taken) -> Result<Pairs> {
     let mut own = held.domains.iter().filter(|held| held.domain == guest).peekable();
     if own.peek().is_none() {
         let message = format!("there is no domain `{guest}`");
-        return Err(classed(Class::NotFound, message, listed(world, &of.domain_xml)));
+        return Err(classed(Class::NotFound, message, hint_of_domains(world, &of.domain_xml)));
     }
     let own: Vec<_> = own.collect();
     let devices: Vec<_> = own.iter().flat_map(|held| held.devices.iter().copied()).collect();

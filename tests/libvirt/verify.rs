@@ -216,12 +216,28 @@ fn other_guests_on_its_pcpu_are_found_and_those_that_are_off_are_compared_too() 
     let mut watch = guest.command(&["verify", "--all", "--watch", "1", "--json"]);
     let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(watch.stderr.take().unwrap()).lines();
-    assert_eq!(said.next().unwrap().unwrap(), "1 domain, 0 differences");
+    // On a busy machine its vCPUs may wait.
+    let first = said.next().unwrap().unwrap();
+    assert!(["1 domain, 0 differences", "1 domain, 1 difference"].contains(&&*first), "{first}");
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     for (pcpus, key) in [("0,1", "appeared"), ("0", "gone")] {
         guest.move_vcpu(pcpus);
-        let change: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-        assert_eq!(change[key][0]["rule"], "vcpu-affinity", "{change}");
+        let is_it = |change: &Value| {
+            let other = if key == "gone" { "appeared" } else { "gone" };
+            let rules = |key: &str| -> Vec<String> {
+                let rows = change[key].as_array().into_iter().flatten();
+                let rules = rows.map(|row| row["rule"].as_str().unwrap().to_owned());
+                rules.filter(|rule| rule != "vcpu-waits").collect()
+            };
+            match (&rules(key)[..], &rules(other)[..]) {
+                ([], []) => false,
+                ([rule], []) if rule == "vcpu-affinity" => true,
+                _ => panic!("{change}"),
+            }
+        };
+        let mut changes =
+            lines.by_ref().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        assert!(changes.any(|change| is_it(&change)), "{key}");
     }
     watch.kill().unwrap();
     watch.wait().unwrap();

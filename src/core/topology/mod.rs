@@ -327,13 +327,17 @@ impl Topology {
             counted: Vec::new(),
             openings: Vec::new(),
         };
-        let counts = |(_, gpu): &(usize, &PciDevice)| {
-            gpu.kind() == DeviceKind::Gpu && host.set_aside(gpu).is_none()
-        };
-        let places = host.parts.devices.iter().enumerate().filter(counts);
-        host.counted = places.map(|(at, _)| at).collect();
+        host.counted = host.countable();
         host.openings = peers::openings(&host);
         Ok(host)
+    }
+
+    /// Returns the places of the GPUs available by number.
+    fn countable(&self) -> Vec<usize> {
+        let counts = |(_, gpu): &(usize, &PciDevice)| {
+            gpu.kind() == DeviceKind::Gpu && self.set_aside(gpu).is_none()
+        };
+        self.parts.devices.iter().enumerate().filter(counts).map(|(at, _)| at).collect()
     }
 
     /// Returns the data, for JSON and for anything without a query of its own.

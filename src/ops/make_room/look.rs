@@ -13,7 +13,7 @@ use crate::domain::view::gpu_indexes;
 use crate::error::{Coded as _, Error, NoPlace, Refusal, Result};
 use crate::guest::with_template;
 use crate::hypervisor::{DomainState, DomainSummary, XmlOf};
-use crate::lookup::{LISTED, listed, not_found};
+use crate::lookup::{LISTED, hint_of_domains, not_found};
 use crate::placement::{Held, Occupancy, PlanError, nearest, plan};
 use crate::request::{GpuWish, Request};
 use crate::set::allowed;
@@ -253,7 +253,11 @@ fn recorded(world: &World, wanted: &RoomRequest) -> Result<Vec<Eligible>> {
         persistent: true,
     };
     let rows: Vec<DomainSummary> = all.iter().map(|(_, xml)| row(xml)).collect();
-    refuse_unknown(&wanted.allow_stop, &rows, listed(world, &wanted.guest.taken.domain_xml))?;
+    refuse_unknown(
+        &wanted.allow_stop,
+        &rows,
+        hint_of_domains(world, &wanted.guest.taken.domain_xml),
+    )?;
     let is_named = |row: &DomainSummary| wanted.allow_stop.contains(&row.name);
     let guests = rows.into_iter().zip(&all);
     // An exported definition has no UUID yet, which is proof enough where nothing is changed.
