@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// The widths that are kept.
 const WIDTHS: [usize; 2] = [80, 100];
 /// The most lines of `-h`.
-const SHORT_LINES: usize = 60;
+const SHORT_LINES: usize = 62;
 /// Options that have another meaning, and so other words, in some verbs.
 const OF_THE_VERB: [&str; 15] = [
     "stdin", "address", "all", "count", "domain", "force", "mtu", "name", "nic", "pool", "print",

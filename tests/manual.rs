@@ -185,6 +185,9 @@ fn the_pages_are_shown() {
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (text(&shown.stdout), text(&shown.stderr));
+        // A terminal has no pages.
+        let is_of_paper = |line: &&str| line.ends_with("table text block will not fit on one page");
+        let err: String = err.lines().filter(|line| !is_of_paper(line)).collect();
         if out.is_empty() && !err.contains("warning") {
             return skip(format!("man shows no file: {err}"));
         }
@@ -423,7 +426,7 @@ fn gpuvm_man_prints_every_page_of_both_sections() {
     let (code, out, err) = run(&mut gpuvm(&["man", "guide"]));
     assert_eq!((code, out.as_str(), err.as_str()), (0, &*known["gpuvm-guide.7"], ""));
     let (code, _, err) = run(&mut gpuvm(&["man", "guides"]));
-    assert!(code == 2 && err.contains("networks, ") && err.contains("host-show, "), "{err}");
+    assert!(code == 2 && err.contains("did you mean `gpuvm man guide`?"), "{err}");
     let dir = crate::support::tree::scratch();
     // A directory that does not exist yet.
     let dir = dir.path().join("share/man");

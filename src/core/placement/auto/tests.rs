@@ -93,7 +93,7 @@ fn the_advice_is_the_missing_amount() {
     // Without pools in the record, they are not mentioned.
     let bare = HostSpec::even(2, 8, 64, 2).build();
     let found = placed(&bare, &asked(40));
-    assert!(said(&found).contains("the record does not list huge page pools"), "{}", said(&found));
+    assert!(said(&found).contains("the record names no pools of huge ones"), "{}", said(&found));
     assert!(!said(&found).contains("gpuvm host pages"), "{}", said(&found));
 }
 
