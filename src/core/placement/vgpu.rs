@@ -17,6 +17,7 @@ use crate::request::{GpuWish, PinPolicy, Request, VgpuWish};
 use crate::topology::{
     DeviceKind, FabricModel, Partition, PciDevice, Sriov, Topology, VgpuInterface,
 };
+pub(crate) use refused::mig_words;
 use refused::{Cards, mig_mode, short, without};
 use std::cmp::Reverse;
 
