@@ -171,6 +171,9 @@ fn text(shown: &ShownDomain) -> String {
         let what = uuid.clone().unwrap_or_else(|| function.to_string());
         line("vgpu", format!("{name} of {card}, {what}"));
     }
+    for uuid in &view.mediated {
+        line("device", format!("mediated device {uuid}"));
+    }
     disks(usage, view, &mut line);
     for nic in &view.nics {
         line("nic", format!("{} on {}", nic.mac, nic.source));

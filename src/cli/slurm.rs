@@ -81,7 +81,7 @@ fn prints_conf(args: &SlurmConfArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         Some(name) => name.to_owned(),
         None => host_name().split('.').next().unwrap_or_default().to_owned(),
     });
-    let topology = cx.topology()?;
+    let topology = cx.topology_with(args.assume)?;
     let counted = args.vgpu.as_deref().map(|name| vgpu_count(&topology, name));
     let wanted = ConfRequest {
         node,

@@ -258,9 +258,10 @@ pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -
         })
     };
     let passed = xml.held(false)?.devices;
-    let of_arguments = Arguments::read(xml.root()).functions;
-    let of_arguments =
-        of_arguments.first().map(|of| format!("{} (by an argument of QEMU)", of.value));
+    let Arguments { functions, mediated, .. } = Arguments::read(xml.root());
+    let mediated = mediated.first().map(|of| format!("mediated device {}", of.value));
+    let of_arguments = functions.first().map(|of| of.value.to_string()).or(mediated);
+    let of_arguments = of_arguments.map(|of| format!("{of} (by an argument of QEMU)"));
     let other = passed.iter().find(|bdf| !is_of_board(bdf)).map(Bdf::to_string);
     let other = of_arguments.or(other);
     let all = xml.root().child("devices").into_iter().flat_map(Element::elements);

@@ -612,7 +612,7 @@ pub fn running(world: &World, topology: &Topology) -> Result<Vec<Running>> {
             }
         }
         let recorded = xml.vgpus().doing(failed)?;
-        for vgpu in vgpus_of_domain(topology, &recorded, &held.devices, &xml.mdevs()) {
+        for vgpu in vgpus_of_domain(topology, &recorded, &held.devices, &xml.mediated()) {
             match module(vgpu.card) {
                 _ if vgpu.share == CardShare::Mig => {}
                 Some(module) => {

@@ -6,6 +6,7 @@ use super::late::Late;
 use crate::image::ImageName;
 use crate::memsize::MemSize;
 use clap::{Args, Subcommand, ValueHint};
+use gpuvm_core::versions::Stack;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -111,6 +112,12 @@ pub struct SlurmConfArgs {
     /// Its sum becomes Slurm's MemSpecLimit.
     #[arg(long, value_name = "SIZE", help_heading = PLACEMENT, hide_short_help = true)]
     pub reserve_memory: Option<MemSize>,
+    /// libvirt and QEMU of the recorded host
+    ///
+    /// Requires --host. Such as libvirt=12.9,qemu=11.1: GPUs with coherent memory depend on them.
+    /// Default: those of the record; a record without them is taken to have those of Debian 13.
+    #[arg(long, value_name = "VERSIONS", help_heading = PLACEMENT, hide_short_help = true)]
+    pub assume: Option<Stack>,
 }
 
 /// Reads the name of a GRES, without a type or a number.

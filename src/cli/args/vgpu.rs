@@ -2,7 +2,7 @@
 
 use super::heading::BEHAVIOUR;
 use super::late::Late;
-use super::{LockArgs, TakenArgs, about_records};
+use super::{HeldArgs, LockArgs, about_records};
 use crate::bdf::Bdf;
 use clap::{Args, Subcommand};
 
@@ -29,7 +29,7 @@ pub enum VgpuVerb {
     /// GPU instances if NVML reports them. A vGPU that no domain has is never cleared by gpuvm.
     #[command(after_long_help = LIST, alias = "ls")]
     #[command(group = about_records())]
-    List(Late<TakenArgs>),
+    List(Late<HeldArgs>),
     /// Enable or disable the virtual functions (VFs) of a GPU
     ///
     /// Runs NVIDIA's sriov-manage, which takes the GPU from its driver for a moment and can leave it

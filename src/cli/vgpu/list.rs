@@ -1,6 +1,6 @@
 //! `vgpu list`: types of each card, how many can be created now, and who has those that exist.
 
-use crate::cli::args::TakenArgs;
+use crate::cli::args::HeldArgs;
 use crate::cli::context::Context;
 use crate::cli::error::EXIT_DONE;
 use crate::cli::table::Table;
@@ -9,8 +9,8 @@ use crate::topology::VgpuInterface;
 use gpuvm_ops::vgpu::list::{VgpuCard, cards};
 
 /// Runs the verb.
-pub fn run(args: &TakenArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
-    let (topology, held) = (cx.topology()?, cx.taken(args)?);
+pub fn run(args: &HeldArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
+    let (topology, held) = (cx.topology_with(args.assume)?, cx.taken(args)?);
     let cards = cards(&topology, &held);
     if cx.output.json {
         cx.output.json_rows("gpuvm-vgpu-list", &cards)?;
@@ -69,7 +69,8 @@ fn table(cards: &[VgpuCard]) -> Table {
 fn state(card: &VgpuCard) -> String {
     let mig = card.mig.filter(|mig| mig.enabled || mig.pending);
     let mig = mig.map(|mig| format!("MIG {}", mig.words()));
-    let interface = (card.interface == VgpuInterface::Unknown)
+    // The functions of a card that gets no vGPUs are of no use, and may be refused.
+    let interface = (card.interface == VgpuInterface::Unknown && card.closed.is_none())
         .then(|| format!("no VFs: types are known after `gpuvm vgpu vfs {} --on`", card.bdf));
     let excluded = card.vfs.iter().filter_map(|vf| {
         let why = vf.excluded.as_ref()?;

@@ -5,7 +5,9 @@ use super::report::Report;
 use crate::bdf::Bdf;
 use crate::cpuset::NodeSet;
 use crate::domain::claims::Passed;
+use crate::domain::read::At;
 use crate::finding::Rule;
+use crate::host_device::HostDevice;
 use crate::topology::{
     Barred, DeviceKind, Isolated, PciDevice, Sriov, Topology, Unsupported, VfKind, Weakness,
     is_vfio,
@@ -153,7 +155,9 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     }
     physical(guest, topology, report);
     isolation(guest, topology, report);
-    if let Some(balloon) = guest.balloon.filter(|_| !guest.passed.is_empty()) {
+    let is_mdev = |one: &At<'_, HostDevice>| matches!(one.value, HostDevice::Mediated(_));
+    let is_pinned = !guest.passed.is_empty() || guest.host_devices.iter().any(is_mdev);
+    if let Some(balloon) = guest.balloon.filter(|_| is_pinned) {
         let message = "libvirt gives the guest a memory balloon, but passed devices pin its memory";
         report.add(&BALLOON, balloon, message, "write <memballoon model='none'/>");
     }

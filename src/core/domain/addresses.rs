@@ -49,7 +49,7 @@ impl<'a> Seats<'a> {
         let buses = devices.map(Buses::read).transpose()?.unwrap_or_default();
         let is_pcie = current.is_pcie();
         let (controllers, dropped) = (Vec::new(), Vec::new());
-        let passes = !placement.devices.is_empty();
+        let passes = placement.passes_devices();
         Ok(Seats { devices, placement, is_pcie, passes, buses, controllers, dropped })
     }
 

@@ -29,8 +29,17 @@ const BLOCK_BY_VFIO: &str = "virtio-blk-vfio-pci";
 /// Where sysfs has PCI functions: by address, and by their place in the tree.
 const SYSFS: [&str; 2] = ["/sys/bus/pci/devices/", "/sys/devices/pci"];
 
+/// A part of the host that a setting passes to the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// A PCI function.
+    Function(Bdf),
+    /// A mediated device, by UUID.
+    Mediated(String),
+}
+
 /// A host resource named by a text, or the reason it cannot be determined.
-type Named = Result<Bdf, Unread>;
+type Named = Result<Part, Unread>;
 
 /// The reason a function cannot be determined from a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +61,8 @@ impl From<String> for Unread {
 pub struct Arguments<'t> {
     /// PCI functions of the host, in document order.
     pub functions: Vec<At<'t, Bdf>>,
+    /// Mediated devices, by UUID in lower case, in document order.
+    pub mediated: Vec<At<'t, String>>,
     /// Settings that may name a function that cannot be determined from the definition.
     pub unread: Vec<Fault<'t>>,
     /// Those of them that name a path in sysfs.
@@ -70,8 +81,8 @@ impl<'t> Arguments<'t> {
         for property in properties(root) {
             let name = property.attr("name").unwrap_or_default();
             let value = property.attr("value").filter(|_| NAMING.contains(&&*name));
-            if let Some(named) = value.and_then(|value| setting(&name, &value)) {
-                found.add(property, named);
+            if let Some(value) = value {
+                found.add(property, setting(&name, &value));
             }
         }
         found
@@ -80,7 +91,8 @@ impl<'t> Arguments<'t> {
     fn add(&mut self, element: Element<'t>, named: Named) {
         let spot = Spot::attribute(element, "value");
         match named {
-            Ok(value) => self.functions.push(At { value, spot }),
+            Ok(Part::Function(value)) => self.functions.push(At { value, spot }),
+            Ok(Part::Mediated(value)) => self.mediated.push(At { value, spot }),
             Err(unread) => {
                 self.unread.push(Fault { spot, message: unread.message.clone() });
                 self.links.extend(Some(unread).filter(|unread| unread.link.is_some()));
@@ -169,13 +181,6 @@ pub fn hidden(root: Element<'_>) -> Vec<String> {
         (name == "readconfig" || is_broken()).then(|| format!("-{name} {}", short(value)))
     };
     (0..values.len()).filter_map(is_hidden).collect()
-}
-
-/// Returns the mediated devices that arguments of QEMU pass, by UUID.
-pub fn mediated(root: Element<'_>) -> Vec<String> {
-    let values: Vec<String> = arguments(root).map(value_of).collect();
-    let words = values.iter().flat_map(|value| value.split(['/', ',', '=', '"', '\'']));
-    words.filter(|word| is_uuid(word)).map(str::to_owned).collect()
 }
 
 /// Whether an argument of QEMU names the firmware.
@@ -277,7 +282,7 @@ fn functions(arguments: &[String]) -> Vec<(usize, Named)> {
     let mut drivers = set_drivers(arguments);
     for (at, argument) in arguments.iter().enumerate() {
         let named = drives(argument).into_iter().chain(in_sysfs(argument));
-        found.extend(named.map(|bdf| (at, Ok(bdf))));
+        found.extend(named.map(|bdf| (at, Ok(Part::Function(bdf)))));
         if argument.starts_with(JSON) {
             found.extend(block(argument).into_iter().map(|named| (at, named)));
         }
@@ -331,7 +336,7 @@ fn device(text: &str, drivers: &mut BTreeMap<String, String>) -> Vec<Named> {
         return Vec::new();
     }
     let named = NAMING.into_iter().find_map(|name| Some((name, last(name)?)));
-    named.and_then(|(name, value)| setting(name, value)).into_iter().collect()
+    named.map(|(name, value)| setting(name, value)).into_iter().collect()
 }
 
 /// The drivers that `-set device.ID.driver=` gives to devices, by id; those that pass a function
@@ -356,7 +361,7 @@ fn set(text: &str, drivers: &BTreeMap<String, String>) -> Vec<Named> {
         let (name, value) = rest.split_once('=')?;
         let is_other = drivers.get(id).is_some_and(|driver| !is_passed(driver));
         let is_naming = group == "device" && NAMING.contains(&name) && !is_other;
-        is_naming.then(|| setting(name, value)).flatten()
+        is_naming.then(|| setting(name, value))
     };
     setting_of().into_iter().collect()
 }
@@ -374,14 +379,14 @@ fn global(text: &str) -> Vec<Named> {
     };
     let Some((driver, property, value)) = short.or_else(long) else { return Vec::new() };
     let is_naming = is_passed(&driver) && NAMING.contains(&property.as_str());
-    is_naming.then(|| setting(&property, &value)).flatten().into_iter().collect()
+    is_naming.then(|| setting(&property, &value)).into_iter().collect()
 }
 
 /// Reads the option of older versions: `host=01:00.0,dma=none`.
 fn assigned(text: &str) -> Vec<Named> {
     let settings = pairs(text, "host");
     let host = settings.iter().rev().find(|(name, _)| name == "host");
-    host.and_then(|(name, value)| setting(name, value)).into_iter().collect()
+    host.map(|(name, value)| setting(name, value)).into_iter().collect()
 }
 
 /// Reads the functions of drives that QEMU's own drivers have: `driver=nvme,device=..`, and links
@@ -395,10 +400,11 @@ fn block(text: &str) -> Vec<Named> {
         match driver.as_str() {
             "nvme" => {
                 let device = value("device")?;
-                Some(device.parse().map_err(|_| no_address("device", device)))
+                let function = device.parse().map(Part::Function);
+                Some(function.map_err(|_| no_address("device", device)))
             }
             // `in_sysfs` finds paths that are not links.
-            BLOCK_BY_VFIO => sysfs("path", value("path")?).filter(Result::is_err),
+            BLOCK_BY_VFIO => Some(sysfs("path", value("path")?)).filter(Result::is_err),
             _ => None,
         }
     };
@@ -431,13 +437,14 @@ fn is_passed(driver: &str) -> bool {
     driver == "vfio-pci" || driver.starts_with("vfio-pci-") || PASSED.contains(&driver)
 }
 
-/// Returns the function that a property of a VFIO device names; `None` for a part of a device that
-/// its driver on the host has divided, which is no function.
-fn setting(name: &str, value: &str) -> Option<Named> {
+/// Returns the function, or the mediated device, that a property of a VFIO device names.
+fn setting(name: &str, value: &str) -> Named {
     match name {
-        "host" | "hostaddr" => Some(host_address(value).ok_or_else(|| no_address(name, value))),
+        "host" | "hostaddr" => {
+            host_address(value).map(Part::Function).ok_or_else(|| no_address(name, value))
+        }
         "sysfsdev" => sysfs(name, value),
-        _ => Some(Err(format!("`{name}={}` is a function opened by another", short(value)).into())),
+        _ => Err(format!("`{name}={}` is a function opened by another", short(value)).into()),
     }
 }
 
@@ -480,17 +487,19 @@ pub fn is_uuid(word: &str) -> bool {
         && word.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// Returns the function of a directory in sysfs, which a property names. A path outside sysfs is a
-/// link, which may have the name of another function.
-fn sysfs(property: &str, path: &str) -> Option<Named> {
+/// Returns the function, or the mediated device, of a directory in sysfs that a property names. A
+/// path outside sysfs is a link, which may have the name of another function.
+fn sysfs(property: &str, path: &str) -> Named {
     let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_there = path.starts_with("/sys/") && !path.contains("/../");
     if let (true, Ok(bdf)) = (is_there, name.parse()) {
-        return Some(Ok(bdf));
+        return Ok(Part::Function(bdf));
     }
-    let is_mediated = is_there && is_uuid(name);
+    if is_there && is_uuid(name) {
+        return Ok(Part::Mediated(name.to_lowercase()));
+    }
     let message = format!("`{property}={}` is known to the host alone", short(path));
-    (!is_mediated).then(|| Err(Unread { message, link: Some(path.to_owned()) }))
+    Err(Unread { message, link: Some(path.to_owned()) })
 }
 
 /// Reads the settings of an option, in QEMU's own syntax or in JSON, whose nested names are joined

@@ -118,7 +118,7 @@ fn domain_edits(
     placement: &Placement,
     topology: &Topology,
 ) -> Vec<DomainEdit> {
-    let passes = !placement.devices.is_empty();
+    let passes = placement.passes_devices();
     let vcpus = placement.vcpus();
     let bound = placement.cells.iter().any(|cell| !cell.host_nodes.is_empty());
     let pinned = placement.vcpu_pins.iter().any(|pin| !pin.is_empty());
@@ -154,7 +154,8 @@ fn domain_edits(
     });
     let nodes = placement.cells.iter().map(|cell| cell.host_nodes.clone());
     edits.push(DomainEdit::SetNumatune { cells: nodes.collect() });
-    let is_numa = placement.cells.len() > 1 || bound || passes;
+    // Expander buses name a cell; mediated devices have none.
+    let is_numa = placement.cells.len() > 1 || bound || !placement.devices.is_empty();
     edits.push(DomainEdit::SetCpu {
         model: cpu_model(current, guest.virt, placement),
         topology: match guest.virt {

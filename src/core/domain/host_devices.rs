@@ -1,7 +1,8 @@
 //! Reads the devices of the host, other than PCI functions, that a domain has.
 
+use super::Element;
+use super::arguments::{self, Arguments};
 use super::read::{At, Spot};
-use super::{Element, arguments};
 use crate::host_device::HostDevice;
 
 /// Returns those of a domain, in document order, those of QEMU's arguments last. Devices that
@@ -16,7 +17,10 @@ pub fn host_devices(root: Element<'_>) -> Vec<At<'_, HostDevice>> {
             ((number("vendorid"), number("productid")), (number("hostbus"), number("hostaddr")));
         Some(At { value: usb(id.0.zip(id.1), place.0.zip(place.1))?, spot: settings.spot })
     });
-    of_elements.chain(of_arguments).collect()
+    let mediated = Arguments::read(root).mediated.into_iter();
+    let mediated =
+        mediated.map(|At { value, spot }| At { value: HostDevice::Mediated(value), spot });
+    of_elements.chain(of_arguments).chain(mediated).collect()
 }
 
 /// Reads a `<hostdev>`; `None` if it is a PCI function, or shared, or unspecified.
@@ -108,5 +112,32 @@ mod tests {
         assert!(!all[0].is(&all[3]), "another place");
         assert!(!all[2].is(&all[3]), "nothing says that they are one");
         assert!(!all[0].is(&all[1]));
+    }
+
+    #[test]
+    fn a_mediated_device_of_an_argument_is_held_like_that_of_a_hostdev() {
+        let uuid = "6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b";
+        let path = format!("/sys/bus/mdev/devices/{}", uuid.to_uppercase());
+        for arguments in
+            [
+                vec!["-device".to_owned(), format!("vfio-pci,sysfsdev={path}")],
+                vec!["-device".to_owned(), format!("vfio-pci-nohotplug,id=x,sysfsdev={path}/")],
+                vec![
+                    "-device".to_owned(),
+                    "vfio-pci,id=x".into(),
+                    "-set".into(),
+                    format!("device.x.sysfsdev={path}"),
+                ],
+                vec!["-global".to_owned(), format!("vfio-pci.sysfsdev={path}")],
+                vec!["-device".to_owned(), format!(
+                "{{\"driver\":\"vfio-pci\",\"sysfsdev\":\"/sys/devices/pci0000:3a/{uuid}\"}}"
+            ).replace('"', "&quot;")],
+            ]
+        {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            assert_eq!(of("", &arguments), [HostDevice::Mediated(uuid.into())], "{arguments:?}");
+        }
+        // A UUID alone is that of the guest.
+        assert_eq!(of("", &["-uuid", uuid]), []);
     }
 }

@@ -37,6 +37,7 @@ mod tree;
 pub mod view;
 mod window;
 
+use crate::host_device::HostDevice;
 use crate::request::Template;
 use claims::{Claims, Passed};
 pub use device::is_on_pci;
@@ -52,6 +53,7 @@ use fragment::Fragment;
 pub use nics::{Hook, hooks, pf_of_nic};
 pub use occupancy::bound_memory;
 pub use overrides::Override;
+use read::At;
 use splice::Splicer;
 
 /// A libvirt domain's XML, well-formed and with `<domain>` at its root.
@@ -211,16 +213,14 @@ impl DomainXml {
         arch.is_none_or(|arch| matches!(arch.as_ref(), "x86_64" | "i686"))
     }
 
-    /// The mediated devices of the host that it has, by UUID.
+    /// The mediated devices of the host that it has, by UUID in lower case: those of its devices,
+    /// then those of QEMU's arguments.
     pub fn mediated(&self) -> Vec<String> {
-        let devices = self.root().child("devices").into_iter();
-        let hostdevs = devices.flat_map(|devices| devices.children("hostdev"));
-        let uuid = |device: Element<'_>| {
-            let is_mediated = device.attr("type").is_some_and(|kind| kind == "mdev");
-            let address = device.find("source/address").filter(|_| is_mediated)?;
-            Some(address.attr("uuid")?.into_owned())
+        let uuid = |device: At<'_, HostDevice>| match device.value {
+            HostDevice::Mediated(uuid) => Some(uuid),
+            _ => None,
         };
-        hostdevs.filter_map(uuid).chain(arguments::mediated(self.root())).collect()
+        host_devices::host_devices(self.root()).into_iter().filter_map(uuid).collect()
     }
 
     /// Whether an argument of QEMU with this option, without its dash, replaces the setting of an

@@ -90,6 +90,9 @@ pub struct View {
     /// Those of them that are vGPUs, and mediated devices, as recorded for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vgpus: Vec<GuestVgpu>,
+    /// Mediated devices that are not recorded for it, by UUID.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mediated: Vec<String>,
     /// pcpus that it is pinned to.
     pub pcpus: CpuSet,
     /// Host nodes that its memory is bound to.
@@ -121,6 +124,11 @@ impl View {
             devices.flat_map(move |devices| devices.children(name))
         };
         let nodes = held.memory.iter().flat_map(|(nodes, _)| nodes.iter()).collect();
+        let is_recorded = |uuid: &String| {
+            let mut recorded = held.vgpus.iter().filter_map(|vgpu| vgpu.uuid.as_ref());
+            recorded.any(|own| own.eq_ignore_ascii_case(uuid))
+        };
+        let mediated = xml.mediated().into_iter().filter(|uuid| !is_recorded(uuid)).collect();
         let plugged = u32::try_from(claims.plugged.len()).unwrap_or(u32::MAX);
         Ok(View {
             vcpus: claims.vcpus.value,
@@ -132,6 +140,7 @@ impl View {
             huge_page_kib: held.huge_page_kib,
             devices: held.devices,
             vgpus: held.vgpus,
+            mediated,
             disks: devices("disk").map(|disk| disk_view(disk, made)).collect(),
             nics: devices("interface").map(nic_view).collect(),
             console: devices("console").chain(devices("serial")).next().map(console_view),
@@ -303,6 +312,18 @@ mod tests {
         let tty = "<console type='pty' tty='/dev/pts/5'/>";
         let seen = (Some(console("/dev/pts/5")), AgentState::Connected);
         assert_eq!(of(&format!("{tty}{pty}{agent}")), seen);
+    }
+
+    #[test]
+    fn mediated_devices_without_a_record_are_shown() {
+        let uuid = "6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b";
+        let hostdev = format!(
+            "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address \
+             uuid='{uuid}'/></source></hostdev>"
+        );
+        let text = OURS.replace("<interface type='user'/>", &hostdev);
+        let view = View::of(&DomainXml::parse(&text).unwrap(), None).unwrap();
+        assert_eq!(view.mediated, [uuid]);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub enum LostKind {
     P2p,
     /// Functions passed through by iommufd.
     Iommufd,
+    /// The SMMUv3 of each GPU with coherent memory, nested in the host's.
+    NestedSmmu,
     /// Functions of the same IOMMU group.
     Companions,
     /// VLAN, MAC address and rights of virtual functions.

@@ -165,7 +165,28 @@ impl<'a> Shape<'a> {
         if let Some(ports) = request.spare_ports.filter(|ports| *ports > 0) {
             add(LostKind::SparePorts, format!("{ports} free root ports for hot-plug"));
         }
+        lost.extend(self.coherent(name));
         lost
+    }
+
+    /// The lost parts of GPUs with coherent memory, which the guest cannot use without them; `name`:
+    /// the platform.
+    fn coherent(&self, name: &str) -> Vec<Lost> {
+        let Some(initiators) = &self.guest.placement.initiators else { return Vec::new() };
+        let gpus: Vec<String> = initiators.gpus.iter().map(|own| own.gpu.to_string()).collect();
+        let (gpus, number) = (gpus.join(" "), initiators.gpus.len());
+        let cells: usize = initiators.gpus.iter().map(|own| own.cells.len()).sum();
+        let cells = format!(
+            "{cells} empty cells for the memory of {gpus}, with their distances: {name} has no \
+             field for them, and without them the guest has no node for that memory"
+        );
+        let smmu = format!(
+            "{}, nested in the host's, for {gpus}: {name} has no field for it, and without it the \
+             driver in the guest cannot use the {}",
+            count(number, "SMMUv3"),
+            if number == 1 { "GPU" } else { "GPUs" }
+        );
+        vec![Lost::new(LostKind::Cells, cells), Lost::new(LostKind::NestedSmmu, smmu)]
     }
 
     /// How the vCPUs are pinned, for people; `None` if they are not.

@@ -73,6 +73,7 @@ pub use pages::page_to_reserve;
 pub use reason::{Because, Reason, Topic, vgpu_words};
 pub use request_of_domain::model_of;
 pub use result::Placement;
+pub(crate) use shares::is_in_mode;
 pub use shares::{ExistingVgpu, SharedCard, UNKNOWN_INSTANCES, VgpuOffer, VgpuPlace, shared_cards};
 pub use short::plan;
 pub use taken::floats;
@@ -80,6 +81,7 @@ pub use types::{
     DeviceState, GuestCache, GuestCell, GuestPcie, GuestTopology, InitiatorCells, Initiators,
     NodePages, PcieGroup, PcieLink, PlanError,
 };
+pub(crate) use vgpu::mig_words;
 pub use vgpu_capacity::{VgpuCapacity, VgpuGuests, vgpu_capacity, vgpu_guests};
 pub use window::{fits_no_guest, is_amd, window, window_reason};
 

@@ -114,6 +114,12 @@ impl Placement {
         self
     }
 
+    /// Whether the guest has devices of the host by VFIO, which pins its memory: functions, or
+    /// mediated devices, which are no functions.
+    pub fn passes_devices(&self) -> bool {
+        !self.devices.is_empty() || self.vgpus.iter().any(GuestVgpu::is_mdev)
+    }
+
     /// Whether no NVLink partition can be activated for it.
     pub fn has_no_partition(&self) -> bool {
         self.reasons.iter().any(|reason| reason.choice == Topic::Partition && reason.compromise)

@@ -138,7 +138,7 @@ pub fn shared_cards(topology: &Topology, held: &Occupancy) -> Vec<SharedCard> {
 }
 
 /// Whether a card's MIG mode permits a type; where the mode is not known, the driver decides.
-pub(super) fn is_in_mode(card: &PciDevice, name: &str) -> bool {
+pub(crate) fn is_in_mode(card: &PciDevice, name: &str) -> bool {
     card.mig.is_none_or(|mig| mig.enabled == is_mig_backed(name))
 }
 
@@ -199,7 +199,7 @@ impl Card<'_> {
         let (types, existing) = match interface {
             VgpuInterface::Vfio => self.vfio(),
             VgpuInterface::Mdev => self.mdev(),
-            VgpuInterface::None | VgpuInterface::Unknown => Default::default(),
+            VgpuInterface::None | VgpuInterface::Unknown => (Vec::new(), self.all_recorded()),
         };
         let closed = self.closed();
         let offers = self.offers(types, &existing, closed.is_some());
@@ -263,6 +263,23 @@ impl Card<'_> {
     /// A vGPU that is recorded for a domain.
     fn recorded(&self, is_it: impl Fn(&GuestVgpu) -> bool) -> Option<&GuestVgpu> {
         self.held.domains.iter().flat_map(|held| &held.vgpus).find(|one| is_it(one))
+    }
+
+    /// The vGPUs that are recorded for domains, of a card without virtual functions now: they are
+    /// made again once it has these.
+    fn all_recorded(&self) -> Vec<ExistingVgpu> {
+        let of_domain = |held: &Held| -> Vec<ExistingVgpu> {
+            let own = held.vgpus.iter().filter(|vgpu| vgpu.card == self.card.bdf);
+            let existing = own.map(|vgpu| ExistingVgpu {
+                function: vgpu.function,
+                uuid: vgpu.uuid.clone(),
+                type_id: Some(vgpu.type_id.clone()),
+                name: Some(vgpu.name.clone()),
+                domains: vec![held.domain.clone()],
+            });
+            existing.collect()
+        };
+        self.held.domains.iter().flat_map(of_domain).collect()
     }
 
     /// Whether a function, or a mediated device, is the planned guest's own, and no other domain's.

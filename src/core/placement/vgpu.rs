@@ -18,6 +18,7 @@ use crate::topology::{
     DeviceKind, FabricModel, Partition, PciDevice, Sriov, Topology, VgpuInterface,
 };
 pub(super) use refused::Cards;
+pub(crate) use refused::mig_words;
 use refused::{mig_mode, short, without};
 use std::cmp::Reverse;
 

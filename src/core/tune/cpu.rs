@@ -85,7 +85,7 @@ fn pages(work: &mut Work<'_>) -> Result<(), TuneError> {
             work.set(ItemName::HugePages, Setting::Pages { pages })?;
         }
     }
-    let fills = !work.guest.hostdevs.is_empty() || pages.is_some();
+    let fills = work.guest.passes() || pages.is_some();
     match items.fill {
         Item::On if fills => {
             let threads = work.vcpus().min(MOST_FILL_THREADS);
@@ -113,7 +113,7 @@ fn memory(work: &mut Work<'_>) -> Result<(), TuneError> {
         let message = format!("{} KiB are divided among cells that stay", was.kib());
         return Err(TuneError::item(item, message, "add --cells on"));
     }
-    let is_whole = !work.guest.hostdevs.is_empty() || work.given.items.size().memory.is_some();
+    let is_whole = work.guest.passes() || work.given.items.size().memory.is_some();
     if memory == was && !(is_whole && starts_with_less(&work.xml, work.guest.claims)) {
         return Ok(());
     }
@@ -291,7 +291,7 @@ fn has_hosts_cpu(xml: &DomainXml) -> bool {
 
 /// Tunes the invariant TSC of guests that cannot migrate anyway.
 fn invtsc(work: &mut Work<'_>) -> Result<(), TuneError> {
-    let passes = !work.guest.hostdevs.is_empty();
+    let passes = work.guest.passes();
     let is_off = match work.given.items.invtsc {
         Item::Off => false,
         Item::On if passes && work.guest.kvm && work.xml.is_x86() && has_hosts_cpu(&work.xml) => {
@@ -555,7 +555,7 @@ fn balloon(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::Balloon;
     let none = DomainEdit::SetBalloon { address: None };
     match work.given.items.balloon {
-        Item::On if !work.guest.hostdevs.is_empty() => work.make(item, &[none]),
+        Item::On if work.guest.passes() => work.make(item, &[none]),
         Item::Off => work.make(item, &[none]),
         Item::To(Virtio) => work.set(item, Setting::Balloon),
         Item::Keep | Item::On => Ok(()),

@@ -137,7 +137,7 @@ fn functions(item: ItemName, xml: &DomainXml, claims: &Claims<'_>, topology: &To
 fn vgpus(xml: &DomainXml, claims: &Claims<'_>, topology: &Topology) -> String {
     let all = claims.passed.iter().map(|passed| passed.bdf.value);
     let all = all.filter(|bdf| topology.is_vgpu_function(*bdf)).map(|bdf| bdf.to_string());
-    let all = all.chain(xml.mdevs());
+    let all = all.chain(xml.mediated());
     listed(all.collect(), ", ", "none")
 }
 

@@ -40,6 +40,11 @@ fn convert(work: &mut Work<'_>, on: bool) -> Result<(), TuneError> {
         let hint = format!("`virsh edit {}` changes it", domain(&work.xml.name()));
         return Err(TuneError::item(item, message, hint));
     }
+    if !on && work.xml.needs_iommufd(work.given.topology) {
+        let message = "the guest has an SMMUv3 that is nested in the host's, or a GPU with \
+                       coherent memory, which needs one: only iommufd passes functions to it";
+        return Err(TuneError::item(item, message, "leave --iommufd off out"));
+    }
     if on {
         let lacks = lacks(work, work.given.abilities.iommufd);
         refuse(item, &lacks, None)?;

@@ -34,6 +34,8 @@ pub(super) struct Guest<'t> {
     /// Passed-through functions that have a place of their own in the guest: all but NVMe drives
     /// that are disks.
     pub hostdevs: Vec<Bdf>,
+    /// Whether it has mediated devices that stay, or gets some.
+    pub has_mdevs: bool,
     /// Its vGPUs, by its record or by the functions that it has.
     pub vgpus: Vec<GuestVgpu>,
     /// The derived request.
@@ -73,6 +75,7 @@ impl<'t> Guest<'t> {
             resized: given.items.size().memory,
             pins,
             vgpus: vgpus_now(current, &hostdevs, given.topology),
+            has_mdevs: given.items.size().vgpu.is_kept() && !current.mdevs().is_empty(),
             hostdevs,
             request: Request::for_gpus(0),
             asked: current.record().ok().flatten().map(|record| record.request),
@@ -223,6 +226,12 @@ impl<'t> Guest<'t> {
     /// Takes the functions that a plan has given it.
     pub fn take_functions(&mut self, placement: &Placement) {
         self.hostdevs.clone_from(&placement.devices);
+        self.has_mdevs |= placement.vgpus.iter().any(GuestVgpu::is_mdev);
+    }
+
+    /// Whether it has devices of the host by VFIO, which pins its memory.
+    pub fn passes(&self) -> bool {
+        !self.hostdevs.is_empty() || self.has_mdevs
     }
 
     /// Adds the functions that a plan has given it.

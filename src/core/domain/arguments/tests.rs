@@ -7,8 +7,11 @@ use proptest::prelude::*;
 fn read(arguments: &[&str]) -> (Vec<String>, usize) {
     let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
     let found = functions(&arguments);
-    let known = found.iter().filter_map(|(_, named)| named.as_ref().ok());
-    (known.map(ToString::to_string).collect(), found.iter().filter(|(_, n)| n.is_err()).count())
+    let known = found.iter().filter_map(|(_, named)| match named {
+        Ok(Part::Function(bdf)) => Some(bdf.to_string()),
+        _ => None,
+    });
+    (known.collect(), found.iter().filter(|(_, n)| n.is_err()).count())
 }
 
 /// The functions that one `-device` names.
@@ -331,6 +334,7 @@ fn functions_are_found_under_any_name() {
     assert_eq!(of(&["-device", "{'driver':v}"]), (Vec::new(), 1, 0));
     let uuid = "11111111-2222-3333-4444-555555555555";
     let passed = format!("vfio-pci,sysfsdev=/sys/bus/mdev/devices/{uuid}");
+    assert_eq!(of(&["-device", &passed]), (Vec::new(), 0, 0), "it is no function");
     assert_eq!(with(&["-device", &passed]).mediated(), [uuid]);
     let hostdev = format!(
         "<domain><devices><hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>\

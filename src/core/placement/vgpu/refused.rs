@@ -2,6 +2,7 @@
 
 use super::{in_mode, most, offers};
 use crate::bdf::Bdf;
+use crate::memsize::MemSize;
 use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::placement::explain::list;
 use crate::placement::shares::{SharedCard, VgpuOffer};
@@ -11,8 +12,10 @@ use crate::shell::word;
 use crate::topology::vendor::VENDOR_NVIDIA;
 use crate::topology::{
     DeviceKind, PciDevice, Sriov, Topology, VfKind, VgpuInterface, are_of_one_model, frame_buffer,
+    is_mig_backed,
 };
 use crate::words::count;
+use std::collections::BTreeSet;
 
 /// Lists the cards of which guests have shares.
 const LIST: &str = "`gpuvm vgpu list` shows the GPUs that have vGPUs";
@@ -157,7 +160,19 @@ pub(super) fn without(cards: &Cards<'_>, wish: &VgpuWish) -> PlanError {
         Err(error) => return error,
     };
     let is_unknown = |card: &&&SharedCard| card.interface == VgpuInterface::Unknown;
-    let unknown = here.iter().filter(is_unknown).find(|card| card.closed.is_none());
+    // The guest's own whole card gets no virtual functions before it gives it back.
+    let is_own = |card: &SharedCard| cards.held.own_devices.contains(&card.bdf);
+    let mut open: Vec<&&SharedCard> =
+        here.iter().filter(is_unknown).filter(|card| card.closed.is_none()).collect();
+    open.sort_by_key(|card| is_own(card));
+    let unknown = open.first();
+    let enabling = |bdf: Bdf| {
+        let enables = format!("`gpuvm vgpu vfs {bdf} --on` enables them");
+        if cards.held.own_devices.contains(&bdf) {
+            return format!("give {bdf} back first (--gpus 0 without --vgpu); then {enables}");
+        }
+        enables
+    };
     if here.iter().all(|card| is_unknown(&card)) {
         let Some(card) = unknown else {
             let first = here.first().map(|card| cards.reopened(card.bdf)).unwrap_or_default();
@@ -166,28 +181,59 @@ pub(super) fn without(cards: &Cards<'_>, wish: &VgpuWish) -> PlanError {
         };
         let what =
             format!("no vGPU type `{wanted}` is known: {} has no virtual functions", card.bdf);
-        let hint = format!("`gpuvm vgpu vfs {} --on` enables them", card.bdf);
-        return PlanError::Impossible { what, hint };
+        return PlanError::Impossible { what, hint: enabling(card.bdf) };
     }
     let lines: String = here.iter().map(|card| format!("\n  {}", types_of(card))).collect();
     let what = format!("no GPU can have a vGPU of type `{wanted}` now; types by GPU:{lines}");
-    // Without mixed mode a type of another size looks like one that the card never had.
+    let mut hint = size_hint(&here, wanted);
+    if let Some(other) = cards.all.iter().find_map(|card| fitting(card, wish)) {
+        let other = VgpuWish { gpu: Some(VgpuCardName::At(other)), ..wish.clone() };
+        hint += &format!("; `--vgpu {}` names a GPU that has it", word(&other.to_string()));
+    }
+    if let Some(card) = unknown {
+        hint += &format!("; {}", enabling(card.bdf));
+    }
+    PlanError::Impossible { what, hint }
+}
+
+/// A card that a request could have named; `None` if it has too few of the type.
+fn fitting(card: &SharedCard, wish: &VgpuWish) -> Option<Bdf> {
+    let is_enough = |offer: &VgpuOffer| {
+        offer.is_named(&wish.type_name) && offer.places.len() >= wish.count as usize
+    };
+    card.offers.iter().any(is_enough).then_some(card.bdf)
+}
+
+/// The remedy where the cards have types of other sizes only. Without mixed mode a type of another
+/// size looks like one that the card never had.
+fn size_hint(here: &[&SharedCard], wanted: &str) -> String {
     let is_of_model = |card: &&&SharedCard| {
         let alike = |offer: &VgpuOffer| are_of_one_model(&offer.name, wanted);
         frame_buffer(wanted).is_some() && card.offers.iter().any(alike)
     };
-    let mut sizes = here.iter().filter(|card| !card.existing.is_empty()).filter(is_of_model);
-    let mut hint = match sizes.next().map(|card| card.bdf) {
-        Some(bdf) => format!(
+    let used: Vec<&&SharedCard> =
+        here.iter().filter(|card| !card.existing.is_empty()).filter(is_of_model).collect();
+    match (used.iter().find(|card| !is_mixed(card)), used.first()) {
+        (Some(card), _) => format!(
             "a GPU has vGPUs of one frame buffer size unless it is in mixed mode: `nvidia-smi vgpu \
-             -shm 1 -i {bdf}`, before its first vGPU"
+             -shm 1 -i {}`, before its first vGPU",
+            card.bdf
         ),
-        None => "`gpuvm vgpu list` shows the types".into(),
-    };
-    if let Some(card) = unknown {
-        hint += &format!("; `gpuvm vgpu vfs {} --on` enables virtual functions", card.bdf);
+        (None, Some(card)) => format!(
+            "the vGPUs of {} leave no room for this size; `gpuvm vgpu list` shows them",
+            card.bdf
+        ),
+        (None, None) => "`gpuvm vgpu list` shows the types".into(),
     }
-    PlanError::Impossible { what, hint }
+}
+
+/// Whether a card with vGPUs has, or can have, some of another size beside them.
+fn is_mixed(card: &SharedCard) -> bool {
+    let size = |name: &str| frame_buffer(name).filter(|_| !is_mig_backed(name));
+    let there = card.existing.iter().filter_map(|one| size(one.name.as_deref()?));
+    let offered = card.offers.iter().filter(|offer| offer.creatable > 0);
+    let sizes: BTreeSet<MemSize> = there.chain(offered.filter_map(|one| size(&one.name))).collect();
+    sizes.len() > 1
 }
 
 /// A card with the types that it can have now, or why it has none.
@@ -205,17 +251,20 @@ fn types_of(card: &SharedCard) -> String {
 }
 
 /// Why a card's MIG mode does not permit a type.
-fn mig_words(bdf: Bdf, offer: &VgpuOffer) -> String {
-    let (is, needs) =
-        if offer.mig_backed { ("off", "is backed by MIG") } else { ("on", "is not backed by MIG") };
-    format!("MIG of {bdf} is {is}, and vGPU type `{}` {needs}", offer.name)
+pub(crate) fn mig_words(bdf: Bdf, type_name: &str) -> String {
+    let (is, needs) = if is_mig_backed(type_name) {
+        ("off", "is backed by MIG")
+    } else {
+        ("on", "is not backed by MIG")
+    };
+    format!("MIG of {bdf} is {is}, and vGPU type `{type_name}` {needs}")
 }
 
 /// The error of a type that does not go with a card's MIG mode.
 pub(super) fn mig_mode(bdf: Bdf, offer: &VgpuOffer) -> PlanError {
     let mode = u8::from(offer.mig_backed);
     PlanError::Impossible {
-        what: mig_words(bdf, offer),
+        what: mig_words(bdf, &offer.name),
         hint: format!(
             "choose another type, or `nvidia-smi -i {bdf} -mig {mode}` while no guest has the GPU"
         ),
@@ -228,7 +277,7 @@ fn room(topology: &Topology, card: &SharedCard, offer: &VgpuOffer) -> String {
         return why.clone();
     }
     if in_mode(topology, &[(card, offer)]).is_empty() {
-        return mig_words(card.bdf, offer);
+        return mig_words(card.bdf, &offer.name);
     }
     let (creatable, in_use) = (offer.creatable, offer.in_use);
     let mut room = format!("{}: {creatable} creatable, {in_use} in use", card.bdf);
@@ -239,6 +288,12 @@ fn room(topology: &Topology, card: &SharedCard, offer: &VgpuOffer) -> String {
         room += &format!(", {} excluded", count(card.excluded.len(), "virtual function"));
     }
     room
+}
+
+/// An excluded virtual function of a card that has no vGPU, and would have room for one.
+fn excluded_function(card: &SharedCard) -> Option<Bdf> {
+    let is_unused = card.closed.is_none() && card.existing.is_empty();
+    card.excluded.first().filter(|_| is_unused).map(|(function, _)| *function)
 }
 
 /// The error that no node has as many as requested.
@@ -272,7 +327,10 @@ pub(super) fn short(cards: &Cards<'_>, wish: &VgpuWish) -> PlanError {
         (None, Some((bdf, profile)), _) => {
             format!("`nvidia-smi mig -i {bdf} -cgi {profile}` makes another GPU instance")
         }
-        (None, None, []) => "`gpuvm vgpu list` shows who has which".to_owned(),
+        (None, None, []) => match offers.iter().find_map(|(card, _)| excluded_function(card)) {
+            Some(function) => cards.reopened(function),
+            None => "`gpuvm vgpu list` shows who has which".to_owned(),
+        },
         (None, None, names) => {
             let verb = if names.len() == 1 { "has" } else { "have" };
             format!("{} {verb} vGPUs there; `gpuvm vgpu list` shows them", list(names.iter()))
