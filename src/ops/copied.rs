@@ -32,12 +32,13 @@ use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::nvram::refuse_settings;
 use crate::planned::Planned;
 use crate::recognise;
-use crate::request::{Allow, DomainName, GpuWish};
+use crate::request::{Allow, DomainName, GpuWish, VgpuWish};
 use crate::shell::word;
 use crate::storage::{Keyless, POOL, SeedRequest, SeedWanted, complete, room, seed_alone};
-use crate::topology::{DeviceKind, Topology, Trust};
+use crate::topology::{DeviceKind, GuestVgpu, Topology, Trust};
 use crate::tune::Tune;
 use crate::tune::subjects::{self, Subjects};
+use crate::words::count;
 use crate::world::World;
 use gpuvm_core::check::{self, Finding};
 use gpuvm_core::finding::Severity;
@@ -168,7 +169,7 @@ pub(crate) fn another<T>(
         taken_macs: &taken_macs,
         stays: of.stays,
     };
-    let doc = doc.cloned(&own)?;
+    let doc = without_vgpus(doc.cloned(&own)?, of.source, &topology)?;
     let (subjects, tuned) = place(world, wanted, &of, doc)?;
     refuse_shared(&subjects, &tuned, wanted)?;
     let mut xml = tuned.after.clone();
@@ -240,16 +241,35 @@ pub(crate) fn is_ours(xml: &DomainXml) -> bool {
     xml.is_ours() && matches!(xml.record(), Ok(Some(_)))
 }
 
-/// The part of a definition that no guest of a bundle has, except functions of the host, which are
-/// chosen again; `None` if there is none.
+/// The part of a definition that no guest of a bundle has, except functions of the host and vGPUs,
+/// which are chosen again; `None` if there is none.
 pub(crate) fn not_bundled(xml: &DomainXml) -> Result<Option<String>> {
-    let mut xml = xml.clone();
-    xml.apply(&DomainEdit::SetHostdevs { hostdevs: Vec::new() })?;
-    Ok(xml.not_bundled())
+    Ok(without_functions(xml)?.not_bundled())
 }
 
-/// Refuses devices of the host that only one guest can have, but for GPUs, of which it gets others.
+/// A definition without the functions of its host and without the mediated devices of its vGPUs.
+pub(crate) fn without_functions(xml: &DomainXml) -> Result<DomainXml> {
+    let mdevs = own_vgpus(xml)?.into_iter().filter_map(|own| Some(own.uuid?.to_lowercase()));
+    let mut xml = xml.clone();
+    xml.apply(&DomainEdit::SetHostdevs { hostdevs: Vec::new() })?;
+    for uuid in mdevs {
+        xml.apply(&DomainEdit::DropMdev { uuid })?;
+    }
+    Ok(xml)
+}
+
+/// The recorded vGPUs of a guest that gpuvm made, of which a copy gets others.
+fn own_vgpus(xml: &DomainXml) -> Result<Vec<GuestVgpu>> {
+    let record = xml.record()?.filter(|_| is_ours(xml));
+    Ok(record.map(|record| record.vgpus).unwrap_or_default())
+}
+
+/// Refuses devices of the host that only one guest can have, but for GPUs and vGPUs, of which it
+/// gets others.
 pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -> Result<()> {
+    // After a restart the host may not have their functions yet.
+    let vgpus = own_vgpus(xml)?;
+    let is_vgpu = |bdf: &Bdf| vgpus.iter().any(|own| !own.is_mdev() && own.function == *bdf);
     let is_of_board = |bdf: &Bdf| {
         let group = topology.iommu_group(*bdf).map(|group| &group.members[..]).unwrap_or_default();
         group.iter().chain([bdf]).any(|bdf| {
@@ -262,13 +282,21 @@ pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -
     let mediated = mediated.first().map(|of| format!("mediated device {}", of.value));
     let of_arguments = functions.first().map(|of| of.value.to_string()).or(mediated);
     let of_arguments = of_arguments.map(|of| format!("{of} (by an argument of QEMU)"));
-    let other = passed.iter().find(|bdf| !is_of_board(bdf)).map(Bdf::to_string);
+    let is_other = |bdf: &&Bdf| !is_of_board(bdf) && !is_vgpu(bdf);
+    let other = passed.iter().find(is_other).map(Bdf::to_string);
     let other = of_arguments.or(other);
     let all = xml.root().child("devices").into_iter().flat_map(Element::elements);
     let mut hostdevs = all.filter(|device| device.name() == "hostdev");
     let kind = |device: Element<'_>| device.attr("type").unwrap_or_default().into_owned();
+    let is_own_mdev = |device: Element<'_>| {
+        let uuid = device.find("source/address").and_then(|address| address.attr("uuid"));
+        let is_it = |own: &GuestVgpu, uuid: &str| {
+            own.uuid.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(uuid))
+        };
+        uuid.is_some_and(|uuid| vgpus.iter().any(|own| is_it(own, &uuid)))
+    };
     let other = other.or_else(|| {
-        let device = hostdevs.find(|device| kind(*device) != "pci")?;
+        let device = hostdevs.find(|device| kind(*device) != "pci" && !is_own_mdev(*device))?;
         Some(format!("a device of type `{}`", kind(device)))
     });
     let Some(device) = other else { return Ok(()) };
@@ -276,7 +304,24 @@ pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -
     Err(CloneError::Device { name: name.to_owned(), device }.hint(hint))
 }
 
-/// Plans it as a new guest of its size, with as many GPUs.
+/// A copy without the mediated devices of the other, and without functions of its vGPUs that the
+/// host does not show as such: the copy has no record by which tuning would know them.
+fn without_vgpus(xml: DomainXml, source: &DomainXml, topology: &Topology) -> Result<DomainXml> {
+    let (mdevs, functions): (Vec<_>, Vec<_>) =
+        own_vgpus(source)?.into_iter().partition(GuestVgpu::is_mdev);
+    let functions = functions.into_iter().map(|own| own.function);
+    let devices: Vec<Bdf> = functions.filter(|bdf| !topology.is_vgpu_function(*bdf)).collect();
+    let mut xml = xml;
+    if !devices.is_empty() {
+        xml.apply(&DomainEdit::Set { setting: Setting::Gone { devices } })?;
+    }
+    for uuid in mdevs.into_iter().filter_map(|own| own.uuid) {
+        xml.apply(&DomainEdit::DropMdev { uuid: uuid.to_lowercase() })?;
+    }
+    Ok(xml)
+}
+
+/// Plans it as a new guest of its size, with as many GPUs, or vGPUs of the same type.
 fn place(
     world: &World,
     wanted: &CloneRequest,
@@ -285,26 +330,24 @@ fn place(
 ) -> Result<(Subjects, Tuned)> {
     // Another host's settings say nothing of this one.
     let items = if of.is_elsewhere { Items::all() } else { Items::default() };
-    // Of the same type; elsewhere there may be none of it.
-    let record = of.source.record()?.filter(|_| !of.is_elsewhere);
+    let record = of.source.record()?.filter(|_| wanted.gpus.is_none());
     let vgpu = record.and_then(|record| record.request.vgpu);
-    let resize = |gpus: u32| Resize {
+    let resize = |gpus: u32, vgpu: Option<&VgpuWish>| Resize {
         gpus: Some(GpuWish::Count(gpus)),
-        vgpu: match &vgpu {
-            Some(wish) if wanted.gpus.is_none() => Item::To(wish.clone()),
-            _ => Item::Off,
-        },
+        vgpu: vgpu.map_or(Item::Off, |wish| Item::To(wish.clone())),
         ..Resize::default()
     };
-    let tuning = |gpus: u32| Tune {
-        items: Items { resize: Some(resize(gpus)), ..items.clone() },
+    let tuning = |gpus: u32, vgpu| Tune {
+        items: Items { resize: Some(resize(gpus, vgpu)), ..items.clone() },
         allow: wanted.allow,
         ..Tune::default()
     };
     let gpus = wanted.gpus.unwrap_or(of.gpus);
-    let subjects = subjects::of_new(world, &tuning(gpus), doc)?;
-    let tuned = |gpus: u32| subjects.try_all(&tuning(gpus)).1.pop().expect("one domain is planned");
-    let error = match tuned(gpus) {
+    let subjects = subjects::of_new(world, &tuning(gpus, vgpu.as_ref()), doc)?;
+    let tuned = |gpus: u32, vgpu| {
+        subjects.try_all(&tuning(gpus, vgpu)).1.pop().expect("one domain is planned")
+    };
+    let error = match tuned(gpus, vgpu.as_ref()) {
         Ok(tuned) => return Ok((subjects, tuned)),
         Err(error) => error,
     };
@@ -312,12 +355,17 @@ fn place(
     if let TuneError::Plan(why) = &error {
         // A board has a few, whatever number was typed.
         let most = u32::try_from(subjects.topology().gpus().count()).unwrap_or(u32::MAX);
-        let fewer = (0..gpus.min(most + 1)).rev().find(|fewer| tuned(*fewer).is_ok());
+        let above = if vgpu.is_some() { 1 } else { gpus.min(most + 1) };
+        let fewer = (0..above).rev().find(|fewer| tuned(*fewer, None).is_ok());
         let hint = match fewer {
             Some(number) => format!("`{again} --gpus {number}`"),
             None => "`gpuvm capacity` shows what still fits".to_owned(),
         };
-        return Err(CloneError::NoPlace { name, gpus, why: why.to_string() }.hint(hint));
+        let devices = match &vgpu {
+            Some(wish) => format!("{} {}", count(wish.count, "vGPU"), wish.type_name),
+            None => count(gpus, "GPU"),
+        };
+        return Err(CloneError::NoPlace { name, devices, why: why.to_string() }.hint(hint));
     }
     let message = format!("cannot create a guest like domain `{name}`");
     let hint = if of.is_elsewhere {

@@ -12,14 +12,14 @@ use crate::bdf::Bdf;
 use crate::change::Change;
 use crate::copied::{
     Another, CloneRequest, Copied, Copies, Old, another, is_ours, not_bundled, options,
-    refuse_image, refuse_too_large,
+    refuse_image, refuse_too_large, without_functions,
 };
 use crate::domain::cloned::Stays;
 use crate::domain::disk_change::target_of;
 use crate::domain::guest::{Made, Record, Role};
 use crate::domain::setting::serial_log_path;
 use crate::domain::view::View;
-use crate::domain::{DomainEdit, DomainXml, Element};
+use crate::domain::{DomainXml, Element};
 use crate::error::{Coded, Error, Result};
 use crate::guest::refuse_name_taken;
 use crate::hypervisor::Hypervisor;
@@ -263,9 +263,16 @@ fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Re
     if let Some(what) = not_bundled(&xml)? {
         return Err(unfit(bundle, format!("it has {what}, which a bundle cannot contain")));
     }
-    let Some(Record { request, user, .. }) = xml.record()? else {
+    let Some(Record { mut request, user, vgpus, .. }) = xml.record()? else {
         return Err(unfit(bundle, "it has no record of ours".to_owned()));
     };
+    if let Some(wish) = &mut request.vgpu {
+        // The numbers of types and cards are those of its former host.
+        wish.gpu = None;
+        if let Some(had) = vgpus.first() {
+            wish.type_name.clone_from(&had.name);
+        }
+    }
     let made = bundle.manifest.disks.iter().map(|disk| {
         let (role, path) = (disk.role, disk.file.path.clone());
         Made { role, path, volume: None }
@@ -279,9 +286,7 @@ fn elsewhere(xml: DomainXml, bundle: &Bundle, hypervisor: &dyn Hypervisor) -> Re
         Record { request, made, bound, reserved, guarded, vgpus, nccl, known, user, assumed };
     let dir = hypervisor.log_dir().and_then(|dir| Some(dir.to_str()?.to_owned()));
     let log = dir.map(|dir| serial_log_path(&dir, &xml.name()));
-    let mut xml = xml.for_another_host(record, log)?;
-    xml.apply(&DomainEdit::SetHostdevs { hostdevs: Vec::new() })?;
-    Ok(xml)
+    Ok(without_functions(&xml)?.for_another_host(record, log)?)
 }
 
 /// Refuses the guest if it, or another with its addresses, is here.

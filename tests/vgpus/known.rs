@@ -1,7 +1,9 @@
 //! Answers that must not follow from the driver's list of the moment alone: beside a vGPU it shows
 //! one size, and nothing of cards whose functions are off.
 
-use super::{Card, H200, ONLY_18C, card, exported, h200, holds, slots, types, vgpus, whole};
+use super::{
+    Card, H200, ONLY_18C, card, exported, foreign, h200, holds, slots, types, vgpus, whole,
+};
 use crate::support::tree::Small;
 use serde_json::{Value, json};
 use std::fs;
@@ -199,6 +201,74 @@ fn a_guest_changes_from_whole_gpus_to_vgpus_and_back() {
     // In the other verbs it means the same as --vgpu alone.
     let plan = ["plan", "--vgpu", "H200X-18C", "--name", "a"];
     assert_eq!(host.json(&[&plan[..], &["--gpus", "0"]].concat()), host.json(&plan));
+}
+
+/// H200s of which only those on `with` have virtual functions, as after a restart of the host.
+fn restarted(with: &[&str]) -> Small {
+    let host = Small::new(1, 16);
+    for bus in ["3b", "5e"] {
+        let card = Card { host: &host, bus, ids: (IDS, IDS), driver: "nvidia", total: 16 };
+        let vfs = if with.contains(&bus) { slots(16) } else { Vec::new() };
+        card.add(&vfs, Some("nvidia"));
+        vfs.iter().for_each(|slot| card.vfio(slot, 0, H200));
+    }
+    host
+}
+
+#[test]
+fn a_guest_loses_its_vgpu_while_the_host_has_no_functions() {
+    let empty = h200(0);
+    let file = exported(&empty, "H200X-18C");
+    let off = restarted(&[]);
+    let set = |host: &Small, more: &[&str]| {
+        let (code, out, err) = host.run(&[&["set", file.as_str()][..], more].concat());
+        assert_eq!(code, 0, "{more:?}: {err}");
+        out
+    };
+    let none = set(&off, &["--no-vgpu"]);
+    for gone in ["<hostdev", "gpuvm:vgpus", "0000:3b:00.4", "\"vgpu\""] {
+        assert!(!none.contains(gone), "{gone}: {none}");
+    }
+    let (_, _, said) = off.run(&["set", &file, "--no-vgpu", "--diff"]);
+    assert!(!said.contains("gpus:"), "{said}");
+    let whole = set(&off, &["--gpus", "1", "--no-vgpu"]);
+    assert_eq!((whole.matches("<hostdev").count(), whole.contains("ua-gpu0")), (1, true));
+    assert!(!whole.contains("vgpu"), "{whole}");
+    // The other card has its functions again.
+    let half = restarted(&["5e"]);
+    let moved = set(&half, &["--vgpu", "H200X-18C,gpu=1"]);
+    assert_eq!(moved.matches("<hostdev").count(), 1, "{moved}");
+    assert!(moved.contains("bdf='0000:5e:00.4'") && !moved.contains("0000:3b:00.4"), "{moved}");
+}
+
+#[test]
+fn a_domain_of_others_loses_vgpus_and_gets_none_that_nothing_sets_up() {
+    let host = mixed();
+    let file = foreign(&host, "share", ("3b", 4));
+    let set = |more: &[&str]| host.run(&[&["set", file.as_str()][..], more].concat());
+    let refused = set(&["--vgpu", "H200X-70C"]);
+    let hint = "`gpuvm create --name share-vgpu --vgpu H200X-70C` on that machine makes a guest";
+    holds(refused, 1, &["--vgpu: gpuvm did not make the guest", hint]);
+    let (code, none, err) = set(&["--no-vgpu"]);
+    assert_eq!((code, none.contains("<hostdev")), (0, false), "{none}{err}");
+    let refused = set(&["--gpus", "1"]);
+    holds(refused.clone(), 1, &["--gpus 1 --no-vgpu` replaces its vGPUs"]);
+    let (code, whole, err) = hinted(&refused.2);
+    assert_eq!((code, whole.matches("<hostdev").count()), (0, 1), "{whole}{err}");
+    assert!(whole.contains("ua-gpu0"), "{whole}");
+    // A mediated device, too.
+    let mediated = fs::read_to_string(&file).unwrap().replace("type='pci'", "type='mdev'");
+    let (before, rest) = mediated.split_once("<address").unwrap();
+    let (_, after) = rest.split_once("/>").unwrap();
+    let uuid = "6ab1f0c4-44aa-4d06-8b4e-9cf1c0f0ce6b";
+    fs::write(&file, format!("{before}<address uuid='{uuid}'/>{after}")).unwrap();
+    let (code, none, err) = set(&["--no-vgpu"]);
+    assert_eq!((code, none.contains(uuid)), (0, false), "{none}{err}");
+    // Without any there is nothing to do.
+    let bare = host.path().join("bare.xml");
+    fs::write(&bare, none).unwrap();
+    let again = host.run(&["set", bare.to_str().unwrap(), "--no-vgpu", "--diff"]);
+    assert_eq!((again.0, again.1.as_str()), (0, ""), "{}", again.2);
 }
 
 #[test]

@@ -82,6 +82,15 @@ impl Machine {
         Some(machine)
     }
 
+    /// Leaves the limit of locked memory out of the template, which no bundle contains: its guests
+    /// are not started.
+    fn lift_limit(&self) {
+        let text = fs::read_to_string(&self.template).unwrap();
+        let (before, rest) = text.split_once("<memtune>").unwrap();
+        let (_, after) = rest.split_once("</memtune>").unwrap();
+        fs::write(&self.template, format!("{before}{after}")).unwrap();
+    }
+
     /// Gives libvirtd a QEMU that starts without functions, and the nodes of VFIO.
     fn give_qemu(&self) {
         let dir = self.place.daemon.fresh_dir("qemu");
@@ -481,6 +490,57 @@ fn a_guest_keeps_its_vgpu_where_it_is_changed_and_gets_another_one_on_request() 
     machine.done(&["set", "a", "--no-vgpu", "--yes"]);
     assert!(!xml("a").contains("<hostdev") && !xml("a").contains("gpuvm:vgpus"), "{}", xml("a"));
     assert_eq!(machine.set_types(), []);
+}
+
+#[test]
+fn a_bundle_takes_the_type_of_a_vgpu_to_another_place() {
+    let Some(machine) = Machine::new() else { return };
+    machine.lift_limit();
+    machine.done(&machine.create("a", &[&VGPU[..], &["--no-start"]].concat()));
+    let bundle = machine.place.daemon.own_path("bundle").display().to_string();
+    machine.done(&["export", "a", "--bundle", &bundle]);
+    let disks = machine.place.disks.to_str().unwrap();
+    let import = |name| ["import", &bundle, "--copy", "--name", name, "--disks", disks];
+    machine.done(&import("b"));
+    let xml = |name: &str| machine.place.virsh(&["dumpxml", "--inactive", name]);
+    let own = "bdf='0000:3b:00.5' card='0000:3b:00.0' type='1437' name='H200X-18C'";
+    let imported = xml("b").replace('"', "'");
+    assert!(imported.contains(own) && imported.contains("'type':'H200X-18C'"), "{imported}");
+    assert_eq!(machine.broken("b"), [""; 0]);
+    // Where no card has such a place, that is said.
+    for slot in ["3b:00.6", "5e:00.6"] {
+        machine.set(slot, 1428);
+    }
+    let none = ["no place", "with 1 vGPU H200X-18C", "--name c", "--gpus 0`"];
+    machine.refused(&import("c"), 1, &none);
+    machine.done(&[&import("c")[..], &["--gpus", "0"]].concat());
+    assert!(!xml("c").contains("<hostdev") && !xml("c").contains("gpuvm:vgpus"), "{}", xml("c"));
+}
+
+#[test]
+fn a_guest_with_a_mediated_device_is_copied_with_one_of_its_own() {
+    let Some(machine) = Machine::on(super::t4(), &[]) else { return };
+    machine.lift_limit();
+    let own = ["--vgpu", "T4-4Q", "--no-start"];
+    machine.done(&machine.create("a", &own));
+    machine.done(&["clone", "a", "b"]);
+    let bundle = machine.place.daemon.own_path("bundle").display().to_string();
+    machine.done(&["export", "a", "--bundle", &bundle]);
+    let disks = machine.place.disks.to_str().unwrap();
+    machine.done(&["import", &bundle, "--copy", "--name", "c", "--disks", disks]);
+    let mut uuids: Vec<String> = Vec::new();
+    for name in ["a", "b", "c"] {
+        let xml = machine.place.virsh(&["dumpxml", "--inactive", name]).replace('"', "'");
+        assert_eq!(xml.matches("type='mdev'").count(), 1, "{xml}");
+        let (_, rest) = xml.split_once("<address uuid='").unwrap();
+        let uuid = rest.split_once('\'').unwrap().0.to_owned();
+        let record = format!("type='nvidia-222' name='T4-4Q' uuid='{uuid}'");
+        assert!(xml.contains(&record), "{record}: {xml}");
+        uuids.push(uuid);
+    }
+    uuids.sort_unstable();
+    uuids.dedup();
+    assert_eq!(uuids.len(), 3);
 }
 
 #[test]

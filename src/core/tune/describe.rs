@@ -129,14 +129,15 @@ fn functions(item: ItemName, xml: &DomainXml, claims: &Claims<'_>, topology: &To
     let kinds = Kinds::new(topology, xml);
     let of = ExtraKind::ALL.into_iter().find(|kind| ItemName::from(*kind) == item);
     let all = claims.passed.iter().map(|passed| passed.bdf.value);
-    let all = all.filter(|bdf: &Bdf| kinds.extra(*bdf) == of && !topology.is_vgpu_function(*bdf));
+    let all = all.filter(|bdf: &Bdf| kinds.extra(*bdf) == of && !kinds.is_vgpu(*bdf));
     listed(all.map(|bdf| bdf.to_string()).collect(), ", ", "none")
 }
 
 /// The functions that are vGPUs, and mediated devices.
 fn vgpus(xml: &DomainXml, claims: &Claims<'_>, topology: &Topology) -> String {
+    let kinds = Kinds::new(topology, xml);
     let all = claims.passed.iter().map(|passed| passed.bdf.value);
-    let all = all.filter(|bdf| topology.is_vgpu_function(*bdf)).map(|bdf| bdf.to_string());
+    let all = all.filter(|bdf| kinds.is_vgpu(*bdf)).map(|bdf| bdf.to_string());
     let all = all.chain(xml.mediated());
     listed(all.collect(), ", ", "none")
 }

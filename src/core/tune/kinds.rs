@@ -11,12 +11,17 @@ use crate::topology::{DeviceIdentity, DeviceKind, KnownDevice, MarkKind, Topolog
 pub struct Kinds<'t> {
     topology: &'t Topology,
     known: Vec<KnownDevice>,
+    /// Functions of its recorded vGPUs. A restart of the host takes the functions away, and they
+    /// stay its vGPUs.
+    vgpus: Vec<Bdf>,
 }
 
 impl<'t> Kinds<'t> {
     /// Those of a domain.
     pub fn new(topology: &'t Topology, xml: &DomainXml) -> Kinds<'t> {
-        Kinds { topology, known: xml.known_devices() }
+        let vgpus = xml.vgpus().unwrap_or_default().into_iter().filter(|vgpu| !vgpu.is_mdev());
+        let vgpus = vgpus.map(|vgpu| vgpu.function).collect();
+        Kinds { topology, known: xml.known_devices(), vgpus }
     }
 
     /// The record of a function that the host does not have.
@@ -33,15 +38,15 @@ impl<'t> Kinds<'t> {
         }
     }
 
-    /// Whether it is a vGPU.
+    /// Whether it is a vGPU: by the host, or by the domain's record.
     pub fn is_vgpu(&self, bdf: Bdf) -> bool {
-        self.topology.is_vgpu_function(bdf)
+        self.topology.is_vgpu_function(bdf) || self.vgpus.contains(&bdf)
     }
 
     /// Whether it is a GPU or NVSwitch, as a whole.
     pub fn is_of_board(&self, bdf: Bdf) -> bool {
         match self.topology.device(bdf) {
-            Some(_) if self.topology.is_vgpu_function(bdf) => false,
+            _ if self.is_vgpu(bdf) => false,
             Some(device) => matches!(device.kind(), DeviceKind::Gpu | DeviceKind::NvSwitch),
             None => self.absent(bdf).is_some_and(|one| one.values(MarkKind::Uuid).next().is_some()),
         }

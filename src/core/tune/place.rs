@@ -124,7 +124,7 @@ fn moves(bdf: Bdf, items: &Items, topology: &Topology, kinds: &Kinds<'_>) -> boo
     let group = topology.iommu_group(bdf).map(|group| &group.members[..]).unwrap_or_default();
     let of_kind = |bdf: &Bdf| {
         items.size().gpus.is_some() && kinds.is_of_board(*bdf)
-            || !items.size().vgpu.is_kept() && topology.is_vgpu_function(*bdf)
+            || !items.size().vgpu.is_kept() && kinds.is_vgpu(*bdf)
             || kinds.extra(*bdf).is_some_and(|kind| items.size().functions.of(kind).is_some())
     };
     group.iter().chain([&bdf]).any(of_kind)

@@ -160,9 +160,10 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
 fn asked_gpus(was: GpuWish, work: &Work<'_>) -> GpuWish {
     let Some(placement) = work.placement else { return was };
     let topology = work.given.topology;
+    let kinds = Kinds::new(topology, &work.xml);
     let gpus = placement.devices.iter().copied().filter(|bdf| {
         let is_gpu = |device: &PciDevice| device.kind() == DeviceKind::Gpu;
-        topology.device(*bdf).is_some_and(is_gpu) && !topology.is_vgpu_function(*bdf)
+        topology.device(*bdf).is_some_and(is_gpu) && !kinds.is_vgpu(*bdf)
     });
     match (&work.given.items.size().gpus_said, was) {
         (Some(said), _) => said.clone(),

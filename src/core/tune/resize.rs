@@ -55,7 +55,8 @@ pub(super) fn items(
     }
     let repages = !items.huge_pages.is_kept();
     as_it_has(current, claims, given, &mut size.functions);
-    has_vgpus(current, given.topology, &mut size.vgpu);
+    has_vgpus(current, claims, given.topology, &mut size.vgpu);
+    refuse_unrecorded(current, &size.vgpu)?;
     items.resize = Some(size);
     if !items.resizes() && !items.moves_functions() && !repages {
         return Ok(items);
@@ -136,12 +137,23 @@ fn as_it_has(
     }
 }
 
-/// Leaves out vGPUs that it has as requested.
-fn has_vgpus(current: &DomainXml, topology: &Topology, wanted: &mut Item<VgpuWish>) {
+/// Leaves out vGPUs that it has as requested; those without a record, of domains of others, count
+/// too.
+fn has_vgpus(
+    current: &DomainXml,
+    claims: &Claims<'_>,
+    topology: &Topology,
+    wanted: &mut Item<VgpuWish>,
+) {
+    let kinds = Kinds::new(topology, current);
+    let has_some = || {
+        !current.mdevs().is_empty()
+            || claims.passed.iter().any(|passed| kinds.is_vgpu(passed.bdf.value))
+    };
     let recorded = current.record().ok().flatten().and_then(|record| record.request.vgpu);
     let own = current.vgpus().unwrap_or_default();
     let is_so = match wanted {
-        Item::Off => own.is_empty() && recorded.is_none(),
+        Item::Off => own.is_empty() && recorded.is_none() && !has_some(),
         Item::To(wish) => {
             !own.is_empty() && are_same_vgpus((recorded.as_ref(), Some(wish)), &own, topology)
         }
@@ -150,6 +162,23 @@ fn has_vgpus(current: &DomainXml, topology: &Topology, wanted: &mut Item<VgpuWis
     if is_so {
         *wanted = Item::Keep;
     }
+}
+
+/// Refuses vGPUs of a domain that has no record of its own: types and mediated devices are lost at
+/// every restart of the host, and `start` makes them by the record.
+fn refuse_unrecorded(current: &DomainXml, wanted: &Item<VgpuWish>) -> Result<(), TuneError> {
+    let Item::To(wish) = wanted else { return Ok(()) };
+    if !current.is_copy() && matches!(current.record(), Ok(Some(_))) {
+        return Ok(());
+    }
+    let name = format!("{}-vgpu", current.name());
+    let message = "gpuvm did not make the guest, so `start` would not set up its vGPUs";
+    let hint = format!(
+        "`gpuvm create --name {} --vgpu {}` makes a guest whose vGPUs are set up at each start",
+        word(&name),
+        word(&wish.to_string())
+    );
+    Err(TuneError::item(ItemName::Vgpu, message, hint))
 }
 
 /// Tells how many vCPUs there are, and how many of them are plugged at start: the number itself

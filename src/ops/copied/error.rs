@@ -42,11 +42,11 @@ pub enum CloneError {
     #[error("domain `{name}` has no disk that could be the backing file of a clone's")]
     NoOverlay { name: String },
     /// There is no place for it.
-    #[error("no place for a clone of domain `{name}` with {}: {why}", crate::words::count(*gpus as usize, "GPU"))]
+    #[error("no place for a clone of domain `{name}` with {devices}: {why}")]
     NoPlace {
         name: String,
-        /// How many GPUs it would have.
-        gpus: u32,
+        /// The GPUs or vGPUs that it would have.
+        devices: String,
         why: String,
     },
     /// The clone would share an NVLink fabric with other guests.

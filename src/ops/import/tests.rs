@@ -1,6 +1,7 @@
 //! Imports on a hypervisor in memory: a guest of a DGX-2 on hosts with other GPUs, and refused.
 
 use super::*;
+use crate::domain::DomainEdit;
 use crate::domain::guest::VirtType;
 use crate::guest::{Extra, GuestRequest, NameRequest, render, resolve};
 use crate::placement::Occupancy;

@@ -11,6 +11,7 @@ use crate::tune::subjects::Subjects;
 use gpuvm_core::domain::claims::Claims;
 use gpuvm_core::guest::gpus_of;
 use gpuvm_core::tune::Item;
+use gpuvm_core::tune::kinds::Kinds;
 use gpuvm_core::tune::together::without;
 
 /// The command that makes a refused change, as far as the guest's own GPUs or vGPUs are in the way;
@@ -47,9 +48,9 @@ pub(super) fn remedy(
 
 /// Whether a guest has vGPUs, by its record or its functions.
 fn has_some(subject: &Subject, topology: &Topology) -> bool {
-    let passed = Claims::read(&subject.xml).passed;
+    let (passed, kinds) = (Claims::read(&subject.xml).passed, Kinds::new(topology, &subject.xml));
     subject.xml.vgpus().is_ok_and(|vgpus| !vgpus.is_empty())
-        || passed.iter().any(|passed| topology.is_vgpu_function(passed.bdf.value))
+        || passed.iter().any(|passed| kinds.is_vgpu(passed.bdf.value))
 }
 
 /// Whether the driver may list a type only once the guest's own vGPUs are cleared, the only ones on
