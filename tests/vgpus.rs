@@ -529,11 +529,7 @@ fn a_card_of_which_a_guest_has_a_vgpu_goes_to_none_as_a_whole() {
     let (code, xml, err) = h200(0).run(&["export", "--vgpu", "H200X-18C", "--name", "a"]);
     assert_eq!(code, 0, "{err}");
     // The host has restarted without virtual functions.
-    let host = Small::new(1, 16);
-    for bus in ["3b", "5e"] {
-        let ids = ("0302 10de:2335", "");
-        Card { host: &host, bus, ids, driver: "nvidia", total: 16 }.add(&[], None);
-    }
+    let host = without_functions();
     let file = host.path().join("a.xml");
     fs::write(&file, xml).unwrap();
     let beside = ["--domain-xml", file.to_str().unwrap()];
@@ -665,6 +661,7 @@ fn a_guest_gets_as_many_as_all_cards_of_its_node_have() {
 #[test]
 fn a_card_with_mig_on_has_none_of_a_type_that_mig_does_not_back() {
     let host = h200(0);
+    let guest = exported(&host, "H200X-18C");
     let file = host.path().join("record.json");
     let (code, _, err) = host.run(&["host", "capture", file.to_str().unwrap()]);
     assert_eq!(code, 0, "{err}");
@@ -675,10 +672,7 @@ fn a_card_with_mig_on_has_none_of_a_type_that_mig_does_not_back() {
         }
     }
     fs::write(&file, record.to_string()).unwrap();
-    let on = |words: &[&str]| {
-        let file = file.to_str().unwrap();
-        crate::support::run(crate::support::gpuvm(words).args(["--host", file]))
-    };
+    let on = |words: &[&str]| on_record(file.to_str().unwrap(), words);
     let (_, out, err) = on(&["vgpu", "list", "--json"]);
     let rows: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
     assert_eq!(types(&rows[0]), [("H200X-141C", 0, 0), ("H200X-70C", 0, 0), ("H200X-18C", 0, 0)]);
@@ -687,6 +681,7 @@ fn a_card_with_mig_on_has_none_of_a_type_that_mig_does_not_back() {
     let here = ["8 available", mig, "0000:5e:00.0: 8 creatable"];
     holds(on(&["plan", "--vgpu", "H200X-18C,count=9"]), 1, &here);
     holds(on(&["plan", "--vgpu", "H200X-18C,gpu=3b:00.0"]), 1, &[mig, "-mig 0"]);
+    holds(on(&["check", &guest]), 3, &["vgpu-unavailable", mig, "-mig 0"]);
     let conf = ["slurm", "conf", "--node-name", "n", "--vgpu", "H200X-18C"];
     holds(on(&conf), 0, &["Type=h200x_18c Count=8"]);
     for device in record["host"]["devices"].as_array_mut().unwrap() {
@@ -952,17 +947,169 @@ fn a_share_and_its_card_in_two_domains_are_found_both_ways() {
     collide(&host, &share, "5e", said);
     // One of another program, below a card and below a function.
     for host in [t4(), a100_with_mdev()] {
-        let file = host.path().join("mdev.xml");
-        let text = fs::read_to_string(foreign(&host, "share", ("3b", 4))).unwrap();
-        let text = text.replace("type='pci' managed='yes'", "type='mdev' model='vfio-pci'");
-        let (before, rest) = text.split_once("<address ").unwrap();
-        let (_, after) = rest.split_once("/>").unwrap();
-        // libvirt takes any case.
-        let uuid = UUID.to_uppercase();
-        fs::write(&file, format!("{before}<address uuid='{uuid}'/>{after}")).unwrap();
         let of_share = format!("the card of mediated device {UUID}, is held by domain `whole`");
         let of_whole = format!("has mediated device {UUID} of 0000:3b:00.0");
-        collide(&host, file.to_str().unwrap(), "3b", [&of_whole, &of_share]);
+        for share in [mediated(&host, "share"), mediated_by_argument(&host, "share")] {
+            collide(&host, &share, "3b", [&of_whole, &of_share]);
+        }
+    }
+}
+
+/// A guest of another program that has a mediated device.
+fn mediated(host: &Small, name: &str) -> String {
+    let file = foreign(host, name, ("3b", 4));
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("type='pci' managed='yes'", "type='mdev' model='vfio-pci'");
+    let (before, rest) = text.split_once("<address ").unwrap();
+    let (_, after) = rest.split_once("/>").unwrap();
+    // libvirt takes any case.
+    let uuid = UUID.to_uppercase();
+    fs::write(&file, format!("{before}<address uuid='{uuid}'/>{after}")).unwrap();
+    file
+}
+
+/// One that has it by an argument of QEMU.
+fn mediated_by_argument(host: &Small, name: &str) -> String {
+    let file = host.path().join(format!("{name}-argument.xml"));
+    let text = format!(
+        "<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>{name}\
+         </name><memory unit='GiB'>1</memory><vcpu>1</vcpu><os><type machine='q35'>hvm</type></os>\
+         <devices/><qemu:commandline><qemu:arg value='-device'/><qemu:arg \
+         value='vfio-pci,sysfsdev=/sys/bus/mdev/devices/{UUID}'/></qemu:commandline></domain>"
+    );
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_mediated_device_of_an_argument_is_listed_with_its_domain() {
+    let host = t4();
+    let file = mediated_by_argument(&host, "arg");
+    let rows = host.json(&["vgpu", "list", "--domain-xml", &file]);
+    assert_eq!(rows[0]["vgpus"][0]["domains"], json!(["arg"]), "{rows}");
+    let other = mediated(&host, "other");
+    let checked = host.run(&["check", &other, "--domain-xml", &file]);
+    holds(checked, 3, &[&format!("domain `arg` (defined) has mediated device {UUID}, too")]);
+}
+
+#[test]
+fn a_vgpu_that_the_start_refuses_is_found() {
+    // The type of another is set on its function.
+    let host = h200(1);
+    let here = host.path().join("a.xml");
+    let text = h200(0).run(&["export", "--vgpu", "H200X-70C", "--name", "a"]).1;
+    fs::write(&here, text).unwrap();
+    let here = here.to_str().unwrap();
+    let clears = "echo 0 > /sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type";
+    let said = ["vgpu-retyped", "0000:3b:00.4 has vGPU type 1437, and the guest's is 1430", clears];
+    holds(host.run(&["check", here]), 3, &said);
+    // Its card has no functions, below which its mediated device was made.
+    let text = a100().run(&["export", "--vgpu", "A100-4C", "--name", "a"]).1;
+    let before = Small::new(1, 8);
+    let ids = ("0302 10de:20b0", "");
+    Card { host: &before, bus: "3b", ids, driver: "nvidia", total: 16 }.add(&[], None);
+    let here = before.path().join("a.xml");
+    fs::write(&here, text).unwrap();
+    let here = here.to_str().unwrap();
+    let enables = "gpuvm vgpu vfs 0000:3b:00.0 --on --at-boot";
+    holds(before.run(&["check", here]), 3, &["vgpu-unavailable", "no mediated devices", enables]);
+    // It is listed where its card is.
+    let rows = before.json(&["vgpu", "list", "--domain-xml", here]);
+    let vgpu = &rows[0]["vgpus"][0];
+    assert_eq!((&vgpu["name"], &vgpu["domains"]), (&json!("A100-4C"), &json!(["a"])), "{rows}");
+}
+
+#[test]
+fn a_libvirt_without_vgpus_on_virtual_functions_is_named() {
+    let old = ["--assume", "libvirt=9.0,qemu=7.0"];
+    let said = "libvirt is 9.0.0, and vGPUs on virtual functions need 10.0.0 or later";
+    let host = h200(0);
+    let file = exported(&host, "H200X-18C");
+    let on = |words: &[&str]| host.run(&[words, &old].concat());
+    for verb in ["plan", "capacity"] {
+        holds(on(&[verb, "--vgpu", "H200X-18C"]), 1, &[said, "`virsh version` shows it"]);
+    }
+    holds(on(&["export", "--vgpu", "H200X-18C", "--name", "b"]), 1, &[said]);
+    holds(on(&["check", &file]), 3, &["vgpu-unavailable", said]);
+    holds(on(&["vgpu", "list"]), 0, &["H200X-18C"]);
+    // Mediated devices need none.
+    let host = t4();
+    holds(host.run(&[&["plan", "--vgpu", "T4-4Q"][..], &old].concat()), 0, &["T4-4Q"]);
+}
+
+/// Two H200s without virtual functions.
+fn without_functions() -> Small {
+    let host = Small::new(1, 16);
+    for bus in ["3b", "5e"] {
+        let ids = ("0302 10de:2335", "");
+        Card { host: &host, bus, ids, driver: "nvidia", total: 16 }.add(&[], None);
+    }
+    host
+}
+
+#[test]
+fn functions_of_a_card_that_a_guest_has_as_a_whole_are_not_recommended() {
+    let host = without_functions();
+    let (first, second) = (whole(&host, "3b"), foreign(&host, "other", ("5e", 0)));
+    let enable = |bdf: &str| format!("gpuvm vgpu vfs {bdf} --on");
+    let (held, free) = (enable("0000:3b:00.0"), enable("0000:5e:00.0"));
+    let (code, out, err) = host.run(&["vgpu", "list", "--domain-xml", &first]);
+    assert!(code == 0 && out.contains(&free) && !out.contains(&held), "{out}{err}");
+    // The guest's own card comes last.
+    let set = |more: &[&str]| {
+        host.run(&[&["set", &first, "--gpus", "0", "--vgpu", "H200X-18C"][..], more].concat())
+    };
+    holds(set(&[]), 1, &["0000:5e:00.0 has no virtual functions", &free]);
+    let own = "give 0000:3b:00.0 back first (--gpus 0 without --vgpu)";
+    holds(set(&["--domain-xml", &second]), 1, &[own, &held]);
+}
+
+#[test]
+fn remedies_fit_the_state_of_the_card() {
+    // A card in mixed mode has vGPUs of two sizes.
+    let host = Small::new(1, 16);
+    let ids = ("0302 10de:2335", "0302 10de:2335");
+    for (bus, set) in [("3b", &[1437, 1430][..]), ("5e", &[])] {
+        let card = Card { host: &host, bus, ids, driver: "nvidia", total: 16 };
+        let vfs = slots(16);
+        card.add(&vfs, Some("nvidia"));
+        for (at, slot) in vfs.iter().enumerate() {
+            let types = if set.is_empty() { H200 } else { ONLY_18C };
+            card.vfio(slot, set.get(at).copied().unwrap_or(0), types);
+        }
+    }
+    let refused = host.run(&["plan", "--vgpu", "H200X-141C,gpu=0"]);
+    let other = "`--vgpu H200X-141C,gpu=0000:5e:00.0` names a GPU that has it";
+    assert!(!refused.2.contains("-shm 1"), "{refused:?}");
+    holds(refused, 1, &["the vGPUs of 0000:3b:00.0 leave no room for this size", other]);
+    // All functions are excluded.
+    let host = h200(0);
+    let all: Vec<String> = ["3b", "5e"]
+        .iter()
+        .flat_map(|bus| slots(16).into_iter().map(move |slot| format!("0000:{bus}:{slot}")))
+        .collect();
+    exclude(&host, &all.iter().map(String::as_str).collect::<Vec<_>>());
+    let include = ["16 virtual functions excluded", "gpuvm gpu include 0000:3b:00.4"];
+    holds(host.run(&["plan", "--vgpu", "H200X-18C"]), 1, &include);
+}
+
+#[test]
+fn mediated_devices_pin_memory_as_functions_do() {
+    for (host, vgpu) in [(t4(), "T4-4Q"), (a100(), "A100-4C"), (h200(0), "H200X-18C")] {
+        let file = exported(&host, vgpu);
+        let xml = fs::read_to_string(&file).unwrap();
+        for part in ["<memballoon model='none'/>", "<allocation mode='immediate'"] {
+            assert!(xml.contains(part), "{vgpu}: {part}: {xml}");
+        }
+        let (_, out, err) = host.run(&["check", &file]);
+        assert!(!out.contains("balloon-with-hostdev"), "{out}{err}");
+        // It has all settings of such a guest.
+        let (code, out, err) = host.run(&["tune", &file, "--balloon", "on", "--fill", "on"]);
+        assert!(code == 0 && !out.contains("memballoon model='virtio'"), "{out}{err}");
+    }
+    let host = t4();
+    for share in [mediated(&host, "a"), mediated_by_argument(&host, "a")] {
+        holds(host.run(&["check", &share]), 3, &["balloon-with-hostdev"]);
     }
 }
 

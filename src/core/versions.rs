@@ -145,6 +145,9 @@ impl FromStr for Stack {
     }
 }
 
+/// The first libvirt that takes an unmanaged function of any driver with a VFIO device
+/// (`virPCIDeviceGetCurrentDriverNameAndType`), as vGPUs on virtual functions are.
+pub const LIBVIRT_VGPU: Version = Version(10, 0, 0);
 /// The first libvirt that knows `<driver iommufd='yes'/>` of a device.
 pub const LIBVIRT_IOMMUFD_DEVICES: Version = Version(12, 1, 0);
 /// The first libvirt that knows `<iommufd enabled='yes'/>` of a domain.

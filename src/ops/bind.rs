@@ -17,6 +17,7 @@ use crate::hypervisor::none::NoHypervisor;
 use crate::initramfs::renewal;
 use crate::placement::Occupancy;
 use crate::reporter::Question;
+use crate::shell::word;
 use crate::topology::{Binding, DeviceIdentity, Topology, VfKind, is_vfio};
 use crate::world::World;
 use std::collections::BTreeSet;
@@ -180,6 +181,7 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
         let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
         driver.is_some_and(|driver| topology.passes_by(*bdf, driver))
     };
+    refuse_shared(&host.held, &asked)?;
     doctor::before(world, topology, &host.held, &asked, &[])?;
     let uses = host.uses(&function_users::with_groups(topology, &asked))?;
     let mut take = Take::new(topology, &uses, &asked);
@@ -205,6 +207,27 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
         steps.extend(host.at_boot(&wanted, program, bind.initramfs)?);
     }
     Ok(steps)
+}
+
+/// Refuses cards of which a domain has vGPUs, also one that is off: without the vendor's driver it
+/// does not start.
+fn refuse_shared(held: &Occupancy, cards: &[Bdf]) -> Result<()> {
+    let all = held.domains.iter().flat_map(|held| held.vgpus.iter().map(move |of| (held, of)));
+    let shared = all.filter(|(_, vgpu)| cards.contains(&vgpu.card));
+    let shared: BTreeSet<(Bdf, &str, &str)> =
+        shared.map(|(held, vgpu)| (vgpu.card, held.domain.as_str(), vgpu.name.as_str())).collect();
+    let Some((_, first, _)) = shared.first() else { return Ok(()) };
+    let name = word(first);
+    let hint = format!(
+        "`gpuvm set {name} --no-vgpu` or `gpuvm delete {name}` gives back that of domain `{first}`"
+    );
+    let bdfs: BTreeSet<String> = shared.iter().map(|(bdf, ..)| bdf.to_string()).collect();
+    let names = bdfs.into_iter().collect::<Vec<_>>().join(", ");
+    let line = |(bdf, domain, of): &(Bdf, &str, &str)| {
+        format!("\n  {bdf} is shared: domain `{domain}` has vGPU {of} of it")
+    };
+    let lines = shared.iter().map(line).collect();
+    Err(DeviceError::InUse { names, doing: "bound".into(), lines }.hint(hint))
 }
 
 /// Refuses virtual functions that guests get as vGPUs: the vendor's driver serves these, and no

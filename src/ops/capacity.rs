@@ -1,7 +1,9 @@
 //! `capacity`: the guests that still fit on a host. Changes nothing.
 
 use crate::error::Result;
-use crate::guest::{BY_GROUPS, needs_template, refuse_lacks, refuse_without_groups};
+use crate::guest::{
+    BY_GROUPS, needs_template, refuse_lacks, refuse_old_libvirt, refuse_without_groups,
+};
 use crate::placement::{
     Capacity, Occupancy, VgpuCapacity, capacity as counted, check_model, offered, vgpu_guests,
 };
@@ -120,7 +122,8 @@ fn joined(
     Ok((fit, left_out))
 }
 
-/// Refuses guests whose vGPUs and NICs could not reach each other by iommufd, as `plan` does.
+/// Refuses vGPUs that libvirt is too old for, and guests whose vGPUs and NICs could not reach each
+/// other by iommufd, as `plan` does.
 /// Mediated devices stay with their groups and do not count.
 fn refuse_apart(
     world: &World,
@@ -129,13 +132,19 @@ fn refuse_apart(
     vgpus: &VgpuCapacity,
 ) -> Result<()> {
     let CapacityRequest { like, taken, .. } = wanted;
+    let is_function = vgpus.type_id.parse::<u32>().is_ok();
+    if !like.is_by_iommufd() && !is_function {
+        return Ok(());
+    }
+    let way = world.way(topology, world.stack(topology, taken.assume))?;
+    if is_function {
+        refuse_old_libvirt(&way)?;
+    }
     if !like.is_by_iommufd() {
         return Ok(());
     }
-    let is_function = vgpus.type_id.parse::<u32>().is_ok();
     let of_each = vgpus.guests.as_ref().filter(|_| is_function).map_or(0, |each| each.vgpus);
     let nics = like.extras.nics.number() + like.extras.vfs.number();
-    let way = world.way(topology, world.stack(topology, taken.assume))?;
     let lack: Vec<Lack> = way.lack_among(of_each as usize, nics).into_iter().collect();
     refuse_lacks(&lack, false)
 }

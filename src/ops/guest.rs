@@ -6,7 +6,7 @@ mod render;
 
 pub use name::NameRequest;
 pub use place::PlannedPlace;
-pub(crate) use render::{BY_GROUPS, refuse_lacks, refuse_without_groups};
+pub(crate) use render::{BY_GROUPS, refuse_lacks, refuse_old_libvirt, refuse_without_groups};
 pub use render::{Extra, RenderError, needs_template, render, template_file, template_of};
 
 use crate::disks::linked_functions;

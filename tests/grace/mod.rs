@@ -182,6 +182,49 @@ fn parts_missing_on_a_host_or_in_libvirt_are_named() {
 }
 
 #[test]
+fn ways_that_a_gpu_cannot_take_are_named() {
+    let host = tray(|_| {});
+    // A guest that has it cannot have it by groups.
+    let file = host.path().join("a.xml");
+    fs::write(&file, exported(host.path(), &["--gpus", "1"]).text()).unwrap();
+    let tuned = ["tune", file.to_str().unwrap(), "--iommufd", "off", NEW[0], NEW[1]];
+    let (code, out, err) = on(host.path(), &tuned);
+    assert!(code == 1 && err.contains("leave --iommufd off out"), "{out}{err}");
+    assert!(err.contains("only iommufd passes functions to it"), "{err}");
+    // A platform carries neither its SMMUv3 nor its cells.
+    let name = ["--resource", "10de:2941=nvidia.com/GB200"];
+    for (format, more) in [("nova", &[][..]), ("kubevirt", &name)] {
+        let words = ["export", "--gpus", "2", "--name", "a", "--format", format, NEW[0], NEW[1]];
+        let (code, out, err) = on(host.path(), &[&words[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        let text = out.replace("\n#  ", "");
+        for part in [
+            "lost: nested-smmu: 2 SMMUv3s, nested in the host's, for 0008:01:00.0 0009:01:00.0",
+            "lost: cells: 16 empty cells for the memory of 0008:01:00.0 0009:01:00.0",
+            "cannot use the GPUs",
+        ] {
+            assert!(text.contains(part), "{format}: {part} is missing in {out}");
+        }
+    }
+}
+
+/// Slurm's lines and the list of vGPUs take the versions as the list of GPUs does.
+#[test]
+fn versions_of_a_record_are_named_to_every_list() {
+    let record = project().join("tests/golden/grace/gb200-tray.json");
+    let conf = ["slurm", "conf", "--node-name", "n"];
+    let (code, out, err) = on(&record, &conf);
+    assert!(
+        code == 1 && err.contains("`--assume libvirt=12.9,qemu=11.1` names them"),
+        "{out}{err}"
+    );
+    let (code, out, err) = on(&record, &[&conf[..], &NEW].concat());
+    assert!(code == 0 && out.contains("Name=gpuvm") && out.contains("Count=4"), "{out}{err}");
+    let (code, out, err) = on(&record, &[&["vgpu", "list"][..], &NEW].concat());
+    assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
 fn memory_of_gpus_is_for_no_guest() {
     let dir = scratch();
     Grace { gpu_kib: 186 << 20, ..Grace::tray() }.make(dir.path());

@@ -255,7 +255,13 @@ fn a_guest_gets_its_vgpu_has_it_after_a_restart_of_the_host_and_gives_it_back() 
     // The running guest has lost it.
     machine.set("3b:00.4", 1430);
     assert_eq!(machine.broken("a"), ["vgpu-type"]);
-    machine.set("3b:00.4", 1437);
+    let clears = "echo 0 > /sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type";
+    machine.refused(&["verify", "a"], 3, &["gpuvm stop a", clears, "gpuvm start a"]);
+    machine.done(&["stop", "a", "--force"]);
+    machine.refused(&["start", "a"], 1, &["has vGPU type 1430, not 1437", clears]);
+    machine.set("3b:00.4", 0);
+    machine.done(&["start", "a"]);
+    assert_eq!(machine.set_types(), [of("3b:00.4", 1437)]);
     let gone = machine.done(&["delete", "a", "--yes"]);
     assert!(gone.contains("clear vGPU type 1437 of 0000:3b:00.4"), "{gone}");
     assert_eq!(machine.set_types(), []);
@@ -335,6 +341,13 @@ fn functions_for_vgpus_are_not_bound_and_excluded_ones_not_chosen() {
     machine.done(&["gpu", "include", "3b:00.4"]);
     machine.done(&machine.create("b", &VGPU));
     assert_eq!(machine.set_types()[0], of("3b:00.4", 1437));
+    // A guest that is off needs the card on its driver, too.
+    machine.done(&["stop", "a", "--force"]);
+    let shared = "0000:3b:00.0 is shared: domain `a` has vGPU H200X-18C of it";
+    for more in [&[][..], &["--dry-run"], &["--force", "--yes"]] {
+        let words = [&["device", "bind", "3b:00.0"][..], more].concat();
+        machine.refused(&words, 1, &[shared, "gpuvm set a --no-vgpu"]);
+    }
 }
 
 #[test]

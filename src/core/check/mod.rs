@@ -20,6 +20,7 @@ mod others;
 mod pci;
 mod report;
 mod versions;
+mod vgpu;
 
 pub(crate) use cpu::helper_pins;
 pub use disks::{DiskFact, DiskFault, disks};
@@ -32,6 +33,7 @@ pub use others::free_cores;
 pub use pci::{misplaced, place_hint};
 pub use report::{Finding, InXml, Note};
 pub(crate) use versions::SLOW_BARS;
+pub use vgpu::{RETYPED_ID as VGPU_RETYPED, UNAVAILABLE_ID as VGPU_UNAVAILABLE};
 
 use crate::domain::DomainXml;
 use crate::finding::Rule;
@@ -63,6 +65,7 @@ pub const RULES: &[&[Rule]] = &[
     versions::RULES,
     iommufd::RULES,
     coherent::RULES,
+    vgpu::RULES,
 ];
 
 /// Every rule, one by one.
@@ -124,6 +127,7 @@ pub fn judge(
     versions::check(&guest, topology, versions, &mut report);
     iommufd::check(&guest, topology, versions, &mut report);
     coherent::check(&guest, topology, &mut report);
+    vgpu::check(&guest, (topology, others), versions, &mut report);
     let notes = report.notes();
     (report.finish(), notes)
 }

@@ -40,6 +40,7 @@ use crate::check::{Finding, check};
 use crate::domain::guest::{Abilities, DiskIo, mdev_uuid};
 use crate::domain::{DomainXml, DomainXmlError};
 use crate::finding::Severity;
+use crate::occupancy::OwnVgpus;
 use crate::placement::{Occupancy, Placement, PlanError, Reason};
 use crate::request::{Allow, Request};
 use crate::topology::Topology;
@@ -164,7 +165,7 @@ pub fn planned_request(current: &DomainXml, given: &Given<'_>) -> Result<Request
 /// Names planned mediated devices otherwise than those that the domain has.
 fn with_new_mdevs(placement: Placement, current: &DomainXml) -> Placement {
     let key = current.uuid().unwrap_or_else(|| current.name());
-    let had = current.mdevs();
+    let had = current.mediated();
     let names = (0..).map(|nth| mdev_uuid(&key, nth)).filter(|name| !had.contains(name));
     let new: Vec<String> = names.take(placement.vgpus.len()).collect();
     placement.with_mdevs(|nth| new[nth].clone())
@@ -210,7 +211,12 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
         items.unnamed.insert(ItemName::Cells);
     }
     let given = &Given { items: &items, ..*given };
-    let judge = |xml| check(xml, given.topology, given.others, given.versions);
+    // vGPUs that it gives up are cleared before it gets others.
+    let stay = given.items.size().vgpu.is_kept();
+    let given_up = if stay { Vec::new() } else { guest.vgpus.clone() };
+    let own_vgpus = OwnVgpus { vgpus: given_up, stay };
+    let others = &Occupancy { own_vgpus, ..given.others.clone() };
+    let judge = |xml| check(xml, given.topology, others, given.versions);
     let before = judge(current);
     let faults = before.iter().map(|finding| finding.rule).collect();
     let mut work = work::Work::new(current, &guest, placement.as_ref(), given, faults);

@@ -21,7 +21,7 @@ mod report;
 mod threads;
 pub mod tuning;
 mod versions;
-mod vgpu;
+pub mod vgpu;
 
 pub(crate) use host::{BALANCING, GOVERNOR, THP, UNHEALTHY};
 pub(crate) use peers::REJECTED;
@@ -199,8 +199,11 @@ fn by_rules(subject: &Subject<'_>, host: Host<'_>) -> Vec<Finding> {
             for finding in check::check(document, host.topology, others, host.versions) {
                 // For a running guest, its actual resources are more precise.
                 let of_start = [check::HUGE_PAGES_SHORT, check::HUGE_PAGES_NOT_MOUNTED];
+                // Types of vGPUs are compared by themselves, and a running guest has its own.
+                let is_vgpu = finding.rule == check::VGPU_RETYPED
+                    || finding.rule == check::VGPU_UNAVAILABLE && subject.live.is_some();
                 let pages = of_start.contains(&finding.rule) && subject.live.is_some();
-                if pages || !seen.insert((finding.rule, finding.says.message.clone())) {
+                if is_vgpu || pages || !seen.insert((finding.rule, finding.says.message.clone())) {
                     continue;
                 }
                 let defined_only = all && check::is_on_others(finding.rule);

@@ -2,6 +2,7 @@
 //! host, and a virtual function can get another one.
 
 use super::report::{Between, Report, Wrong};
+use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::finding::Rule;
 use crate::occupancy::{GuestVgpu, Occupancy};
@@ -58,7 +59,12 @@ fn of_function(
     match topology.device(bdf).map(|device| &device.vgpu) {
         Some(Some(Vgpu::Vfio { current, .. })) => {
             if *current != number && (runs || *current != 0) {
-                let hint = format!("`gpuvm restart {}` sets it", word(&definition.name()));
+                let name = definition.name();
+                let hint = match (*current, runs) {
+                    (0, _) => format!("`gpuvm restart {}` sets it", word(&name)),
+                    (_, true) => format!("`gpuvm stop {}`; {}", word(&name), retyped(vgpu, &name)),
+                    (_, false) => retyped(vgpu, &name),
+                };
                 let wrong = Wrong {
                     what: format!("vGPU type of {bdf}"),
                     expected: format!("{number} ({})", vgpu.name),
@@ -81,6 +87,24 @@ fn of_function(
             report.differs(&GONE, Between::Reality, wrong);
         }
     }
+}
+
+/// The command that clears the type of a function.
+pub fn clearing(function: Bdf) -> String {
+    format!("echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type")
+}
+
+/// The way of a guest that is off to its own type where its function, or its UUID, has another one:
+/// gpuvm clears no type that it did not set for the guest.
+pub fn retyped(vgpu: &GuestVgpu, domain: &str) -> String {
+    let clears = match &vgpu.uuid {
+        Some(uuid) => format!("echo 1 > /sys/bus/mdev/devices/{uuid}/remove"),
+        None => clearing(vgpu.function),
+    };
+    format!(
+        "if no guest uses it, `{clears}` clears it; then `gpuvm start {}` sets its own",
+        word(domain)
+    )
 }
 
 /// Looks for a mediated device of a running guest.

@@ -11,10 +11,10 @@ use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
 use crate::planned::Planned;
 use crate::request::Request;
-use crate::topology::{GuestVgpu, KnownDevice, Topology};
+use crate::topology::{KnownDevice, Topology};
 use crate::world::World;
 use gpuvm_core::iommufd::{Lack, Way};
-use gpuvm_core::versions::Stack;
+use gpuvm_core::versions::{LIBVIRT_VGPU, Stack, Version};
 use std::path::Path;
 
 /// The reason a definition cannot be written.
@@ -41,6 +41,9 @@ pub enum RenderError {
     /// iommufd.
     #[error("functions cannot be passed through by iommufd: {why}")]
     NoIommufd { why: String },
+    /// libvirt refuses functions that are not bound to vfio-pci.
+    #[error("libvirt is {version}, and vGPUs on virtual functions need {LIBVIRT_VGPU} or later")]
+    OldLibvirt { version: Version },
     /// The host's kernel lacks what libvirt needs to pass any function through.
     #[error("functions cannot be passed through: {why}")]
     NoGroups { why: String },
@@ -201,17 +204,20 @@ pub(super) fn refuse_emulated(virt: VirtType, planned: &Planned) -> Result<()> {
     Err(RenderError::NoIommufd { why }.hint("leave --virt-type out"))
 }
 
-/// Refuses functions passed through by iommufd that the host could not pass through so, and those
+/// Refuses vGPUs that libvirt is too old for, functions passed through by iommufd that the host could not pass through so, and those
 /// that could not reach each other then.
 pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     let Planned { topology, request, placement, stack, .. } = planned;
-    // Mediated devices are no devices of the placement, and have groups only.
-    let passes = !placement.devices.is_empty() || placement.vgpus.iter().any(GuestVgpu::is_mdev);
-    let may_lack_groups = topology.lacks_vfio_groups() && passes;
-    if !request.is_by_iommufd() && !may_lack_groups {
+    // Mediated devices have groups only.
+    let may_lack_groups = topology.lacks_vfio_groups() && placement.passes_devices();
+    let has_vf = placement.vgpus.iter().any(|vgpu| !vgpu.is_mdev());
+    if !request.is_by_iommufd() && !may_lack_groups && !has_vf {
         return Ok(());
     }
     let way = world.way(topology, *stack)?;
+    if has_vf {
+        refuse_old_libvirt(&way)?;
+    }
     refuse_without_groups(&way)?;
     if !request.is_by_iommufd() {
         return Ok(());
@@ -219,6 +225,15 @@ pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
     let mut lacks = way.lacks(true, &placement.devices);
     lacks.extend(way.unreached_lack(&placement.devices));
     refuse_lacks(&lacks, placement.initiators.is_some())
+}
+
+/// Refuses vGPUs on virtual functions where libvirt passes none through.
+pub(crate) fn refuse_old_libvirt(way: &Way<'_>) -> Result<()> {
+    let Some(version) = way.versions.libvirt.filter(|version| *version < LIBVIRT_VGPU) else {
+        return Ok(());
+    };
+    let hint = "`virsh version` shows it; take libvirt from the distribution's backports";
+    Err(RenderError::OldLibvirt { version }.hint(hint))
 }
 
 /// Refuses functions where libvirt passes none through.

@@ -11,7 +11,8 @@ use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::GuestVgpu;
 use crate::topology::{Mdev, NoVgpuMode, PciDevice, Topology, Vgpu};
 use crate::world::World;
-use gpuvm_core::versions::Version;
+use gpuvm_core::verify::vgpu::{clearing, retyped};
+use gpuvm_core::versions::{LIBVIRT_VGPU, Version};
 
 /// The reason a guest does not get its vGPUs.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
@@ -25,10 +26,7 @@ pub enum VgpuClaimError {
     )]
     NoSlot { domain: String, function: Bdf },
     /// The function has another type.
-    #[error(
-        "domain `{domain}` is not started: {function} has vGPU type {now}, not {wanted}: it has another \
-         holder"
-    )]
+    #[error("domain `{domain}` is not started: {function} has vGPU type {now}, not {wanted}")]
     OtherType { domain: String, function: Bdf, now: String, wanted: String },
     /// The kernel or the driver gives the function no VFIO device.
     #[error(
@@ -39,7 +37,7 @@ pub enum VgpuClaimError {
     /// libvirt refuses functions that are not bound to vfio-pci.
     #[error(
         "domain `{domain}` is not started: libvirt is {version}, and vGPUs on virtual functions \
-         need {FIRST_LIBVIRT} or later"
+         need {LIBVIRT_VGPU} or later"
     )]
     OldLibvirt { domain: String, version: Version },
     /// Fabric Manager activates no partition for virtual functions.
@@ -59,10 +57,6 @@ pub enum VgpuClaimError {
 }
 
 impl Coded for VgpuClaimError {}
-
-/// The first libvirt that takes an unmanaged function of any driver with a VFIO device
-/// (`virPCIDeviceGetCurrentDriverNameAndType`).
-const FIRST_LIBVIRT: Version = Version(10, 0, 0);
 
 const LIST_HINT: &str = "`gpuvm vgpu list` shows the cards and their vGPUs";
 
@@ -94,7 +88,8 @@ fn set_type(
         }
         Some(Some(Vgpu::Vfio { current, .. })) => {
             let (now, wanted) = (current.to_string(), number.to_string());
-            Err(VgpuClaimError::OtherType { domain, function, now, wanted }.hint(LIST_HINT))
+            let hint = retyped(vgpu, &domain);
+            Err(VgpuClaimError::OtherType { domain, function, now, wanted }.hint(hint))
         }
         _ => {
             let hint = format!("`gpuvm vgpu vfs {} --on` enables them", vgpu.card);
@@ -115,7 +110,8 @@ fn make_mdev(domain: &str, vgpu: &GuestVgpu, topology: &Topology) -> Result<Opti
     match devices.iter().find(is_it).map(|mdev| mdev.type_id.clone().unwrap_or_default()) {
         Some(now) if now == wanted => Ok(None),
         Some(now) => {
-            Err(VgpuClaimError::OtherType { domain, function, now, wanted }.hint(LIST_HINT))
+            let hint = retyped(vgpu, &domain);
+            Err(VgpuClaimError::OtherType { domain, function, now, wanted }.hint(hint))
         }
         None if types.iter().any(|of| of.id == wanted) => {
             Ok(Some(VgpuStep::CreateMdev { uuid: uuid.clone(), parent: function, type_id: wanted }))
@@ -154,7 +150,7 @@ fn refuse_stack(
     let functions = vgpus.iter().filter(|vgpu| !vgpu.is_mdev()).map(|vgpu| vgpu.function);
     let domain = domain.to_owned();
     for function in functions {
-        if let Some(version) = libvirt.filter(|version| *version < FIRST_LIBVIRT) {
+        if let Some(version) = libvirt.filter(|version| *version < LIBVIRT_VGPU) {
             let hint = "`virsh version` shows it; take libvirt from the distribution's backports";
             return Err(VgpuClaimError::OldLibvirt { domain, version }.hint(hint));
         }
@@ -230,10 +226,8 @@ pub fn refuse_uncleared(
         let mut stays = stays.map(|old| old.function);
         if let Some((function, now)) = stays.find_map(|vf| Some((vf, type_of(vf)?))) {
             let (domain, wanted) = (after.name(), new.name.clone());
-            let hint = format!(
-                "`echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type` clears it, if \
-                 no guest has it"
-            );
+            let clears = clearing(function);
+            let hint = format!("`{clears}` clears it, if no guest has it");
             return Err(VgpuClaimError::NotCleared { domain, function, now, wanted }.hint(hint));
         }
     }
@@ -261,7 +255,7 @@ fn others(hypervisor: &dyn Hypervisor, own: &str) -> Result<Vec<(String, DomainX
 /// Whether a definition has the function of a vGPU, or its mediated device.
 fn has(xml: &DomainXml, vgpu: &GuestVgpu) -> bool {
     match &vgpu.uuid {
-        Some(uuid) => xml.mdevs().iter().any(|mdev| mdev.eq_ignore_ascii_case(uuid)),
+        Some(uuid) => xml.mediated().iter().any(|mdev| mdev.eq_ignore_ascii_case(uuid)),
         None => xml.held(true).is_ok_and(|held| held.devices.contains(&vgpu.function)),
     }
 }
@@ -282,7 +276,8 @@ fn cleared(
             }
             world.warning(&format!(
                 "vGPU type {was} of {vf} was not set by gpuvm since the host started: it is left \
-                 as it is; `echo 0 > /sys/bus/pci/devices/{vf}/nvidia/current_vgpu_type` clears it"
+                 as it is; `{}` clears it",
+                clearing(vf)
             ));
             None
         }

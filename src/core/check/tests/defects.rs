@@ -7,7 +7,7 @@ use super::setting::{
 };
 use gpuvm_core::memsize::MemSize;
 use gpuvm_core::topology::{
-    DriveUse, FabricModel, Iommu, KeptOff, KeptOffBy, NetFace, Sriov, Trust, Vgpu,
+    DriveUse, FabricModel, Iommu, KeptOff, KeptOffBy, Mig, NetFace, Sriov, Trust, Vgpu,
 };
 
 /// One defect.
@@ -66,6 +66,24 @@ impl Defect {
         self.also = also;
         self
     }
+}
+
+/// A GPU of the host.
+const CARD_36: &str = "0000:36:00.0";
+/// The record of a vGPU on the function that [`NIC_35`] passes.
+const VGPU_35: (&str, &str) = (
+    "</name>",
+    "</name><metadata><gpuvm:guest xmlns:gpuvm='urn:gpuvm:domain:1'><gpuvm:vgpus><gpuvm:device \
+     bdf='0000:35:00.0' card='0000:36:00.0' type='8' name='H200X-18C'/></gpuvm:vgpus>\
+     </gpuvm:guest></metadata>",
+);
+
+/// Makes the function that [`NIC_35`] passes a slot for vGPUs that has this type; 0: none.
+fn vgpu_35(s: &mut Setting, current: u32) {
+    let vf = s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x35).unwrap();
+    (vf.class, vf.vendor, vf.net) = (0x03_0200, 0x10de, None);
+    vf.sriov = Some(Sriov::Vf { pf: CARD_36.parse().unwrap() });
+    vf.vgpu = Some(Vgpu::Vfio { current, creatable: Vec::new() });
 }
 
 /// Place of the first hostdev's host address.
@@ -527,16 +545,22 @@ pub const DEFECTS: &[Defect] = &[
         },
         &[],
     ),
+    setting("vgpu-managed", "/domain/devices/interface[2]", |s| vgpu_35(s, 7), &[NIC_35]),
     setting(
-        "vgpu-managed",
-        "/domain/devices/interface[2]",
+        "vgpu-retyped",
+        "/domain/devices/interface[2]/source/address",
+        |s| vgpu_35(s, 7),
+        &[NIC_35, ("managed='yes'", "managed='no'"), VGPU_35],
+    ),
+    setting(
+        "vgpu-unavailable",
+        "/domain/devices/interface[2]/source/address",
         |s| {
-            let vf = s.host.devices.iter_mut().find(|d| d.bdf.bus() == 0x35).unwrap();
-            (vf.class, vf.vendor, vf.net) = (0x03_0200, 0x10de, None);
-            vf.sriov = Some(Sriov::Vf { pf: "0000:36:00.0".parse().unwrap() });
-            vf.vgpu = Some(Vgpu::Vfio { current: 7, creatable: Vec::new() });
+            vgpu_35(s, 0);
+            let card = s.host.devices.iter_mut().find(|d| d.bdf.to_string() == CARD_36).unwrap();
+            card.mig = Some(Mig { enabled: true, pending: true });
         },
-        &[NIC_35],
+        &[NIC_35, ("managed='yes'", "managed='no'"), VGPU_35],
     ),
     setting(
         "hostdev-unsupported",

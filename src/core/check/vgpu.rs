@@ -1,0 +1,168 @@
+//! Rules on a guest's vGPUs: what their cards, the driver and libvirt refuse at the start.
+
+use super::guest::Guest;
+use super::report::Report;
+use crate::domain::read::Spot;
+use crate::finding::Rule;
+use crate::host_device::HostDevice;
+use crate::occupancy::{GuestVgpu, Occupancy};
+use crate::placement::{is_in_mode, mig_words};
+use crate::topology::{Mdev, Topology, Vgpu};
+use crate::verify::vgpu::retyped;
+use crate::versions::{LIBVIRT_VGPU, Versions};
+
+/// gpuvm clears no type that it did not set, and the driver replaces none.
+const RETYPED: Rule =
+    Rule::error("vgpu-retyped", "a vGPU whose function or UUID has another type than its guest's");
+/// Its guest does not start.
+const UNAVAILABLE: Rule = Rule::error(
+    "vgpu-unavailable",
+    "a vGPU that its guest cannot get: by its parent, the mode of its GPU, or the version of \
+     libvirt",
+);
+
+/// Rules of this module.
+pub const RULES: &[Rule] = &[RETYPED, UNAVAILABLE];
+/// ID of the rule on other types.
+pub const RETYPED_ID: &str = RETYPED.id;
+/// ID of the rule on vGPUs that a guest does not get at its start.
+pub const UNAVAILABLE_ID: &str = UNAVAILABLE.id;
+
+/// Checks the vGPUs that are recorded for a guest; those that it gives up for others are cleared
+/// first.
+pub fn check<'t>(
+    guest: &Guest<'t>,
+    (topology, others): (&Topology, &Occupancy),
+    versions: &Versions,
+    report: &mut Report<'t>,
+) {
+    old_libvirt(guest, topology, versions, report);
+    if topology.devices().is_empty() {
+        return;
+    }
+    let is_given_up = |vgpu: &GuestVgpu| {
+        let mut own = others.own_vgpus.vgpus.iter();
+        own.any(|own| own.function == vgpu.function)
+    };
+    for vgpu in guest.vgpus.iter().filter(|vgpu| !is_given_up(vgpu)) {
+        let now = match vgpu.number() {
+            Some(number) => of_function(vgpu, number, topology),
+            None => of_mdev(vgpu, topology),
+        };
+        match now {
+            Now::Set => {}
+            Now::Other(now) => other_type(guest, vgpu, &now, report),
+            Now::Absent => absent(guest, vgpu, report),
+            Now::Unset => modes(guest, vgpu, topology, report),
+        }
+    }
+}
+
+/// What the host has of a vGPU.
+enum Now {
+    /// The vGPU.
+    Set,
+    /// Nothing yet: it gets its type, or is made, before the start.
+    Unset,
+    /// One of another type.
+    Other(String),
+    /// Nothing that could become it.
+    Absent,
+}
+
+/// The state of a virtual function. [`super::hostdev`] judges one that no type can be set for.
+fn of_function(vgpu: &GuestVgpu, number: u32, topology: &Topology) -> Now {
+    match topology.device(vgpu.function).and_then(|function| function.vgpu_type()) {
+        Some(now) if now == number => Now::Set,
+        Some(now) => Now::Other(now.to_string()),
+        None => Now::Unset,
+    }
+}
+
+/// The state of a mediated device.
+fn of_mdev(vgpu: &GuestVgpu, topology: &Topology) -> Now {
+    let parent = topology.device(vgpu.function).and_then(|parent| parent.vgpu.as_ref());
+    let Some(Vgpu::Mdev { types, devices }) = parent else { return Now::Absent };
+    let is_it =
+        |mdev: &&Mdev| vgpu.uuid.as_ref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(&mdev.uuid));
+    match devices.iter().find(is_it).map(|mdev| mdev.type_id.as_ref()) {
+        Some(Some(now)) if *now != vgpu.type_id => Now::Other(now.clone()),
+        Some(_) => Now::Set,
+        None if types.iter().any(|of| of.id == vgpu.type_id) => Now::Unset,
+        None => Now::Absent,
+    }
+}
+
+/// The element of a vGPU in the definition.
+fn place<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu) -> Spot<'t> {
+    if vgpu.is_mdev() {
+        let is_it = |device: &HostDevice| match (device, &vgpu.uuid) {
+            (HostDevice::Mediated(own), Some(uuid)) => own.eq_ignore_ascii_case(uuid),
+            _ => false,
+        };
+        let device = guest.host_devices.iter().find(|device| is_it(&device.value));
+        return device.map_or(guest.spot, |device| device.spot);
+    }
+    let passed = guest.passed.iter().find(|passed| passed.bdf.value == vgpu.function);
+    passed.map_or(guest.spot, |passed| passed.bdf.spot)
+}
+
+fn other_type<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu, now: &str, report: &mut Report<'t>) {
+    let what = vgpu.uuid.clone().unwrap_or_else(|| vgpu.function.to_string());
+    let GuestVgpu { type_id, name, .. } = vgpu;
+    let message = format!("{what} has vGPU type {now}, and the guest's is {type_id} ({name})");
+    report.add(&RETYPED, place(guest, vgpu), message, retyped(vgpu, &guest.name));
+}
+
+fn absent<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu, report: &mut Report<'t>) {
+    let GuestVgpu { card, function, type_id, name, .. } = vgpu;
+    let message = format!("{function} offers no mediated devices of vGPU type {type_id} ({name})");
+    let hint = if card == function {
+        "`gpuvm vgpu list` shows the types that each GPU offers".to_owned()
+    } else {
+        format!(
+            "`gpuvm vgpu vfs {card} --on --at-boot` enables the virtual functions that offer them"
+        )
+    };
+    report.add(&UNAVAILABLE, place(guest, vgpu), message, hint);
+}
+
+/// Finds modes of a card that do not permit the type, which the driver then refuses.
+fn modes<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu, topology: &Topology, report: &mut Report<'t>) {
+    let (bdf, spot) = (vgpu.card, place(guest, vgpu));
+    if let Some(mode) = topology.no_vgpu_mode(bdf) {
+        report.add(&UNAVAILABLE, spot, mode.to_string(), mode.hint());
+    }
+    let Some(card) = topology.device(bdf).filter(|card| !is_in_mode(card, &vgpu.name)) else {
+        return;
+    };
+    let wanted = u8::from(card.mig.is_some_and(|mig| !mig.enabled));
+    let hint = format!(
+        "`gpuvm set {} --vgpu TYPE` gives it another type, or `nvidia-smi -i {bdf} -mig {wanted}` \
+         while no guest has the GPU",
+        crate::shell::domain(&guest.name)
+    );
+    report.add(&UNAVAILABLE, spot, mig_words(bdf, &vgpu.name), hint);
+}
+
+/// Finds a libvirt that does not pass functions on the vendor's driver through.
+fn old_libvirt<'t>(
+    guest: &Guest<'t>,
+    topology: &Topology,
+    versions: &Versions,
+    report: &mut Report<'t>,
+) {
+    let Some(version) = versions.libvirt.filter(|version| *version < LIBVIRT_VGPU) else { return };
+    let is_vgpu = |function| {
+        let mut recorded = guest.vgpus.iter().filter(|vgpu| !vgpu.is_mdev());
+        topology.is_vgpu_function(function) || recorded.any(|vgpu| vgpu.function == function)
+    };
+    let mut passed = guest.passed.iter().filter(|passed| !passed.by_argument);
+    if let Some(passed) = passed.find(|passed| is_vgpu(passed.bdf.value)) {
+        let message = format!(
+            "libvirt is {version}, and vGPUs on virtual functions need {LIBVIRT_VGPU} or later"
+        );
+        let hint = "`virsh version` shows it; take libvirt from the distribution's backports";
+        report.add(&UNAVAILABLE, passed.bdf.spot, message, hint);
+    }
+}
