@@ -1050,7 +1050,11 @@ fn without_functions() -> Small {
 #[test]
 fn functions_of_a_card_that_a_guest_has_as_a_whole_are_not_recommended() {
     let host = without_functions();
-    let (first, second) = (whole(&host, "3b"), foreign(&host, "other", ("5e", 0)));
+    let (code, xml, err) = host.run(&["export", "--gpu", "3b:00.0", "--name", "whole"]);
+    assert_eq!(code, 0, "{err}");
+    let first = host.path().join("whole.xml").to_str().unwrap().to_owned();
+    fs::write(&first, xml).unwrap();
+    let second = foreign(&host, "other", ("5e", 0));
     let enable = |bdf: &str| format!("gpuvm vgpu vfs {bdf} --on");
     let (held, free) = (enable("0000:3b:00.0"), enable("0000:5e:00.0"));
     let (code, out, err) = host.run(&["vgpu", "list", "--domain-xml", &first]);

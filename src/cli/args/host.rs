@@ -94,7 +94,7 @@ pub enum HostVerb {
     #[command(after_long_help = MATRIX)]
     #[command(group = about_records())]
     Matrix(Late<MatrixArgs>),
-    /// Show or restore the routes of peer-to-peer traffic below PCIe switches
+    /// Show or restore routes of peer-to-peer traffic below switches
     ///
     /// For each pair that meets below a switch: whether writes and reads of the GPU's memory go
     /// through the switch or over the root complex, which halves their rate, and the register that

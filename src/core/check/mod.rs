@@ -20,7 +20,7 @@ mod others;
 mod pci;
 mod report;
 mod versions;
-mod vgpu;
+pub mod vgpu;
 
 pub(crate) use cpu::helper_pins;
 pub use disks::{DiskFact, DiskFault, disks};

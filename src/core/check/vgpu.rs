@@ -2,13 +2,14 @@
 
 use super::guest::Guest;
 use super::report::Report;
+use crate::bdf::Bdf;
 use crate::domain::read::Spot;
 use crate::finding::Rule;
 use crate::host_device::HostDevice;
 use crate::occupancy::{GuestVgpu, Occupancy};
 use crate::placement::{is_in_mode, mig_words};
+use crate::shell::word;
 use crate::topology::{Mdev, Topology, Vgpu};
-use crate::verify::vgpu::retyped;
 use crate::versions::{LIBVIRT_VGPU, Versions};
 
 /// gpuvm clears no type that it did not set, and the driver replaces none.
@@ -165,4 +166,22 @@ fn old_libvirt<'t>(
         let hint = "`virsh version` shows it; take libvirt from the distribution's backports";
         report.add(&UNAVAILABLE, passed.bdf.spot, message, hint);
     }
+}
+
+/// The way of a guest that is off to its own type where its function, or its UUID, has another one:
+/// gpuvm clears no type that it did not set for the guest.
+pub fn retyped(vgpu: &GuestVgpu, domain: &str) -> String {
+    let clears = match &vgpu.uuid {
+        Some(uuid) => format!("echo 1 > /sys/bus/mdev/devices/{uuid}/remove"),
+        None => clearing(vgpu.function),
+    };
+    format!(
+        "if no guest uses it, `{clears}` clears it; then `gpuvm start {}` sets its own",
+        word(domain)
+    )
+}
+
+/// The command that clears the type of a function.
+pub fn clearing(function: Bdf) -> String {
+    format!("echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type")
 }

@@ -156,7 +156,7 @@ struct Card<'t> {
     room: Room,
 }
 
-/// What the vGPUs of a card say of further ones.
+/// Limits that the vGPUs of a card set for further ones.
 #[derive(Default)]
 struct Present {
     /// Whether MIG backs one.
@@ -418,7 +418,7 @@ impl Card<'_> {
         types
     }
 
-    /// What its vGPUs say of further ones.
+    /// Limits that its vGPUs set for further ones.
     fn present(&self, existing: &[ExistingVgpu]) -> Present {
         let mut present = Present::default();
         for name in existing.iter().filter_map(|one| one.name.as_deref()) {
@@ -468,7 +468,7 @@ impl Card<'_> {
         }
     }
 
-    /// What the vGPUs of a card leave of it. Those of a function of unknown type take at least as
+    /// The part of a card that its vGPUs leave. Those of a function of unknown type take at least as
     /// much as the smallest; where the size of a type is not known, the driver's list says what it
     /// leaves at least.
     fn left(&self, types: &[Type], existing: &[ExistingVgpu], is_mixed: bool) -> u64 {

@@ -43,7 +43,7 @@ struct Choice {
     after_clearing: bool,
 }
 
-/// Of what the place of a guest depends beside the nodes of its cards: the node of all of them, the
+/// Everything on which the place of a guest depends beside the nodes of its cards: the node of all of them, the
 /// number of functions, and the part of a card that they are.
 type Demand = (Option<NodeId>, usize, u64);
 
@@ -73,7 +73,7 @@ pub(super) fn plan(
     let cards = &Cards { topology, held, all: shared_cards(topology, held) };
     let mut refused: Vec<(Vec<NodeId>, Demand, PlanError)> = Vec::new();
     for choice in choices(cards, wish)? {
-        // What other functions of these nodes would be refused for, these are.
+        // These functions would be refused as others of these nodes were.
         let (nodes, demand) = (nodes(topology, &choice), choice.demand());
         if refused.iter().any(|(at, of, _)| (at, *of) == (&nodes, demand)) {
             continue;

@@ -64,7 +64,7 @@ fn model(one: &PciDevice) -> Model {
     (one.vendor, one.device, one.subsystem_vendor, one.subsystem_device, one.is_vf())
 }
 
-/// What is known of the memory of a model: all of it, or that it has at least so much.
+/// Knowledge of a model's memory: all of it, or that it has at least so much.
 #[derive(Debug, Clone, Copy)]
 struct ByModel {
     exact: Option<MemSize>,

@@ -2,7 +2,7 @@
 //! host, and a virtual function can get another one.
 
 use super::report::{Between, Report, Wrong};
-use crate::bdf::Bdf;
+use crate::check::vgpu::retyped;
 use crate::domain::DomainXml;
 use crate::finding::Rule;
 use crate::occupancy::{GuestVgpu, Occupancy};
@@ -87,24 +87,6 @@ fn of_function(
             report.differs(&GONE, Between::Reality, wrong);
         }
     }
-}
-
-/// The command that clears the type of a function.
-pub fn clearing(function: Bdf) -> String {
-    format!("echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type")
-}
-
-/// The way of a guest that is off to its own type where its function, or its UUID, has another one:
-/// gpuvm clears no type that it did not set for the guest.
-pub fn retyped(vgpu: &GuestVgpu, domain: &str) -> String {
-    let clears = match &vgpu.uuid {
-        Some(uuid) => format!("echo 1 > /sys/bus/mdev/devices/{uuid}/remove"),
-        None => clearing(vgpu.function),
-    };
-    format!(
-        "if no guest uses it, `{clears}` clears it; then `gpuvm start {}` sets its own",
-        word(domain)
-    )
 }
 
 /// Looks for a mediated device of a running guest.

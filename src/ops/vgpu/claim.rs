@@ -11,7 +11,7 @@ use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::GuestVgpu;
 use crate::topology::{Mdev, NoVgpuMode, PciDevice, Topology, Vgpu};
 use crate::world::World;
-use gpuvm_core::verify::vgpu::{clearing, retyped};
+use gpuvm_core::check::vgpu::{clearing, retyped};
 use gpuvm_core::versions::{LIBVIRT_VGPU, Version};
 
 /// The reason a guest does not get its vGPUs.
