@@ -212,6 +212,22 @@ pub struct Occupancy {
     pub given: Vec<Bdf>,
 }
 
+impl Occupancy {
+    /// Returns it with the vGPUs of these domains counted as cleared wherever none of its domains
+    /// has their functions any more: a type stays set until its guest is moved or deleted.
+    pub fn clearing(&self, goes: impl Fn(&Held) -> bool) -> Occupancy {
+        let is_excluded =
+            |vgpu: &GuestVgpu| self.excluded.iter().any(|one| one.bdf == vgpu.function);
+        let mut own_vgpus = self.own_vgpus.clone();
+        for held in self.domains.iter().filter(|held| goes(held)) {
+            let new = held.vgpus.iter().filter(|vgpu| !own_vgpus.vgpus.contains(vgpu));
+            let new: Vec<GuestVgpu> = new.filter(|vgpu| !is_excluded(vgpu)).cloned().collect();
+            own_vgpus.vgpus.extend(new);
+        }
+        Occupancy { own_vgpus, ..self.clone() }
+    }
+}
+
 /// vGPUs of a guest that is planned again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnVgpus {

@@ -290,10 +290,7 @@ pub(crate) fn refuse_devices(name: &str, xml: &DomainXml, topology: &Topology) -
     let kind = |device: Element<'_>| device.attr("type").unwrap_or_default().into_owned();
     let is_own_mdev = |device: Element<'_>| {
         let uuid = device.find("source/address").and_then(|address| address.attr("uuid"));
-        let is_it = |own: &GuestVgpu, uuid: &str| {
-            own.uuid.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(uuid))
-        };
-        uuid.is_some_and(|uuid| vgpus.iter().any(|own| is_it(own, &uuid)))
+        uuid.is_some_and(|uuid| vgpus.iter().any(|own| own.is_device(&uuid)))
     };
     let other = other.or_else(|| {
         let device = hostdevs.find(|device| kind(*device) != "pci" && !is_own_mdev(*device))?;

@@ -21,6 +21,7 @@ use crate::hypervisor::DomainState;
 use crate::lookup::find;
 use crate::placement::{Held, Placement};
 use crate::reporter::Question;
+use crate::request::VgpuWish;
 use crate::session::Session;
 use crate::shell::word;
 use crate::topology::{PartitionId, Topology};
@@ -110,9 +111,9 @@ pub struct PlannedMove {
     /// Whether it gets other cores while it runs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub live: bool,
-    /// Indexes of its GPUs.
+    /// Indexes of its GPUs, or of the cards of its vGPUs.
     pub from: Vec<usize>,
-    /// Indexes of the GPUs that it gets.
+    /// Indexes of those that it gets.
     pub to: Vec<usize>,
     /// The host cores of its vCPUs then; empty: any.
     pub pcpus: String,
@@ -156,6 +157,8 @@ struct Target {
     before: String,
     /// Its GPUs then; empty: it has none.
     gpus: Vec<Bdf>,
+    /// Its vGPUs then; `None` if it has none.
+    vgpu: Option<VgpuWish>,
     /// Whether only its pins change, while it runs.
     live: bool,
     /// Whether it may be stopped: it runs.
@@ -204,6 +207,7 @@ impl PlannedMove {
         let place = match (&from[..], &to[..], pcpus.as_str()) {
             ([], _, "") | (_, [], "") => "to other memory".to_owned(),
             ([], _, pcpus) | (_, [], pcpus) => format!("to pcpus {pcpus}"),
+            (from, to, "") if from == to => format!("on GPUs {}, to other memory", gpus(to)),
             (from, to, _) if from == to => format!("on GPUs {}, to pcpus {pcpus}", gpus(to)),
             (from, to, _) if from.len() == 1 => {
                 format!("from GPU {} to GPU {}", gpus(from), gpus(to))

@@ -319,6 +319,31 @@ fn capacity_counts_the_guests_of_a_tray_that_plan_places() {
 }
 
 #[test]
+fn guests_with_coherent_memory_stay_where_they_are() {
+    let host = tray(|_| {});
+    let mut files: Vec<String> = Vec::new();
+    for (name, gpu) in [("a", "0"), ("b", "2")] {
+        let shape = ["--vcpus", "4", "--memory", "8G"];
+        let words = [&["export", "--name", name, "--gpu", gpu][..], &shape, &NEW].concat();
+        let (code, xml, err) = on(host.path(), &words);
+        assert_eq!(code, 0, "{err}");
+        let file = host.path().join(format!("{name}.xml"));
+        fs::write(&file, xml).unwrap();
+        files.push(file.to_str().unwrap().to_owned());
+    }
+    let beside = ["--domain-xml", files[0].as_str(), "--domain-xml", files[1].as_str()];
+    let run = |verb: &[&str]| on(host.path(), &[verb, &beside, &NEW].concat());
+    let (_, out, err) = run(&["capacity", "--gpus", "4", "--vcpus", "4", "--memory", "8G"]);
+    assert!(out.contains("it is off), which cannot be moved"), "{out}{err}");
+    assert!(!out.contains("again at GPU"), "{out}");
+    let room = ["make-room", "--gpus", "4", "--vcpus", "4", "--memory", "8G", "--allow-stop", "a"];
+    let room = [&room[..], &["--accept-shared-fabric"]].concat();
+    let (code, _, err) = run(&room);
+    let why = "domain `a` cannot be moved: it has GPUs with coherent memory";
+    assert!(code == 1 && err.contains(why) && err.contains("delete a --keep-data"), "{err}");
+}
+
+#[test]
 fn a_fleet_takes_the_versions_of_a_recorded_tray_from_its_file() {
     let host = tray(|_| {});
     let file = host.path().join("hosts.toml");

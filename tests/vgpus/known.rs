@@ -271,6 +271,68 @@ fn a_domain_of_others_loses_vgpus_and_gets_none_that_nothing_sets_up() {
     assert_eq!((again.0, again.1.as_str()), (0, ""), "{}", again.2);
 }
 
+/// The definition of a guest with this vGPU beside others, which is off.
+fn beside(host: &Small, (name, vgpu): (&str, &str), others: &[String]) -> String {
+    let mut words = vec!["export", "--name", name, "--vgpu", vgpu, "--pins", "none"];
+    words.extend(SMALL);
+    others.iter().for_each(|file| words.extend(["--domain-xml", file.as_str()]));
+    let (code, xml, err) = host.run(&words);
+    assert_eq!(code, 0, "{err}");
+    let file = host.path().join(format!("{name}.xml"));
+    fs::write(&file, xml).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn vgpus_move_to_another_card_to_make_room() {
+    let host = h200(0);
+    let file = beside(&host, ("a", "H200X-18C"), &[]);
+    let room = ["make-room", "--vgpu", "H200X-141C,gpu=0", "--domain-xml", &file, "--dry-run"];
+    let on = |more: &[&str]| host.run(&[&room[..], &SMALL, more].concat());
+    holds(on(&[]), 1, &["no guest may be moved", "--allow-stop a` moves `a`"]);
+    let moved = ["move `a`, which is off, from GPU 0 to GPU 1", "on that machine has room"];
+    holds(on(&["--allow-stop", "a"]), 0, &moved);
+    // Its type is still set: it is cleared by the move.
+    let set = h200(1);
+    let room = [&room[..], &SMALL, &["--allow-stop", "a"]].concat();
+    holds(set.run(&room), 0, &moved);
+}
+
+#[test]
+fn capacity_advises_the_moves_of_vgpus_that_make_room_makes() {
+    let host = Small::new(1, 16);
+    for bus in ["3b", "5e"] {
+        let t4 = Card { host: &host, bus, ids: ("0302 10de:1eb8", ""), driver: "nvidia", total: 0 };
+        t4.add(&[], None);
+        t4.mdev_of("00.0", ("nvidia-222", "GRID T4-4Q"), 4, (4096, 4));
+        t4.mdev_of("00.0", ("nvidia-224", "GRID T4-16Q"), 1, (16384, 1));
+    }
+    let first = beside(&host, ("a", "T4-4Q,gpu=0"), &[]);
+    let on = |verb: &[&str], second: &str| {
+        let files = ["--domain-xml", first.as_str(), "--domain-xml", second];
+        host.run(&[verb, &files, &SMALL].concat())
+    };
+    let capacity = ["capacity", "--gpus", "1"];
+    let room = ["make-room", "--gpus", "1", "--allow-stop", "a", "--allow-stop", "b"];
+    let small = beside(&host, ("b", "T4-4Q,gpu=1"), std::slice::from_ref(&first));
+    holds(
+        on(&capacity, &small),
+        0,
+        &["plan `a` (1 vGPU, it is off) again at GPU 1: then GPU 0 is"],
+    );
+    holds(on(&room, &small), 0, &["move `a`, which is off, from GPU 0 to GPU 1", "has room"]);
+    // Beside a vGPU of the whole card there is no place.
+    let large = beside(&host, ("b", "T4-16Q,gpu=1"), std::slice::from_ref(&first));
+    holds(on(&capacity, &large), 0, &["(1 vGPU, it is off), which fits nowhere else"]);
+    holds(on(&room, &large), 1, &["no moves of the 2 guests that may be moved make room"]);
+    // What gpuvm did not set up stays.
+    let text = fs::read_to_string(&first).unwrap();
+    let (before, rest) = text.split_once("<metadata>").unwrap();
+    let (_, after) = rest.split_once("</metadata>").unwrap();
+    fs::write(&first, format!("{before}{after}")).unwrap();
+    holds(on(&room, &small), 1, &["domain `a` cannot be moved: it has a vGPU that gpuvm did not"]);
+}
+
 #[test]
 fn the_only_vgpu_of_a_card_counts_as_cleared_for_its_guest() {
     let empty = one(IDS, false);

@@ -581,6 +581,29 @@ fn the_type_of_a_guest_is_cleared_before_the_next_one_is_set_on_its_card() {
 }
 
 #[test]
+fn a_guest_leaves_its_card_to_one_that_needs_all_of_it() {
+    let Some(machine) = Machine::new() else { return };
+    machine.done(&machine.create("a", &[&VGPU[..], &["--movable"]].concat()));
+    machine.done(&["stop", "a", "--force"]);
+    assert_eq!(machine.set_types(), [of("3b:00.4", 1437)]);
+    let small = ["--vcpus", "1", "--memory", "256M"];
+    let whole = ["--vgpu", "H200X-18C,count=8,gpu=0"];
+    let said = machine.done(&[&["make-room", "--yes"][..], &whole, &small].concat());
+    assert!(said.contains("clear vGPU type 1437 of 0000:3b:00.4"), "{said}");
+    assert!(said.contains("then `gpuvm create --vgpu"), "{said}");
+    assert_eq!(machine.set_types(), []);
+    let xml = machine.place.virsh(&["dumpxml", "--inactive", "a"]).replace('"', "'");
+    assert!(xml.contains("bdf='0000:5e:00.4' card='0000:5e:00.0' type='1437'"), "{xml}");
+    // It has still not named a card.
+    assert!(xml.contains("'vgpu':{'type':'H200X-18C','count':1}"), "{xml}");
+    machine.done(&machine.create("b", &[&whole[..], &["--no-start"]].concat()));
+    machine.done(&["start", "a"]);
+    assert_eq!(machine.set_types(), [of("5e:00.4", 1437)]);
+    assert_eq!(machine.broken("a"), [""; 0]);
+    machine.done(&["stop", "a", "--force"]);
+}
+
+#[test]
 fn a_file_of_guests_names_the_vgpu_and_changes_it() {
     let Some(machine) = Machine::new() else { return };
     machine.done(&machine.create("a", &[&VGPU[..], &["--no-start"]].concat()));

@@ -73,21 +73,23 @@ fn advise(advice: &Advice) -> String {
 
 /// The action on one guest.
 fn step(guest: &Away) -> String {
-    let Away { domain, running, gpus: number, to } = guest;
-    let with = match number {
-        0 => "no GPU".to_owned(),
-        number => count(*number, "GPU"),
+    let Away { domain, running, gpus: number, vgpus, fixed, to } = guest;
+    let with = match (number, vgpus) {
+        (0, 0) => "no GPU".to_owned(),
+        (0, vgpus) => count(*vgpus, "vGPU"),
+        (number, _) => count(*number, "GPU"),
     };
+    let stays = if *fixed { "which cannot be moved" } else { "which fits nowhere else" };
     let place = to.as_ref().map(|to| match to.gpus[..] {
         [] => "elsewhere".to_owned(),
         _ => format!("at {}", gpus(&to.gpus)),
     });
     match (running, place) {
         (true, Some(place)) => format!("stop `{domain}` ({with}) and start it {place}"),
-        (true, None) => format!("end `{domain}` ({with}), which fits nowhere else"),
+        (true, None) => format!("end `{domain}` ({with}), {stays}"),
         (false, Some(place)) => format!("plan `{domain}` ({with}, it is off) again {place}"),
         (false, None) => {
-            format!("give up `{domain}` ({with}, it is off), which fits nowhere else")
+            format!("give up `{domain}` ({with}, it is off), {stays}")
         }
     }
 }

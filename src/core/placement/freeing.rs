@@ -45,6 +45,13 @@ pub struct Away {
     pub running: bool,
     /// Its number of GPUs.
     pub gpus: usize,
+    /// Its number of vGPUs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub vgpus: usize,
+    /// Whether it cannot be moved, wherever there is a place: its GPUs have coherent memory, or
+    /// gpuvm did not set up its vGPUs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fixed: bool,
     /// Where it can be moved; `None` if it fits nowhere else.
     pub to: Option<Place>,
 }
@@ -60,6 +67,11 @@ pub struct Place {
     /// Its resources there.
     #[serde(skip)]
     pub held: Held,
+}
+
+/// Whether a number is left out.
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// The cost of a solution, most important first: GPUs and number of guests that end, GPUs and
@@ -90,6 +102,7 @@ pub(super) fn cheapest(
         let own = held.domains.iter().find(|held| held.domain == guest.name);
         gpus.iter().position(|gpu| own.is_some_and(|own| own.devices.contains(gpu)))
     });
+    let held = &held.clearing(|_| true);
     Ends { topology, held, request, gpus, guests }.cheapest()
 }
 
@@ -209,11 +222,18 @@ impl Ends<'_> {
     fn away(&self, guest: &Mover, to: Option<&Placement>) -> Away {
         let to = to.map(|place| Place {
             partition: place.partition,
-            gpus: self.indexes(&place.devices),
+            gpus: self.cards(place),
             held: Held { active: false, ..place.held(&guest.name) },
         });
-        let Mover { name, runs, gpus, .. } = guest;
-        Away { domain: name.clone(), running: *runs, gpus: *gpus as usize, to }
+        let Mover { name, runs, gpus, vgpus, is_fixed, .. } = guest;
+        Away {
+            domain: name.clone(),
+            running: *runs,
+            gpus: *gpus as usize,
+            vgpus: *vgpus as usize,
+            fixed: *is_fixed,
+            to,
+        }
     }
 
     /// Ends guests, the cheapest first, until there is a place; then puts back those that need not
@@ -244,11 +264,17 @@ impl Ends<'_> {
         let mut guests = Vec::new();
         for at in ended {
             let guest = &self.guests[at];
-            let to = plan(self.topology, &held, &guest.request).ok();
+            let to = plan(self.topology, &held, &guest.request).ok().filter(|_| !guest.is_fixed);
             held.domains.extend(to.as_ref().map(|to| to.held(&guest.name)));
             guests.push(self.away(guest, to.as_ref()));
         }
         Some(self.advice(guests, &placement))
+    }
+
+    /// Indexes of the GPUs of a place, and of the cards of its vGPUs.
+    fn cards(&self, place: &Placement) -> Vec<usize> {
+        let cards = place.vgpus.iter().map(|vgpu| vgpu.card);
+        self.indexes(&cards.chain(place.devices.iter().copied()).collect::<Vec<_>>())
     }
 
     /// Indexes of the GPUs among these functions.

@@ -2,14 +2,16 @@
 
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
+use crate::host_device::HostDevice;
 use crate::memsize::MemSize;
 use crate::occupancy::Held;
-use crate::request::{DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request};
+use crate::request::{DeviceWish, Extras, GpuWish, PageSize, PinPolicy, Request, VgpuWish};
 use crate::topology::model::ids;
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, PciDevice, Topology};
 
 /// Returns the request for a guest like this one: as many GPUs, vCPUs, NICs and NVMe drives, and as
-/// much memory. A domain with a display GPU keeps its GPUs, since no other can replace a display.
+/// much memory, and vGPUs of its type. A domain with a display GPU keeps its GPUs, since no other
+/// can replace a display.
 pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let devices = || held.devices.iter().filter_map(|&bdf| topology.device(bdf));
     let number = |kind, vf| count(topology.among(&held.devices, kind, vf).len());
@@ -20,13 +22,17 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
     let pinned = !held.vcpu_pins.is_empty() && held.vcpu_pins.iter().all(one_core);
     let memory: MemSize = held.memory.iter().map(|(_, size)| *size).sum();
     let pages = [PageSize::TwoMib, PageSize::OneGib].into_iter();
-    let gpus = || devices().filter(|device| device.kind() == DeviceKind::Gpu);
+    let is_gpu = |device: &&PciDevice| device.kind() == DeviceKind::Gpu;
+    let gpus = || devices().filter(is_gpu).filter(|gpu| !is_share(topology, held, gpu.bdf));
     let shown = gpus().any(|gpu| topology.set_aside(gpu).is_some());
     let model = model_of(topology, &held.devices);
     let gpus: Vec<Bdf> = gpus().map(|gpu| gpu.bdf).collect();
+    let vgpu = vgpu_of(held);
+    // With vGPUs the number would follow from their part of a card.
+    let floating = Some(held.vcpus).filter(|vcpus| vgpu.is_some() && *vcpus > 0);
     Request {
-        gpu_model: model.filter(|_| !shown),
-        vcpus: pinned.then(|| count(held.vcpu_pins.len())),
+        gpu_model: model.filter(|_| !shown && !gpus.is_empty()),
+        vcpus: pinned.then(|| count(held.vcpu_pins.len())).or(floating),
         memory_kib: Some(memory).filter(|memory| memory.kib() >= 1024),
         huge_pages: pages.into_iter().find(|page| Some(page.size()) == held.huge_page_kib).into(),
         pins: if pinned { PinPolicy::Core } else { PinPolicy::None },
@@ -37,8 +43,38 @@ pub(super) fn request_of(topology: &Topology, held: &Held) -> Request {
             ..Extras::default()
         },
         gpus: if shown { GpuWish::Exact(gpus) } else { GpuWish::Count(count(gpus.len())) },
+        vgpu,
         ..Request::for_gpus(0)
     }
+}
+
+/// The recorded vGPUs of a guest, wherever a card has them.
+fn vgpu_of(held: &Held) -> Option<VgpuWish> {
+    let type_name = held.vgpus.first()?.name.clone();
+    Some(VgpuWish { type_name, count: count(held.vgpus.len()), gpu: None })
+}
+
+/// Whether a function of a guest is a share of a card, or the parent of one.
+fn is_share(topology: &Topology, held: &Held, bdf: Bdf) -> bool {
+    topology.is_vgpu_function(bdf) || held.vgpus.iter().any(|vgpu| vgpu.function == bdf)
+}
+
+/// Whether a guest stays at its place: its GPUs have coherent memory, by which its cells and buses
+/// are made, or it has vGPUs that are not recorded, or of several types, which nothing sets up
+/// elsewhere.
+pub(super) fn is_fixed(topology: &Topology, held: &Held) -> bool {
+    let is_coherent = |bdf: &Bdf| topology.is_coherent(*bdf);
+    let is_recorded = |bdf: Bdf| held.vgpus.iter().any(|vgpu| vgpu.function == bdf);
+    let is_unknown = |bdf: &Bdf| topology.is_vgpu_function(*bdf) && !is_recorded(*bdf);
+    let is_foreign = |device: &HostDevice| match device {
+        HostDevice::Mediated(uuid) => !held.vgpus.iter().any(|vgpu| vgpu.is_device(uuid)),
+        _ => false,
+    };
+    let mut types = held.vgpus.iter().map(|vgpu| &vgpu.type_id);
+    let first = types.next();
+    held.devices.iter().any(|bdf| is_coherent(bdf) || is_unknown(bdf))
+        || held.host_devices.iter().any(is_foreign)
+        || types.any(|other| Some(other) != first)
 }
 
 /// The model that a guest with these functions stays on; `None` if the host has one only, or the

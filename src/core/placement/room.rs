@@ -9,15 +9,15 @@
 
 use super::groups;
 use super::joint::{Joint, JointGuest, exactly, within};
-use super::request_of_domain::{count, request_of};
+use super::request_of_domain::{count, is_fixed, request_of};
 use super::result::Placement;
 use super::short::plan;
 use super::taken::Taken;
 use crate::bdf::Bdf;
 use crate::memsize::MemSize;
-use crate::occupancy::{Held, Occupancy};
+use crate::occupancy::{Exclusion, Held, Occupancy};
 use crate::request::{GpuWish, Request};
-use crate::topology::{DeviceKind, Topology};
+use crate::topology::{DeviceKind, GuestVgpu, Topology, is_type_named};
 use serde::Serialize;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -48,6 +48,10 @@ pub struct Mover {
     pub memory: MemSize,
     /// Its pinned vCPUs.
     pub pins: u32,
+    /// vGPUs that it holds.
+    pub vgpus: u32,
+    /// Whether it has no other place: it can end, and not be moved.
+    pub is_fixed: bool,
 }
 
 impl Mover {
@@ -60,8 +64,9 @@ impl Mover {
     ) -> Vec<Mover> {
         let mut movers: BTreeMap<&str, Mover> = BTreeMap::new();
         let gpus = |held: &Held| {
+            let is_parent = |bdf| held.vgpus.iter().any(|vgpu| vgpu.function == bdf);
             let own = topology.gpus().filter(|gpu| held.devices.contains(&gpu.bdf));
-            count(own.count())
+            count(own.filter(|gpu| !is_parent(gpu.bdf)).count())
         };
         for held in held.domains.iter().filter(|held| may_move(held)) {
             // The state of a running domain comes first.
@@ -72,6 +77,8 @@ impl Mover {
                 gpus: gpus(held),
                 memory: held.memory.iter().map(|(_, size)| *size).sum(),
                 pins: count(held.vcpu_pins.len()),
+                vgpus: count(held.vgpus.len()),
+                is_fixed: is_fixed(topology, held),
             });
         }
         movers.into_values().collect()
@@ -258,7 +265,9 @@ impl<'a> MoveSearch<'a> {
         terms: Terms,
     ) -> MoveSearch<'a> {
         // Reasons against a partition's activation because of a guest end with its move.
-        let held = Occupancy { readiness: held.readiness.without_domains(), ..held.clone() };
+        let is_one = |held: &Held| movers.iter().any(|mover| mover.name == held.domain);
+        let readiness = held.readiness.without_domains();
+        let held = Occupancy { readiness, ..held.clearing(is_one) };
         let gpus: Vec<Bdf> = topology.gpus().map(|gpu| gpu.bdf).take(64).collect();
         let (mut free, mut own) = (0, vec![0; movers.len()]);
         let taken = Taken::new(topology, &held);
@@ -401,6 +410,9 @@ impl<'a> MoveSearch<'a> {
 
     /// The moves of some guests after which there is room, once others that are off have left.
     fn moves_of(&self, set: &[usize], off: &[usize]) -> Option<Room> {
+        if set.iter().any(|&guest| self.movers[guest].is_fixed) {
+            return None;
+        }
         let all: Vec<usize> = set.iter().chain(off).copied().collect();
         let new = JointGuest { name: NEW, request: self.request, sets: &[] };
         let one = |&guest: &usize| {
@@ -440,7 +452,8 @@ impl<'a> MoveSearch<'a> {
         }
         let mut legs = Vec::new();
         for &guest in off {
-            match now.plan(guest, &self.movers[guest].request) {
+            let Mover { request, is_fixed, .. } = &self.movers[guest];
+            match (!is_fixed).then(|| now.plan(guest, request)).flatten() {
                 Some(placement) => {
                     now.take(guest, &placement);
                     legs.push(vec![Move { guest, placement }]);
@@ -510,6 +523,7 @@ impl<'a> MoveSearch<'a> {
     /// not move, the most expensive first.
     fn greedy(&self) -> Option<Room> {
         let mut order: Vec<usize> = (0..self.movers.len()).collect();
+        order.retain(|&guest| !self.movers[guest].is_fixed || self.needy(&[guest]).is_empty());
         order.sort_by_key(|&guest| (self.costs[guest], guest));
         let mut found = None;
         let mut set: Vec<usize> = Vec::new();
@@ -577,7 +591,17 @@ impl Now<'_> {
         let mut others = self.held.clone();
         others.domains.retain(|held| held.domain != *name);
         others.domains.push(reserved(self.new));
+        others.excluded.extend(self.closed(request));
         plan(self.search.topology, &others, request).ok()
+    }
+
+    /// The cards on which the new guest gets vGPUs of another type: until one that others leave is
+    /// cleared its function shows the old type, beside which the planner would put more of it.
+    fn closed(&self, request: &Request) -> Vec<Exclusion> {
+        let Some(wish) = &request.vgpu else { return Vec::new() };
+        let is_other = |new: &&GuestVgpu| !is_type_named(&wish.type_name, &new.name, &new.type_id);
+        let others = self.new.vgpus.iter().filter(is_other);
+        others.map(|new| Exclusion::new(new.card, "of another size")).collect()
     }
 
     /// Gives a guest its new place.

@@ -129,6 +129,11 @@ impl GuestVgpu {
     pub fn is_mdev(&self) -> bool {
         self.number().is_none()
     }
+
+    /// Whether it is the mediated device of this UUID.
+    pub fn is_device(&self, uuid: &str) -> bool {
+        self.uuid.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(uuid))
+    }
 }
 
 /// A GPU's MIG mode, as NVML reports it.

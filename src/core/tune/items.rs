@@ -141,6 +141,8 @@ pub struct Resize {
     pub gpus_said: Option<GpuWish>,
     /// Its vGPUs.
     pub vgpu: Item<VgpuWish>,
+    /// How they were requested, for the record; `None` for the way that they are now.
+    pub vgpu_said: Option<VgpuWish>,
     /// The passed-through NICs, virtual functions and NVMe drives.
     pub functions: OtherFunctions,
     /// How many of its vCPUs are plugged at start, which follows from the numbers before.
@@ -156,6 +158,7 @@ impl Resize {
         gpus: None,
         gpus_said: None,
         vgpu: Item::Keep,
+        vgpu_said: None,
         functions: OtherFunctions {
             nics: None,
             vfs: None,

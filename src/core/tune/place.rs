@@ -32,7 +32,11 @@ pub(super) fn place(
     let of_arguments = guest.claims.passed.iter().filter(|passed| passed.by_argument);
     let of_arguments = of_arguments.map(|passed| passed.bdf.value);
     let stay = given.items.size().vgpu.is_kept();
-    let own_vgpus = OwnVgpus { vgpus: guest.vgpus.clone(), stay };
+    let mut own_vgpus = OwnVgpus { vgpus: guest.vgpus.clone(), stay };
+    if !stay {
+        // Those that other guests leave are free, too.
+        own_vgpus.vgpus.extend(given.others.own_vgpus.vgpus.iter().cloned());
+    }
     let mut beside = Occupancy {
         own_vgpus: own_vgpus.clone(),
         own_memory: bound_memory(guest.claims),

@@ -116,7 +116,7 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
         Item::To(shape) => request.threads = Some(shape.threads),
     }
     if !items.size().vgpu.is_kept() {
-        request.vgpu.clone_from(&wish.vgpu);
+        request.vgpu = items.size().vgpu_said.clone().or_else(|| wish.vgpu.clone());
     }
     if items.size().gpus.is_some() {
         request.gpus = asked_gpus(request.gpus, work);

@@ -15,7 +15,7 @@ use crate::request::{
     Allow, CellWish, DeviceWish, Extras, GpuWish, IommufdWish, Near, PageSize, PinPolicy, Profile,
     Request, Template, VgpuWish,
 };
-use crate::topology::{DeviceKind, Sriov, Topology};
+use crate::topology::{DeviceKind, Sriov, Topology, is_type_named};
 use std::collections::BTreeSet;
 
 /// The property for peer-to-peer cliques of GPUs.
@@ -119,7 +119,7 @@ impl<'t> Guest<'t> {
         if let Some(gpus) = &given.items.size().gpus {
             self.take_gpus(gpus, given, &mut request);
         }
-        if given.items.size().vgpu.value().is_some() {
+        if given.items.size().vgpu.value().is_some_and(|wish| !self.has_as_many(wish)) {
             self.derive_sizes(given, &mut request);
         }
         request.huge_pages = self.page(given.items.huge_pages).into();
@@ -178,6 +178,12 @@ impl<'t> Guest<'t> {
                 recorded.or(Some(VgpuWish { type_name, count, gpu: None }))
             }
         }
+    }
+
+    /// Whether it has as many vGPUs of this type: on another card its sizes stay.
+    fn has_as_many(&self, wish: &VgpuWish) -> bool {
+        let is_it = |own: &GuestVgpu| is_type_named(&wish.type_name, &own.name, &own.type_id);
+        self.vgpus.len() == wish.count as usize && self.vgpus.iter().all(is_it)
     }
 
     /// Leaves those sizes to the planner that `create` left to it, and that are not requested now.

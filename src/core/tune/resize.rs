@@ -55,8 +55,7 @@ pub(super) fn items(
     }
     let repages = !items.huge_pages.is_kept();
     as_it_has(current, claims, given, &mut size.functions);
-    has_vgpus(current, claims, given.topology, &mut size.vgpu);
-    refuse_unrecorded(current, &size.vgpu)?;
+    has_vgpus(current, claims, given.topology, &mut size.vgpu)?;
     items.resize = Some(size);
     if !items.resizes() && !items.moves_functions() && !repages {
         return Ok(items);
@@ -138,13 +137,13 @@ fn as_it_has(
 }
 
 /// Leaves out vGPUs that it has as requested; those without a record, of domains of others, count
-/// too.
+/// too. Refuses new ones of such a domain.
 fn has_vgpus(
     current: &DomainXml,
     claims: &Claims<'_>,
     topology: &Topology,
     wanted: &mut Item<VgpuWish>,
-) {
+) -> Result<(), TuneError> {
     let kinds = Kinds::new(topology, current);
     let has_some = || {
         !current.mdevs().is_empty()
@@ -162,6 +161,7 @@ fn has_vgpus(
     if is_so {
         *wanted = Item::Keep;
     }
+    refuse_unrecorded(current, wanted)
 }
 
 /// Refuses vGPUs of a domain that has no record of its own: types and mediated devices are lost at

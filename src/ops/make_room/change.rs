@@ -23,10 +23,12 @@ use crate::shell::word;
 use crate::source::Source;
 use crate::stop::{Down, way_down};
 use crate::taken::{Taken, taken_for_off};
+use crate::topology::{GuestVgpu, Topology};
 use crate::tune::Tune;
 use crate::tune::live;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::{self, Subjects};
+use crate::vgpu;
 use crate::world::World;
 use gpuvm_core::guest::gpus_of;
 use gpuvm_core::tune::Tuned;
@@ -50,12 +52,13 @@ pub(super) fn move_guests(
     let all = subjects.all.iter().map(|subject| &subject.xml);
     let mut now = taken_for_off(world, &Taken::default(), subjects.topology(), all)?;
     let is_one = |held: &Held| leg.iter().any(|target| target.name == held.domain);
+    now = now.clearing(is_one);
     now.domains.retain(|held| !is_one(held));
     let others = now.clone();
     let mut moving = Vec::new();
     for (subject, target) in subjects.all.iter().zip(leg) {
         refuse_changed(subject, target, wanted, world)?;
-        let places = (&target.gpus[..], subjects.topology());
+        let places = (&target.gpus[..], target.vgpu.as_ref(), subjects.topology());
         let mut tuned = moved(subject, &subjects, (&now, new), places)
             .map_err(|error| cannot_move(subject, &error))?;
         let held = tuned.after.held_instead(&subjects.occupancy().domains)?;
@@ -159,6 +162,7 @@ pub(super) fn refuse_taken(
 ) -> Result<()> {
     let Ground { topology, mut held, request, .. } = Ground::without_guests(world, wanted)?;
     let is_one = |held: &Held| rest.iter().any(|target| target.name == held.domain);
+    held = held.clearing(is_one);
     held.domains.retain(|held| !is_one(held));
     let holder = |bdf: &Bdf| held.domains.iter().find(|held| held.devices.contains(bdf));
     let taken = new.devices.iter().find_map(|bdf| Some((bdf, holder(bdf)?)));
@@ -206,6 +210,7 @@ fn parts(
         let (steps, next) = partition::to_move(world, &before, &one.tuned.after, *running)?;
         ends.extend(steps);
         if *running {
+            starts.extend(vgpu::claim::claim_of(&one.tuned.after, subjects.topology(), world)?);
             starts.extend(next);
             let (name, uuid) = (name.clone(), xml.uuid());
             starts.push(DomainStep::Start { name, uuid }.into());
@@ -224,8 +229,13 @@ fn parts(
     for one in &moving {
         bound.extend(one.subject.xml.bound()?);
     }
+    let mut gets: Vec<GuestVgpu> = Vec::new();
+    for one in &moving {
+        gets.extend(one.tuned.after.vgpus()?);
+    }
     for one in &mut moving {
-        let change = definition(world, (subjects, others), one, (&stays, &had, &bound))?;
+        let mut change = definition(world, (subjects, others), one, (&stays, &had, &bound))?;
+        change.last.extend(cleared(world, one, &gets, subjects.topology())?);
         parts.push(Part::Domain(change));
     }
     parts.extend([Part::Steps(starts), Part::Complete]);
@@ -240,6 +250,24 @@ fn again(step: Step) -> Step {
         }
         step => step,
     }
+}
+
+/// The steps that clear the vGPUs which a guest leaves, but for functions that others of this change
+/// get.
+fn cleared(
+    world: &World,
+    one: &Moving<'_>,
+    gets: &[GuestVgpu],
+    topology: &Topology,
+) -> Result<Vec<Step>> {
+    let Moving { subject, tuned, .. } = one;
+    let mut lost = vgpu::claim::lost(&subject.xml, &tuned.after)?;
+    lost.retain(|vgpu| vgpu.is_mdev() || gets.iter().all(|new| new.function != vgpu.function));
+    let steps = vgpu::claim::give_back_these(&subject.xml, &lost, world)?;
+    if world.has_guests_here()? {
+        vgpu::claim::refuse_uncleared(&subject.xml, &tuned.after, &steps, topology)?;
+    }
+    Ok(steps)
 }
 
 /// The change of a guest's definition, with the functions bound for it and given back. `stays`:

@@ -90,8 +90,8 @@ impl Live<'_> {
             planned.moves.push(self.words(subject, &new));
             let (name, uuid) = (subject.name.clone(), subject.xml.uuid().unwrap_or_default());
             let before = subject.text().to_owned();
-            let (gpus, live, stops) = (Vec::new(), true, false);
-            planned.legs.push(vec![Target { name, uuid, before, gpus, live, stops }]);
+            let (gpus, vgpu, live, stops) = (Vec::new(), None, true, false);
+            planned.legs.push(vec![Target { name, uuid, before, gpus, vgpu, live, stops }]);
         }
         // Its memory may be where theirs is.
         plan(self.topology, &now, self.request).is_ok().then_some(planned)

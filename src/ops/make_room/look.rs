@@ -2,14 +2,13 @@
 
 use super::live::Live;
 use super::rules::{
-    accepted, cannot_move, is_movable, items, moved, of_kind, refuse_far, refuse_fixed,
-    refuse_shared, refuse_unready,
+    accepted, cannot_move, cards, fixed, is_movable, items, moved, of_kind, refuse_far,
+    refuse_fixed, refuse_shared, refuse_unready, vgpu_at,
 };
 use super::{PlannedMove, RoomError, RoomPlan, RoomRequest, Target};
 use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::domain::DomainXml;
-use crate::domain::view::gpu_indexes;
 use crate::error::{Coded as _, Error, NoPlace, Refusal, Result};
 use crate::guest::with_template;
 use crate::hypervisor::{DomainState, DomainSummary, XmlOf};
@@ -48,9 +47,9 @@ impl Ground {
     fn read(world: &World, wanted: &RoomRequest) -> Result<Ground> {
         let mut ground = Ground::without_guests(world, wanted)?;
         ground.all = if world.is_recorded() {
-            recorded(world, wanted)?
+            recorded(world, wanted, &ground.topology)?
         } else {
-            eligible(world, &wanted.allow_stop)?
+            eligible(world, &wanted.allow_stop, &ground.topology)?
         };
         Ok(ground)
     }
@@ -205,7 +204,7 @@ fn listed(found: &RoomPlan) -> String {
 /// Refuses a guest that has no place even without any other.
 fn refuse_too_large(topology: &Topology, held: &Occupancy, request: &Request) -> Result<()> {
     let readiness = held.readiness.without_domains();
-    let empty = Occupancy { domains: Vec::new(), readiness, ..held.clone() };
+    let empty = Occupancy { domains: Vec::new(), readiness, ..held.clearing(|_| true) };
     let Err(error) = plan(topology, &empty, request) else { return Ok(()) };
     let nearest = nearest(topology, held, request);
     Err(NoPlace { error, request: Box::new(request.clone()), nearest, room: None }.into())
@@ -219,7 +218,7 @@ struct Eligible {
 }
 
 /// The guests that could be moved; refuses named ones that cannot.
-fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
+fn eligible(world: &World, named: &[String], topology: &Topology) -> Result<Vec<Eligible>> {
     let hypervisor = world.hypervisor()?;
     let rows = hypervisor.domains()?;
     refuse_unknown(named, &rows, LISTED)?;
@@ -234,6 +233,9 @@ fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
         let Ok(xml) = DomainXml::parse(&hypervisor.xml(&row.name, XmlOf::Inactive)?) else {
             continue;
         };
+        if !can_move(&xml, is_named, topology)? {
+            continue;
+        }
         let is_movable = is_movable(&xml);
         // Of others nothing is offered.
         if is_named || xml.is_ours() {
@@ -243,8 +245,16 @@ fn eligible(world: &World, named: &[String]) -> Result<Vec<Eligible>> {
     Ok(all)
 }
 
+/// Whether a guest has other places at all; a named one without any is refused.
+fn can_move(xml: &DomainXml, is_named: bool, topology: &Topology) -> Result<bool> {
+    match fixed(xml, topology) {
+        Some((why, hint)) if is_named => Err(RoomError::Fixed { name: xml.name(), why }.hint(hint)),
+        fixed => Ok(fixed.is_none()),
+    }
+}
+
 /// The same of a recorded host: those whose definitions are named.
-fn recorded(world: &World, wanted: &RoomRequest) -> Result<Vec<Eligible>> {
+fn recorded(world: &World, wanted: &RoomRequest, topology: &Topology) -> Result<Vec<Eligible>> {
     let all = domains_of_files(world, &wanted.guest.taken.domain_xml)?;
     let row = |xml: &DomainXml| DomainSummary {
         name: xml.name(),
@@ -263,7 +273,13 @@ fn recorded(world: &World, wanted: &RoomRequest) -> Result<Vec<Eligible>> {
     // An exported definition has no UUID yet, which is proof enough where nothing is changed.
     let is_ours = |xml: &DomainXml| xml.record().is_ok_and(|record| record.is_some());
     let guests = guests.filter(|(row, (_, xml))| is_named(row) || is_ours(xml));
-    Ok(guests.map(|(row, (_, xml))| Eligible { row, is_movable: is_movable(xml) }).collect())
+    let mut movable = Vec::new();
+    for (row, (_, xml)) in guests {
+        if can_move(xml, is_named(&row), topology)? {
+            movable.push(Eligible { row, is_movable: is_movable(xml) });
+        }
+    }
+    Ok(movable)
 }
 
 /// Refuses names of --allow-stop that no domain has.
@@ -319,7 +335,7 @@ impl RoomSearch<'_> {
                     return why.map_or(Ok(Err(NoRoom { is_certain, ..no })), Err);
                 }
             };
-            match self.verified(&subjects, &numbers, &found, guests)? {
+            match self.verified(&subjects, (&numbers, &movers), &found, guests)? {
                 Ok(plan) => {
                     return Ok(Ok(RoomPlan { is_best: is_whole && plan.is_best, ..plan }));
                 }
@@ -336,11 +352,14 @@ impl RoomSearch<'_> {
     fn mover(&self, subjects: &Subjects, at: usize) -> Option<Mover> {
         let subject = &subjects.all[at];
         let number = u32::try_from(gpus_of(&subject.xml, self.topology).len()).ok()?;
-        let items = items((number > 0).then_some(GpuWish::Count(number)), &subject.xml);
+        let items = items((number > 0).then_some(GpuWish::Count(number)), None, &subject.xml);
         let others = together::without_member(self.held, &subject.xml, true);
         let given = subjects.beside(&others, &items, self.topology);
         let mut request = planned_request(&subject.xml, &given).ok()?;
         request.gpu_model = model_of(self.topology, &gpus_of(&subject.xml, self.topology));
+        if let Some(wish) = &mut request.vgpu {
+            wish.gpu = None;
+        }
         let held = self.held.domains.iter().find(|held| held.domain == subject.name)?;
         Some(Mover {
             name: subject.name.clone(),
@@ -349,6 +368,8 @@ impl RoomSearch<'_> {
             gpus: number,
             memory: held.memory.iter().map(|(_, size)| *size).sum(),
             pins: u32::try_from(held.vcpu_pins.len()).unwrap_or(u32::MAX),
+            vgpus: u32::try_from(held.vgpus.len()).unwrap_or(u32::MAX),
+            is_fixed: false,
         })
     }
 
@@ -357,7 +378,7 @@ impl RoomSearch<'_> {
     fn verified(
         &self,
         subjects: &Subjects,
-        numbers: &[usize],
+        (numbers, movers): (&[usize], &[Mover]),
         found: &Room,
         guests: &[&Eligible],
     ) -> Result<Result<RoomPlan, (usize, Error)>> {
@@ -368,7 +389,8 @@ impl RoomSearch<'_> {
         }
         let mut planned = RoomPlan::of_new(self.topology, &found.placement);
         (planned.cost, planned.is_best) = (found.cost, found.is_best);
-        let mut now = self.held.clone();
+        let is_one = |held: &Held| movers.iter().any(|mover| mover.name == held.domain);
+        let mut now = self.held.clearing(is_one);
         for leg in &found.legs {
             let names: Vec<&str> =
                 leg.iter().map(|one| subjects.all[numbers[one.guest]].name.as_str()).collect();
@@ -380,7 +402,8 @@ impl RoomSearch<'_> {
                 let gpus = of_kind(&placement.devices, self.topology);
                 let own = gpus_of(&subject.xml, self.topology).len();
                 let gpus: Vec<Bdf> = gpus.into_iter().take(own).collect();
-                let places = (&gpus[..], self.topology);
+                let vgpu = vgpu_at(&movers[*guest].request, placement);
+                let places = (&gpus[..], vgpu.as_ref(), self.topology);
                 let tuned = match moved(subject, subjects, (&now, &planned.new), places) {
                     Ok(tuned) => tuned,
                     Err(error) => return Ok(Err((at, cannot_move(subject, &error)))),
@@ -399,12 +422,12 @@ impl RoomSearch<'_> {
                 }
                 let held = tuned.after.held_instead(&self.held.domains)?;
                 now.domains.push(self.kept(held, subject));
-                planned.moves.push(self.words(subject, &tuned, &gpus, &names));
+                planned.moves.push(self.words(subject, &tuned, &names));
                 let uuid = { guests.iter() }.find(|one| one.row.name == subject.name);
                 let uuid = uuid.map(|one| one.row.uuid.clone()).unwrap_or_default();
                 let (name, stops) = (subject.name.clone(), subject.running);
                 let before = subject.text().to_owned();
-                targets.push(Target { name, uuid, before, gpus, live: false, stops });
+                targets.push(Target { name, uuid, before, gpus, vgpu, live: false, stops });
             }
             planned.legs.push(targets);
         }
@@ -425,7 +448,7 @@ impl RoomSearch<'_> {
     }
 
     /// A move in words and numbers.
-    fn words(&self, subject: &Subject, tuned: &Tuned, gpus: &[Bdf], leg: &[&str]) -> PlannedMove {
+    fn words(&self, subject: &Subject, tuned: &Tuned, leg: &[&str]) -> PlannedMove {
         let memory = tuned
             .placement
             .as_ref()
@@ -437,8 +460,8 @@ impl RoomSearch<'_> {
             domain: subject.name.clone(),
             stops: subject.running,
             live: false,
-            from: gpu_indexes(self.topology, &gpus_of(&subject.xml, self.topology)),
-            to: gpu_indexes(self.topology, gpus),
+            from: cards(&subject.xml, self.topology),
+            to: cards(&tuned.after, self.topology),
             pcpus: pcpus.to_string(),
             memory_gib: memory.filter(|_| subject.running).unwrap_or_default().div_ceil(1 << 20),
             with: with.collect(),

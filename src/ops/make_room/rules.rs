@@ -4,13 +4,14 @@ use super::{RoomError, RoomRequest};
 use crate::bdf::Bdf;
 use crate::domain::DomainXml;
 use crate::domain::disk_change::target_of;
+use crate::domain::view::gpu_indexes;
 use crate::domain_history::starts_saved;
 use crate::error::{Coded as _, Error, Result, dump_and_define};
 use crate::guest::stop_first;
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
 use crate::partition;
 use crate::placement::{Held, Occupancy, Placement};
-use crate::request::{GpuWish, Near};
+use crate::request::{GpuWish, Near, Request, VgpuCardName, VgpuWish};
 use crate::set::SetRequest;
 use crate::shell::word;
 use crate::startable::{refuse_disks, refuse_networks_down};
@@ -19,8 +20,10 @@ use crate::topology::{DeviceKind, Topology, Trust};
 use crate::tune::subject::Subject;
 use crate::tune::subjects::{Subjects, refused};
 use crate::world::World;
+use gpuvm_core::guest::gpus_of;
 use gpuvm_core::placement::reason::{Because, BesideReason, Reason, Topic};
 use gpuvm_core::tune::items::Resize;
+use gpuvm_core::tune::kinds::Kinds;
 use gpuvm_core::tune::{Item, Items, TuneError, Tuned, together, tune};
 use std::collections::BTreeSet;
 
@@ -146,10 +149,19 @@ pub(super) fn of_kind(devices: &[Bdf], topology: &Topology) -> Vec<Bdf> {
 
 /// The settings of a move to these GPUs; `None` if the guest has none, and its pins and bound
 /// memory are planned again.
-pub(super) fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
-    match gpus {
-        Some(gpus) => Items { resize: Resize::gpus(Some(gpus)), ..Items::default() },
-        None => Items {
+pub(super) fn items(gpus: Option<GpuWish>, vgpu: Option<&VgpuWish>, xml: &DomainXml) -> Items {
+    match (gpus, vgpu) {
+        (Some(gpus), _) => Items { resize: Resize::gpus(Some(gpus)), ..Items::default() },
+        (None, Some(there)) => {
+            let was = xml.record().ok().flatten().and_then(|record| record.request.vgpu);
+            let had = was.as_ref().and_then(|wish| wish.gpu);
+            // A card that was not named stays so, and one that was is now another one.
+            let vgpu_said = was.map(|was| VgpuWish { gpu: had.and(there.gpu), ..was });
+            let vgpu = Item::To(there.clone());
+            let resize = Resize { vgpu, vgpu_said, ..Resize::default() };
+            Items { resize: Some(resize), ..Items::default() }
+        }
+        (None, None) => Items {
             pins: anew(xml, "cputune/vcpupin"),
             topology: anew(xml, "cputune/vcpupin"),
             emulator: anew(xml, "cputune/emulatorpin"),
@@ -162,6 +174,48 @@ pub(super) fn items(gpus: Option<GpuWish>, xml: &DomainXml) -> Items {
     }
 }
 
+/// The vGPUs of a guest at its new place; `None` if it has none.
+pub(super) fn vgpu_at(request: &Request, placement: &Placement) -> Option<VgpuWish> {
+    let wish = request.vgpu.as_ref()?;
+    let mut cards: Vec<Bdf> = placement.vgpus.iter().map(|vgpu| vgpu.card).collect();
+    cards.dedup();
+    let gpu = match cards[..] {
+        [card] => Some(VgpuCardName::At(card)),
+        _ => None,
+    };
+    Some(VgpuWish { gpu, ..wish.clone() })
+}
+
+/// Indexes of the GPUs that a guest holds, and of the cards of its vGPUs.
+pub(super) fn cards(xml: &DomainXml, topology: &Topology) -> Vec<usize> {
+    let vgpus = xml.vgpus().unwrap_or_default();
+    let mut all = gpus_of(xml, topology);
+    all.extend(vgpus.iter().map(|vgpu| vgpu.card));
+    gpu_indexes(topology, &all)
+}
+
+/// Why a guest stays at its place, and the way out; `None` if it can be moved.
+pub(super) fn fixed(xml: &DomainXml, topology: &Topology) -> Option<(String, String)> {
+    let devices = xml.held(false).map(|held| held.devices).unwrap_or_default();
+    let name = word(&xml.name()).into_owned();
+    if devices.iter().any(|bdf| topology.is_coherent(*bdf)) {
+        let why = "has GPUs with coherent memory, whose cells, buses and SMMUv3s are made with it";
+        let hint = format!("`gpuvm delete {name} --keep-data` ends it and keeps its data disks");
+        return Some((why.to_owned(), hint));
+    }
+    let kinds = Kinds::new(topology, xml);
+    let vgpus = xml.vgpus().unwrap_or_default();
+    let is_recorded = |bdf: &Bdf| vgpus.iter().any(|vgpu| vgpu.function == *bdf);
+    let is_other = |uuid: &String| !vgpus.iter().any(|vgpu| vgpu.is_device(uuid));
+    if devices.iter().any(|bdf| kinds.is_vgpu(*bdf) && !is_recorded(bdf))
+        || xml.mdevs().iter().any(is_other)
+    {
+        let why = "has a vGPU that gpuvm did not set up";
+        return Some((why.to_owned(), format!("`gpuvm set {name} --no-vgpu` removes it")));
+    }
+    None
+}
+
 /// The planned state of a setting: planned again if the definition has it.
 pub(super) fn anew<T>(xml: &DomainXml, path: &str) -> Item<T> {
     if xml.root().find(path).is_some() { Item::On } else { Item::Keep }
@@ -172,10 +226,10 @@ pub(super) fn moved(
     subject: &Subject,
     subjects: &Subjects,
     (now, new): (&Occupancy, &Held),
-    (gpus, topology): (&[Bdf], &Topology),
+    (gpus, vgpu, topology): (&[Bdf], Option<&VgpuWish>, &Topology),
 ) -> Result<Tuned, TuneError> {
     let gpus = (!gpus.is_empty()).then(|| GpuWish::Exact(gpus.to_vec()));
-    let items = items(gpus, &subject.xml);
+    let items = items(gpus, vgpu, &subject.xml);
     let mut others = together::without_member(now, &subject.xml, true);
     others.domains.push(new.clone());
     let given = subjects.beside(&others, &items, topology);

@@ -525,7 +525,7 @@ fn two_that_change_places_are_both_off_first() {
     let target = |name: &str, number, gpus: Vec<Bdf>| {
         let (before, uuid) = (stage.fake.definition(name), uuid(number));
         let (name, gpus) = (name.to_owned(), gpus[..1].to_vec());
-        Target { name, uuid, before, gpus, live: false, stops: true }
+        Target { name, uuid, before, gpus, vgpu: None, live: false, stops: true }
     };
     let leg = [target("a", 1, of_b.clone()), target("b", 2, of_a.clone())];
     let new = Held { domain: "the new guest".into(), active: true, ..Held::default() };
