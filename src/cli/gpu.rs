@@ -8,6 +8,7 @@ use super::change::manner;
 use super::context::Context;
 use super::error::EXIT_DONE;
 use crate::discover::exclusions::FILE;
+use crate::placement::Exclusion;
 use gpuvm_ops::exclude::{Excluded, ExclusionChange, exclude};
 use gpuvm_ops::session::{Manner, Session};
 
@@ -74,8 +75,9 @@ fn change(
         ));
     }
     if let Some(why) = untested {
+        let says = Exclusion::untested(*bdf, why).says();
         cx.warning(&format!(
-            "{bdf} is untested: {why}; no guest gets it, unless by `gpuvm gpu include {bdf} \
+            "{bdf} is {says}; no guest gets it, unless by `gpuvm gpu include {bdf} \
              --untested`"
         ));
     }

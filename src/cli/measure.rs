@@ -5,7 +5,7 @@ use super::context::Context;
 use super::error::{EXIT_DONE, EXIT_FAILED, EXIT_FOUND};
 use super::login::sudo_caller;
 use super::table::Table;
-use gpuvm_core::measure::{Line, MeasureReport};
+use gpuvm_core::measure::{Line, MOST_VALUE, MeasureReport};
 use gpuvm_ops::by_ssh::SshWanted;
 use gpuvm_ops::measure::{MeasureRequest, Usual, measure, usual};
 use std::fmt::Write as _;
@@ -90,9 +90,14 @@ fn medians(all: &[Usual]) -> Table {
     table
 }
 
-/// A value with about three digits.
+/// A value with about three digits; a smaller one than that shows keeps its exponent.
 fn number(value: f64) -> String {
-    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+    match value {
+        0.05..100.0 => format!("{value:.1}"),
+        100.0..=MOST_VALUE => format!("{value:.0}"),
+        0.0 => "0.0".to_owned(),
+        _ => format!("{value:.1e}"),
+    }
 }
 
 fn table(lines: &[Line]) -> Table {
@@ -117,7 +122,8 @@ fn table(lines: &[Line]) -> Table {
 fn more(report: &MeasureReport) -> String {
     let mut text = String::new();
     for fault in &report.faults {
-        let _ = writeln!(text, "error: {}: {} ({})", fault.tool, fault.message, fault.code);
+        let tool = fault.tool.map(|tool| format!("{tool}: ")).unwrap_or_default();
+        let _ = writeln!(text, "error: {tool}{} ({})", fault.message, fault.code);
     }
     let mut said = Vec::new();
     for line in report.lines.iter().filter(|line| !line.verdict.is_good()) {
@@ -149,10 +155,33 @@ fn more(report: &MeasureReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::medians;
+    use super::{medians, more, number};
     use crate::cli::colour::marked;
-    use gpuvm_core::measure::{Reading, Shape, Suite, What};
+    use gpuvm_core::measure::{Faulty, MeasureReport, Reading, Shape, Suite, Tool, What};
     use gpuvm_ops::measure::Usual;
+
+    #[test]
+    fn a_number_is_short() {
+        let all = [0.0, 5e-324, 0.06, 99.94, 391.2, 250_000.0, 1e308].map(number);
+        assert_eq!(all, ["0.0", "4.9e-324", "0.1", "99.9", "391", "250000", "1.0e308"]);
+    }
+
+    #[test]
+    fn a_fault_names_its_program_if_one_found_it() {
+        let fault = |code, tool| Faulty { code, tool, message: "bad".into() };
+        let report = MeasureReport {
+            domain: "g".into(),
+            peer: None,
+            suite: Suite::Quick,
+            shape: Shape::default(),
+            lines: Vec::new(),
+            faults: vec![fault("data-wrong", Some(Tool::Stream)), fault("gpu-fault", None)],
+            passed: Vec::new(),
+            notes: Vec::new(),
+            not_measured: Vec::new(),
+        };
+        assert_eq!(more(&report), "error: stream: bad (data-wrong)\nerror: bad (gpu-fault)\n");
+    }
 
     #[test]
     fn another_driver_of_the_same_gpus_has_a_row_of_its_own() {

@@ -302,8 +302,17 @@ impl Exclusion {
         self.words(&format!(" with the card {}", self.bdf))
     }
 
+    /// The start of the reason of a GPU whose test found a fault.
+    pub const FAILED: &str = "it failed its test";
+
     fn words(&self, with: &str) -> String {
-        let word = if self.untested { "untested" } else { "excluded" };
+        let word = if !self.untested {
+            "excluded"
+        } else if self.reason.starts_with(Self::FAILED) {
+            "withheld"
+        } else {
+            "untested"
+        };
         format!("{word}{with}: {}", self.reason).trim_end_matches([':', ' ']).to_owned()
     }
 }

@@ -62,6 +62,11 @@ pub fn readable(bytes: &[u8]) -> String {
     text
 }
 
+/// The directories of gpuvm's own configuration and state.
+const OURS: [&str; 2] = ["etc/gpuvm/", "var/lib/gpuvm/"];
+/// The reason not to take a link to nowhere as an absent file.
+pub const DANGLING: &str = "it is a symbolic link to a missing file";
+
 /// How often to retry opening a path that the kernel could not keep below the root because of a
 /// race.
 const RETRIES: usize = 1000;
@@ -176,6 +181,9 @@ impl FsRoot {
     pub fn dir(&self, path: &str) -> Result<Option<Dir<'_>>, FsError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         let fd = absent(self.open(path, flags)).map_err(|e| self.unreadable(path, e))?;
+        if fd.is_none() {
+            self.refuse_dangling(path)?;
+        }
         Ok(fd.map(|fd| Dir { root: self, fd, path: path.to_owned() }))
     }
 
@@ -187,7 +195,37 @@ impl FsRoot {
     /// Reads a text file without surrounding white space; none where it is missing.
     pub fn read(&self, path: &str) -> Result<Option<String>, FsError> {
         let fd = absent(self.open(path, OFlag::O_RDONLY)).map_err(|e| self.unreadable(path, e))?;
+        if fd.is_none() {
+            self.refuse_dangling(path)?;
+        }
         fd.map(|fd| self.text(&fd, path, Ends::Empty)).transpose()
+    }
+
+    /// Refuses a path of ours that is missing behind a symbolic link: an admin wanted a policy or a
+    /// list of exclusions there, and without it GPUs would be offered that it withholds.
+    fn refuse_dangling(&self, path: &str) -> Result<(), FsError> {
+        let path = path.trim_start_matches('/');
+        if !OURS.iter().any(|below| path.starts_with(below)) {
+            return Ok(());
+        }
+        let mut above = Path::new(path).ancestors().filter_map(Path::to_str);
+        match above.find(|at| !at.is_empty() && !self.exists(at) && self.is_entry(at)) {
+            Some(at) => Err(FsError::Unreadable {
+                path: self.shown(at),
+                source: std::io::Error::other(DANGLING),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a name exists, be it that of a link to nowhere.
+    fn is_entry(&self, path: &str) -> bool {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        match self.resolve {
+            Resolve::Live => openat(&self.root, path, flags, Mode::empty()).is_ok(),
+            Resolve::InRoot => openat2(&self.root, path, in_root(flags)).is_ok(),
+            Resolve::Checked => self.path.join(path).symlink_metadata().is_ok(),
+        }
     }
 
     /// Reads the whole lines within the first 4 KiB of a text file: /proc/cpuinfo is long and slow

@@ -101,7 +101,7 @@ pub fn delete(world: &World, wanted: &Delete) -> Result<Change<Vec<String>>> {
         fate.map_or_else(|why| stays.push(why), |step| steps.push(step));
     }
     // Last, since it cannot be undone.
-    steps.extend(measurements(world, &summary.uuid, has_records)?);
+    steps.extend(measurements(world, &summary.uuid, has_records));
     let question = Some(Question::Name { deed: Deed::Delete, kind: "domain", name: name.clone() });
     let again = format!("gpuvm delete {}", word(name));
     let on_drives = drives::kept(&parsed, hypervisor)?;
@@ -156,10 +156,14 @@ fn made_for(xml: &DomainXml, uuid: &str, here: bool, world: &World) -> Vec<Made>
     made
 }
 
-/// The step that removes the measurements of a domain, if this machine has its records.
-fn measurements(world: &World, uuid: &str, has_records: bool) -> Result<Option<Step>> {
-    let found = has_records.then(|| measured::forget(world.state(), uuid));
-    Ok(found.transpose()?.flatten())
+/// The step that removes the measurements of a domain, if this machine has its records. It is
+/// deleted all the same where they cannot be read.
+fn measurements(world: &World, uuid: &str, has_records: bool) -> Option<Step> {
+    let found = has_records.then(|| measured::forget(world.state(), uuid))?;
+    found.unwrap_or_else(|error| {
+        world.warning(&format!("{error}, so the measurements of this domain stay"));
+        None
+    })
 }
 
 /// The steps that remove the other records of a domain, if this machine has them. Its history is of

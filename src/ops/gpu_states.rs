@@ -4,7 +4,7 @@
 use crate::apply::Step;
 use crate::bdf::Bdf;
 use crate::discover::identity;
-use crate::discover::test_policy::{TestMode, test_mode};
+use crate::discover::test_policy::{TestMode, test_mode, test_policy};
 use crate::domain::DomainXml;
 use crate::error::Result;
 use crate::fsroot::FsRoot;
@@ -179,13 +179,14 @@ pub(crate) fn accept(
     let Some(before) = old.first().map(|document| &document.record) else {
         return Ok(Acceptance::default());
     };
-    if before.state == GpuState::Clean {
+    let policy = test_policy(root).ok();
+    // A test that is too old withholds a GPU as a guest does.
+    let Some(why) = why(before, policy.as_ref().and_then(|policy| policy.max_age_s)) else {
         return Ok(Acceptance::default());
-    }
+    };
     if !accepts {
-        let is_required = test_mode(root).is_ok_and(|mode| mode == TestMode::Require);
-        let why = why(before, None).filter(|_| is_required);
-        return Ok(Acceptance { why, ..Acceptance::default() });
+        let is_required = policy.is_some_and(|policy| policy.mode == TestMode::Require);
+        return Ok(Acceptance { why: is_required.then_some(why), ..Acceptance::default() });
     }
     let identity = identity::renewed(root, bdf, Some(&before.identity))?;
     let identity = identity.unwrap_or_else(|| before.identity.clone());

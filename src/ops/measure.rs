@@ -5,7 +5,7 @@
 mod inside;
 mod rdma;
 
-use crate::apply::now_s;
+use crate::apply::{HostLock, LockError, now_s};
 use crate::by_ssh::SshWanted;
 use crate::discover::expected::expected;
 use crate::doctor::diagnose;
@@ -22,28 +22,36 @@ use crate::lookup::find;
 use crate::shell::word;
 use crate::topology::{Proximity, Topology};
 use crate::verify::{Verify, verify};
+use crate::words::count;
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::measure::{
-    Basis, Call, Candidate, FioFile, GpuState, Line, MeasureReport, NcclLog, NicGpu, NicLinks,
-    NicTransfer, NotMeasured, OwnExpected, Parts, Promise, Reading, Run, Shape, Suite, Taken, Tool,
-    What, candidates, judge, median, one_line, read,
+    Basis, Call, Candidate, Faulty, FioFile, GpuState, Line, MeasureReport, NcclLog, NicGpu,
+    NicLinks, NicTransfer, NotMeasured, OwnExpected, Parts, Promise, Reading, Run, Shape, Suite,
+    Taken, Tool, What, candidates, judge, median, one_line, read,
 };
 use gpuvm_core::nccl::bus;
 use gpuvm_core::p2p::{Op, Way};
 use gpuvm_core::topology::pairs::{rate, rate_between};
+use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, Moment};
 use inside::{Inside, SHORT_S};
 use rdma::{Gpus, Peer};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use strum::IntoEnumIterator as _;
 
 /// Use of a GPU in percent from which it counts as busy.
 const BUSY_PERCENT: u32 = 5;
 /// The exit status of timeout(1) if it ended the program, and of one that it had to kill.
-pub(crate) const TIMED_OUT: [u8; 2] = [124, 137];
+const TIMED_OUT: [u8; 2] = [124, 137];
+/// The status of a program that signal 9 ended.
+const KILLED: u8 = 137;
+/// How much a guest's clock may be ahead of this host's when a program reaches its limit.
+const CLOCKS: Duration = Duration::from_secs(1);
+/// The most time for all runs of one program: a guest decides how many cells it lists.
+const MOST_RUNS: Duration = Duration::from_secs(1800);
 /// How long the guest's load is sampled while causes are looked for.
 const SAMPLE: Duration = Duration::from_secs(1);
 
@@ -119,50 +127,44 @@ pub fn measure(
     refuse_elsewhere(hypervisor, &request.name)?;
     let row = find_alive(hypervisor, &request.name, "nothing can be measured in it")?;
     refuse_peer(hypervisor, request)?;
-    let lock = measured::lock(world.state()).map_err(|error| -> Error {
-        match error {
-            crate::apply::LockError::Held { .. } => {
-                MeasureError::Running.hint("wait until it ends: two at a time slow each other down")
-            }
-            other => other.into(),
-        }
-    })?;
+    let lock = lock(world)?;
     let directories = &request.directories[..];
     let guest = Inside::open(world, &request.name, directories, request.ssh.as_ref())?;
     let (gpus, smi_note) = idle_gpus(&guest, request)?;
     let (peer, peer_note) = peer(world, request)?.unzip();
-    let shape = Shape {
-        model: gpus.first().map(|gpu| gpu.name.clone()).unwrap_or_default(),
-        gpus: gpus.len(),
-        driver: gpus.first().map(|gpu| gpu.driver.clone()).unwrap_or_default(),
-    };
-    let Links { promise, nics } = links(world, hypervisor, &request.name);
+    let useless = request.peer.as_ref().filter(|_| peer.is_none());
+    let useless = useless.map(|name| format!("no program of this run needs guest `{name}`"));
+    let shape = Shape::of(&gpus);
+    let Links { promise, nics, gpus: of_host } = links(world, hypervisor, &request.name);
+    let smi_note = smi_note.or_else(|| missing(&gpus, of_host).filter(|_| gpus.is_empty()));
+    let is_without_gpus = gpus.is_empty() && smi_note.is_none();
     let mut runs = measured::read(world.state(), &row.uuid)?;
     runs.retain(|run| run.suite == Some(request.suite));
     let own = own_expected(world)?;
     let mut report = MeasureReport {
         domain: request.name.clone(),
-        peer: request.peer.clone(),
+        peer: request.peer.clone().filter(|_| peer.is_some()),
         suite: request.suite,
         shape,
         lines: Vec::new(),
         faults: Vec::new(),
         passed: Vec::new(),
-        notes: smi_note.into_iter().chain(peer_note.flatten()).collect(),
+        notes: smi_note.into_iter().chain(peer_note.flatten()).chain(useless).collect(),
         not_measured: Vec::new(),
     };
     let own_gpus = Gpus::of(&gpus, nics);
     let judged = Judged(Basis { runs: &runs, own: &own, threshold: request.threshold });
     for tool in wanted(request) {
-        if tool.is_pair() {
+        let done = if tool.is_pair() {
             let ends = (&guest, &own_gpus, peer.as_ref());
             let how = (tool, request.suite);
             let is_named = peer.is_some() || !request.only.is_empty();
-            rdma::measure(world, ends, how, is_named, &mut report, &judged, progress)?;
+            rdma::measure(world, ends, how, is_named, &mut report, &judged, progress)
         } else {
             let how = (tool, request, promise);
-            measure_alone(&guest, how, &mut report, &judged, progress)?;
-        }
+            measure_alone(&guest, how, &mut report, &judged, progress)
+        };
+        or_skipped(tool, done, &mut report);
         // The clocks come back up once nothing computes.
         if tool.least_gpus() > 0
             && let Ok((now, _)) = guest.gpus()
@@ -170,11 +172,10 @@ pub fn measure(
             report.notes.extend(throttled(&now));
         }
     }
-    if gpus.is_empty() {
+    if is_without_gpus {
         report.not_measured.retain(|one| one.tool.least_gpus() == 0 || !request.only.is_empty());
-    } else if let Ok((after, _)) = guest.gpus() {
-        report.notes.extend(throttled(&after));
-        report.notes.extend(faulty(&after));
+    } else if !gpus.is_empty() {
+        report_gpus(&guest, gpus, of_host, &mut report);
     }
     let mut said = BTreeSet::new();
     report.notes.retain(|note| said.insert(note.clone()));
@@ -182,6 +183,16 @@ pub fn measure(
     drop(lock);
     explain(world, &mut report);
     Ok(report)
+}
+
+/// Takes the lock of measurements.
+fn lock(world: &World) -> Result<HostLock> {
+    measured::lock(world.state()).map_err(|error| match error {
+        LockError::Held { .. } => {
+            MeasureError::Running.hint("wait until it ends: two at a time slow each other down")
+        }
+        other => other.into(),
+    })
 }
 
 /// Refuses guests of another machine.
@@ -215,13 +226,15 @@ fn peer<'a>(
     world: &'a World,
     request: &'a MeasureRequest,
 ) -> Result<Option<(Peer<'a>, Option<String>)>> {
-    let Some(name) = &request.peer else { return Ok(None) };
+    let needs = wanted(request).any(Tool::is_pair);
+    let Some(name) = request.peer.as_ref().filter(|_| needs) else { return Ok(None) };
     // An address that the caller names is that of the measured guest.
     let ssh = request.ssh.as_ref().map(|ssh| SshWanted { address: None, ..ssh.clone() });
     let inside = Inside::open(world, name, &request.directories, ssh.as_ref())?;
     let (gpus, note) = idle_gpus(&inside, request)?;
     let links = links(world, &*world.hypervisor()?, name);
-    let note = note.map(|note| format!("guest `{name}`: {note}"));
+    let note =
+        note.or_else(|| missing(&gpus, links.gpus)).map(|note| format!("guest `{name}`: {note}"));
     Ok(Some((Peer { inside, gpus: Gpus::of(&gpus, links.nics) }, note)))
 }
 
@@ -304,13 +317,50 @@ fn busy(gpus: &[GpuState]) -> Option<(usize, String)> {
     })
 }
 
-/// The faults of cards that their driver reports.
-fn faulty(gpus: &[GpuState]) -> Vec<String> {
-    let each = gpus
-        .iter()
-        .enumerate()
-        .flat_map(|(at, gpu)| gpu.faults.iter().map(move |fault| format!("GPU {at}: {fault}")));
-    each.collect()
+/// Reports the state of GPUs after the runs. `before`: the state at their begin, `of_host`: how
+/// many the host gives the guest.
+fn report_gpus(
+    guest: &Inside<'_>,
+    before: Vec<GpuState>,
+    of_host: usize,
+    report: &mut MeasureReport,
+) {
+    // One that the driver has lost meanwhile is missing, too.
+    let number = of_host.max(before.len());
+    let (after, note) = match guest.gpus() {
+        Ok((after, None)) => (after, None),
+        Ok((_, note)) => (before, note),
+        Err(error) => (before, Some(one_line(&error.whole()))),
+    };
+    report.notes.extend(note);
+    report.notes.extend(throttled(&after));
+    report.faults.extend(faulty(&after, number));
+}
+
+/// The faults of cards that their driver reports. `of_host`: how many the guest has.
+fn faulty(gpus: &[GpuState], of_host: usize) -> Vec<Faulty> {
+    let fault = |code, message| Faulty { code, tool: None, message };
+    let each = gpus.iter().enumerate().flat_map(|(at, gpu)| {
+        let all = gpu.faults.iter().map(move |fault| format!("GPU {at}: {fault}"));
+        all.map(|message| fault("gpu-fault", message))
+    });
+    let missing = missing(gpus, of_host).map(|message| fault("gpu-missing", message));
+    each.chain(missing).collect()
+}
+
+/// How many GPUs of a guest its driver does not show, in words; `None` if it shows all.
+fn missing(gpus: &[GpuState], of_host: usize) -> Option<String> {
+    let has = gpus.len();
+    let all = count(of_host, "GPU");
+    (has < of_host).then(|| format!("NVIDIA's driver in the guest shows {has} of its {all}"))
+}
+
+/// Reports a program that measured nothing, or not all: the values of others are kept where the
+/// guest cannot be asked any more.
+fn or_skipped(tool: Tool, done: Result<()>, report: &mut MeasureReport) {
+    if let Err(error) = done {
+        report.not_measured.push(NotMeasured { tool, why: one_line(&error.whole()) });
+    }
 }
 
 fn throttled(gpus: &[GpuState]) -> Vec<String> {
@@ -326,6 +376,8 @@ fn throttled(gpus: &[GpuState]) -> Vec<String> {
 pub(crate) struct Links {
     pub(crate) promise: Promise,
     nics: NicLinks,
+    /// How many of NVIDIA's GPUs it has; 0 if the host cannot be read.
+    gpus: usize,
 }
 
 /// Returns the links of the guest's GPUs and NICs. Nothing is promised where the host cannot be
@@ -358,7 +410,12 @@ fn links_of(live: &DomainXml, topology: &Topology) -> Links {
         nvlinks,
         ..Promise::default()
     };
-    Links { promise, nics: nic_links(live, topology) }
+    let is_nvidia = |bdf: &&Bdf| {
+        let device = topology.device(**bdf);
+        device.is_some_and(|it| it.kind() == DeviceKind::Gpu && it.vendor == VENDOR_NVIDIA)
+    };
+    let number = passed.iter().filter(is_nvidia).count();
+    Links { promise, nics: nic_links(live, topology), gpus: number }
 }
 
 /// The links of a running guest's NICs. A function whose address in the guest is not known is left
@@ -464,6 +521,9 @@ impl Judged<'_> {
     fn add(&self, tool: Tool, taken: Taken, promise: Promise, report: &mut MeasureReport) {
         report.faults.extend(taken.faults);
         report.passed.extend(taken.passed);
+        report.notes.extend(taken.warnings.iter().map(|warning| format!("{tool}: {warning}")));
+        let skipped = taken.skipped.into_iter().map(|why| NotMeasured { tool, why });
+        report.not_measured.extend(skipped);
         for reading in taken.readings {
             let of = (&report.shape, promise);
             let line: Line = judge(tool, reading, of, self.0);
@@ -487,22 +547,20 @@ fn measure_alone(
         skip(format!("it needs {need} with NVIDIA's driver; the guest has {gpus}"));
         return Ok(());
     }
-    // Where the guest cannot be asked any more, the values until then are kept.
-    let program = match guest.find(|directories| tool.paths(directories)) {
-        Ok(Some(program)) => program,
-        Ok(None) => {
-            skip("the guest does not have it".to_owned());
-            return Ok(());
-        }
-        Err(error) => {
-            skip(error.whole());
-            return Ok(());
-        }
+    let Some(program) = guest.find(|directories| tool.paths(directories))? else {
+        skip("the guest does not have it".to_owned());
+        return Ok(());
     };
     let made = format!("/var/tmp/gpuvm-measure-{}", random_uuid()?);
     let file = request.file.clone().map_or_else(|| FioFile::Own(made.clone()), FioFile::Existing);
     let (cells, numactl) = if tool == Tool::Stream { guest.cells()? } else { (Vec::new(), None) };
+    let until = Instant::now() + MOST_RUNS;
     for call in tool.calls(request.suite, &Parts { gpus, file, cells, numactl }) {
+        if Instant::now() >= until {
+            let why = format!("its runs took longer than {} s", MOST_RUNS.as_secs());
+            report.not_measured.push(NotMeasured { tool, why });
+            break;
+        }
         progress(&format!("{tool}: up to {} s", call.limit_s));
         // What binds the program comes first.
         let command = [&call.before[..], std::slice::from_ref(&program), &call.words[..]].concat();
@@ -534,8 +592,8 @@ fn measure_alone(
 
 /// The values of a program, or why it has none. DCGM ends with an error if a test fails, and says
 /// which.
-pub(crate) fn taken(call: &Call, ended: &Executed) -> std::result::Result<Taken, String> {
-    if TIMED_OUT.contains(&ended.status) {
+pub(crate) fn taken(call: &Call, ended: &Ended) -> std::result::Result<Taken, String> {
+    if ended.is_timeout {
         return Err(format!("it took longer than {} s and was ended", call.limit_s));
     }
     if ended.cut_off {
@@ -545,18 +603,56 @@ pub(crate) fn taken(call: &Call, ended: &Executed) -> std::result::Result<Taken,
     match read(call, &output) {
         Ok(taken) if ended.status == 0 || !taken.faults.is_empty() => Ok(taken),
         Ok(_) => Err(why(ended)),
-        Err(_) if ended.status != 0 => Err(why(ended)),
-        Err(error) => Err(error.to_string()),
+        Err(error) if ended.status == 0 => Err(error.to_string()),
+        Err(error) if error.is_reason() => Err(format!("{}: {error}", status(ended))),
+        Err(_) => Err(why(ended)),
     }
 }
 
-/// Why a program failed: its last line, and its status.
+/// How a program of a guest ended.
+pub(crate) struct Ended {
+    how: Executed,
+    /// Whether it was ended at its limit.
+    pub(crate) is_timeout: bool,
+}
+
+impl Ended {
+    /// Judges the end of a program after this time: it may have the statuses of timeout(1) for
+    /// other reasons, such as the guest's lack of memory.
+    pub(crate) fn of(how: Executed, took: Duration, limit_s: u64) -> Ended {
+        let is_late = took + CLOCKS >= Duration::from_secs(limit_s);
+        let is_timeout = is_late && TIMED_OUT.contains(&how.status);
+        Ended { how, is_timeout }
+    }
+}
+
+impl std::ops::Deref for Ended {
+    type Target = Executed;
+
+    fn deref(&self) -> &Executed {
+        &self.how
+    }
+}
+
+/// The status of a program that failed, in words.
+fn status(ended: &Executed) -> String {
+    match ended.status {
+        KILLED => format!("it was killed (status {KILLED}), such as for lack of memory"),
+        status => format!("it ended with status {status}"),
+    }
+}
+
+/// Why a program failed: its status, and its last line that says something. Ends of JSON do not,
+/// nor do the lines with which nccl-tests repeats a failure at each level (` .. PID: Test failure`).
 pub(crate) fn why(ended: &Executed) -> String {
     let last = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes).into_owned();
-        text.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+        let says = |line: &&str| line.contains(char::is_alphanumeric);
+        let is_repeated = |line: &str| line.contains(": Test failure ");
+        let lines = || text.lines().rev().map(str::trim).filter(says);
+        lines().find(|line| !is_repeated(line)).or_else(|| lines().next()).map(str::to_owned)
     };
-    let status = format!("it ended with status {}", ended.status);
+    let status = status(ended);
     match last(&ended.stderr).or_else(|| last(&ended.stdout)) {
         Some(line) => format!("{status}: {}", one_line(&line)),
         None => status,

@@ -15,7 +15,7 @@ use crate::error::{Coded as _, Doing as _, Error, Result};
 use crate::fabric::compared;
 use crate::formats;
 use crate::fsroot::FsRoot;
-use crate::history::measured;
+use crate::history::{HistoryError, measured};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorError, HypervisorErrorKind, XmlOf};
 use crate::lookup::{LISTED, no_domain};
 use crate::placement::Occupancy;
@@ -152,9 +152,20 @@ pub fn verify(world: &World, wanted: &Verify) -> Result<Compared> {
     Ok(Compared { all, partitions: host.partitions, loads, measured })
 }
 
-/// The last measurements in a guest; none if there are none, or only root can read them.
+/// The last measurements in a guest; none if there are none, or only root can read them. Others
+/// that cannot be read are reported.
 fn last_measured(world: &World, row: &DomainSummary) -> Option<LastMeasured> {
-    let runs = measured::read(world.state(), &row.uuid).ok()?;
+    let denied = |error: &HistoryError| {
+        matches!(error, HistoryError::File { source, .. }
+            if source.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    let runs = measured::read(world.state(), &row.uuid)
+        .inspect_err(|error| {
+            if !denied(error) {
+                world.warning(&format!("no measurements of `{}`: {error}", row.name));
+            }
+        })
+        .ok()?;
     let at_s = runs.last()?.at_s;
     Some(LastMeasured { domain: row.name.clone(), at_s, readings: newest(&runs) })
 }

@@ -164,6 +164,10 @@ impl Observer for Watch {
         self.reporter.progress(text);
     }
 
+    fn left(&mut self, text: &str) {
+        self.reporter.warning(text);
+    }
+
     fn progress(&mut self, through: u64, bytes: u64) {
         self.reporter.bytes(through, bytes);
     }

@@ -8,21 +8,26 @@ use crate::history::gpus::{GpuRecord, GpuRecords, GpuState};
 use crate::placement::{Exclusion, Formerly, Occupancy};
 use crate::topology::Topology;
 
+/// Why the last test of a GPU does not count, as a clause; `None` if it does.
+pub(crate) fn outdated(record: &GpuRecord, max_age_s: Option<u64>) -> Option<&'static str> {
+    // With a clock that was wrong, the age is not known; it must not count for ever.
+    match now_s().checked_sub(record.tested_s.unwrap_or(record.since_s)) {
+        _ if max_age_s.is_none() => None,
+        None => Some("its last test is dated in the future, so its age is not known"),
+        age_s if age_s > max_age_s => Some("its last test is older than `max_age` of the policy"),
+        Some(_) => None,
+    }
+}
+
 /// Why a GPU is not clean, as a clause; `None` if it is. `max_age_s`: for how long a test counts.
 pub(crate) fn why(record: &GpuRecord, max_age_s: Option<u64>) -> Option<String> {
-    let is_old = |max_age_s: u64| {
-        let age_s = now_s().saturating_sub(record.tested_s.unwrap_or(record.since_s));
-        age_s > max_age_s
-    };
     Some(match (record.state, &record.by) {
-        (GpuState::Clean, _) if max_age_s.is_some_and(is_old) => {
-            "its last test is older than `max_age` of the policy".to_owned()
-        }
-        (GpuState::Clean, _) => return None,
+        (GpuState::Clean, _) => return outdated(record, max_age_s).map(str::to_owned),
         (GpuState::Failed, _) => {
             let why = record.last_test.as_ref().map(|test| test.why.join("; "));
             let why = why.filter(|why| !why.is_empty());
-            why.map_or("it failed its test".to_owned(), |why| format!("it failed its test: {why}"))
+            let failed = Exclusion::FAILED;
+            why.map_or(failed.to_owned(), |why| format!("{failed}: {why}"))
         }
         (GpuState::Used, Some(by)) => format!("domain `{}` had it", by.name),
         (GpuState::Used, None) => "a guest had it".to_owned(),

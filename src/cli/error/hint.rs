@@ -83,6 +83,9 @@ pub(super) fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> 
     if let Some(LockError::Held { .. }) = cause.downcast_ref::<LockError>() {
         return Some("try again when it is done, or wait longer with --lock-wait SECONDS".into());
     }
+    if let Some(LockError::File { path, source }) = cause.downcast_ref::<LockError>() {
+        return Some(lock_hint(path, source));
+    }
     if let Some(LockError::Foreign { path, .. }) = cause.downcast_ref::<LockError>() {
         return Some(format!(
             "`ls -ld {0}` shows it; remove it if it is not needed",
@@ -110,6 +113,15 @@ fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
         return hint.or_else(|| expected::hint(file));
     }
     cause.downcast_ref::<ManagerRefusal>()?.advice().map(str::to_owned)
+}
+
+/// Returns the hint if a lock file cannot be made or opened.
+fn lock_hint(path: &Path, source: &std::io::Error) -> String {
+    if source.kind() == std::io::ErrorKind::PermissionDenied {
+        return "run as root".to_owned();
+    }
+    let (path, dir) = (path.to_string_lossy(), path.parent().unwrap_or(path).to_string_lossy());
+    format!("see `ls -ld {}` and `df {}`", word(&path), word(&dir))
 }
 
 /// Returns the hint if a journal cannot be written: without one no change starts.

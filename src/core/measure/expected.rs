@@ -1,5 +1,6 @@
 //! Expected speeds: those of the host's links, and reference numbers of boards.
 
+use super::read::{GpuState, MOST_NAME, shortened};
 use super::what::{Reading, What};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -86,7 +87,8 @@ pub const BOARDS: &[Board] = &[
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
-    /// The model of its first GPU; empty without GPUs.
+    /// The model of its GPUs; of several models, the name of each one, joined by ` + `. Empty
+    /// without GPUs.
     pub model: String,
     /// Number of GPUs.
     pub gpus: usize,
@@ -152,7 +154,7 @@ pub(super) struct Expected {
 /// Speeds that an admin expects of a model of GPU, instead of the paths and reference numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OwnExpected {
-    /// The model's whole name, or one word of it.
+    /// The model's whole name, or one word of it, in upper or lower case.
     pub model: String,
     /// Values in the units of their quantities.
     pub values: BTreeMap<What, f64>,
@@ -171,18 +173,46 @@ fn is_own_cell(reading: &Reading) -> bool {
     reading.what != What::MemoryLatency || cells.first() == cells.last()
 }
 
+/// The text between the names of several models.
+const AND: &str = " + ";
+
 impl Shape {
+    /// Returns the shape of a guest with these GPUs.
+    pub fn of(gpus: &[GpuState]) -> Shape {
+        let mut models: Vec<&str> = Vec::new();
+        for gpu in gpus {
+            if !models.contains(&&*gpu.name) {
+                models.push(&gpu.name);
+            }
+        }
+        Shape {
+            model: shortened(&models.join(AND), MOST_NAME),
+            gpus: gpus.len(),
+            driver: gpus.first().map(|gpu| gpu.driver.clone()).unwrap_or_default(),
+        }
+    }
+
     /// Whether the model's NVSwitches reduce (third generation and later).
     pub(super) fn has_nvls(&self) -> bool {
         const LINKS: u32 = 18;
         self.board().is_some_and(|board| board.nvlinks.0 >= LINKS)
     }
 
-    /// Whether a name is the model's, or a word of it.
+    /// Whether a name is the model's, or a word of it. Of several models, no one's numbers are
+    /// those of all GPUs.
     fn is_model(&self, name: &str) -> bool {
+        if self.model.contains(AND) {
+            return self.is_named(name);
+        }
         let mut words = self.model.split(|c: char| !c.is_ascii_alphanumeric());
-        self.model == name || words.any(|word| word == name)
+        self.is_named(name) || words.any(|word| word.eq_ignore_ascii_case(name))
     }
+
+    /// Whether a name is the model's whole one.
+    fn is_named(&self, name: &str) -> bool {
+        self.model.eq_ignore_ascii_case(name)
+    }
+
     /// The board of the GPUs, if its numbers are known.
     fn board(&self) -> Option<&'static Board> {
         BOARDS.iter().find(|board| self.is_model(board.model))
@@ -198,7 +228,7 @@ impl Shape {
         let own = own.iter().filter(|own| self.is_model(&own.model) && is_own_cell(reading));
         // A whole name says more than a word of it.
         let own =
-            own.filter_map(|own| Some((own.model == self.model, own.values.get(&reading.what)?)));
+            own.filter_map(|own| Some((self.is_named(&own.model), own.values.get(&reading.what)?)));
         let best = own.reduce(|best, other| if other.0 && !best.0 { other } else { best });
         if let Some((_, &value)) = best {
             return Some(Expected { value, source: format!("/{}", OwnExpected::FILE) });

@@ -21,11 +21,11 @@ pub use rdma::{
     NicGpu, NicLinks, NicTransfer, RdmaCall, RdmaDevice, RdmaPair, RdmaSide, rdma_call, rdma_gpu,
     rdma_pairs, read_rdma_names, read_rdma_port,
 };
-pub use read::{Faulty, GpuState, ReadError, Taken, one_line, read, read_gpus};
-pub use report::{Basis, Candidate, Line, MeasureReport, NotMeasured, Verdict, judge};
-pub use tool::{
-    Call, FioFile, Parts, Suite, Tool, diagnostics, numactl_paths, read_cells, smi_paths,
+pub use read::{
+    Faulty, GpuState, MOST_VALUE, ReadError, Taken, one_line, read, read_cells, read_gpus,
 };
+pub use report::{Basis, Candidate, Line, MeasureReport, NotMeasured, Verdict, judge};
+pub use tool::{Call, FioFile, Parts, Suite, Tool, diagnostics, numactl_paths, smi_paths};
 pub use what::{Reading, What, candidates};
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::tool::{Call, Suite, Tool};
 use super::what::What;
 use crate::bdf::Bdf;
 use crate::p2p::{Op, Way};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 /// The most devices of a guest that are looked at.
@@ -15,6 +15,9 @@ const LONGEST_NAME: usize = 64;
 /// The first port of the exchange of parameters; each run has one of its own, so that a run that
 /// failed does not hold up the next one.
 const FIRST_PORT: u16 = 18515;
+/// Rates of a port in Gb/s that are believed: a guest's kernel decides on them.
+const LEAST_RATE: f64 = 0.1;
+const MOST_RATE: f64 = 1e5;
 /// How much longer than its own time a run may take, in seconds: GPU memory is set up first.
 const SETUP_S: u64 = 30;
 
@@ -136,7 +139,9 @@ pub fn read_rdma_names(listing: &str) -> Vec<String> {
             && name.chars().all(plain)
     };
     let names = listing.lines().map(str::trim).filter(is_plain).map(str::to_owned);
-    let mut names: Vec<String> = names.take(MOST_DEVICES).collect();
+    // Each once: a device listed twice would be paired with itself.
+    let names: BTreeSet<String> = names.collect();
+    let mut names: Vec<String> = names.into_iter().collect();
     // `mlx5_10` comes after `mlx5_9`.
     let key = |name: &String| {
         let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -144,6 +149,7 @@ pub fn read_rdma_names(listing: &str) -> Vec<String> {
         (stem.to_owned(), number)
     };
     names.sort_by_key(key);
+    names.truncate(MOST_DEVICES);
     names
 }
 
@@ -157,7 +163,7 @@ pub fn read_rdma_port(name: &str, files: &str) -> Option<RdmaDevice> {
     let is_active = lines.next()?.trim() == "4: ACTIVE";
     let rate = lines.next().and_then(|line| line.trim().split_once(" Gb/sec"));
     let line_gbit_s = rate.and_then(|(number, _)| number.parse::<f64>().ok());
-    let line_gbit_s = line_gbit_s.filter(|rate| rate.is_finite() && *rate > 0.0);
+    let line_gbit_s = line_gbit_s.filter(|rate| (LEAST_RATE..=MOST_RATE).contains(rate));
     is_active.then(|| RdmaDevice { name: name.to_owned(), line_gbit_s, at })
 }
 

@@ -11,10 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Faulty {
-    /// Its code: `data-wrong`, `test-failed` or `cells-alike`.
+    /// Its code: `data-wrong`, `test-failed` or `cells-alike` of a program, `gpu-fault` or
+    /// `gpu-missing` of the guest's GPUs.
     pub code: &'static str,
-    /// The program.
-    pub tool: Tool,
+    /// The program; `None` if the guest's NVIDIA driver reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Tool>,
     /// The wrong result.
     pub message: String,
 }
@@ -28,6 +30,10 @@ pub struct Taken {
     pub faults: Vec<Faulty>,
     /// Names of tests without a value that passed.
     pub passed: Vec<String>,
+    /// Warnings of tests that did not fail.
+    pub warnings: Vec<String>,
+    /// Parts that were not measured, and why.
+    pub skipped: Vec<String>,
 }
 
 impl Taken {
@@ -39,11 +45,26 @@ impl Taken {
 
 /// Why an output could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ReadError(String);
+#[error("{text}")]
+pub struct ReadError {
+    text: String,
+    is_reason: bool,
+}
+
+impl ReadError {
+    /// Whether the program itself gives this as the reason of its failure.
+    pub fn is_reason(&self) -> bool {
+        self.is_reason
+    }
+}
 
 fn unlike(what: impl AsRef<str>) -> ReadError {
-    ReadError(one_line(what.as_ref()))
+    ReadError { text: one_line(what.as_ref()), is_reason: false }
+}
+
+/// The reason that a program itself gives.
+fn reason(what: impl AsRef<str>) -> ReadError {
+    ReadError { is_reason: true, ..unlike(what) }
 }
 
 /// The most characters that are taken over of a text of the guest.
@@ -55,21 +76,44 @@ const MOST_PARTS: usize = 64;
 /// The most faults of one program that are reported.
 const MOST_FAULTS: usize = 256;
 
+/// The largest value in any unit: IOPS of a fast drive are below.
+pub const MOST_VALUE: f64 = 1e9;
+/// The smallest one: below, nothing was measured.
+const LEAST_VALUE: f64 = 1e-6;
+
+impl Reading {
+    /// Whether its value can be one: a guest decides on it.
+    pub fn is_sound(&self) -> bool {
+        (LEAST_VALUE..=MOST_VALUE).contains(&self.value)
+    }
+}
+
 /// A text of the guest in one line, which cannot pass for one of ours.
 pub fn one_line(text: &str) -> String {
     shortened(text, MOST_TEXT)
 }
 
 /// The first characters of a text of the guest, in one line.
-fn shortened(text: &str, most: usize) -> String {
+pub(super) fn shortened(text: &str, most: usize) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.take(most).collect()
+}
+
+/// Reads the numbers of cells in a list of the directory of NUMA nodes in sysfs, each once. Errors:
+/// there are more than any guest has: a program runs on each.
+pub fn read_cells(listing: &str) -> Result<Vec<u32>, ReadError> {
+    let numbers = listing.lines().filter_map(|line| line.trim().strip_prefix("node")?.parse().ok());
+    let cells: BTreeSet<u32> = numbers.collect();
+    if cells.len() > MOST_PARTS {
+        return Err(unlike(format!("the guest lists more than {MOST_PARTS} cells")));
+    }
+    Ok(cells.into_iter().collect())
 }
 
 /// Reads the output of a program.
 pub fn read(call: &Call, output: &str) -> Result<Taken, ReadError> {
     let mut taken = match call.tool {
-        Tool::Nvbandwidth => nvbandwidth(output)?,
+        Tool::Nvbandwidth => nvbandwidth(call, output)?,
         Tool::AllReducePerf => all_reduce(output)?,
         Tool::Dcgmi => dcgm(output)?,
         Tool::IbWriteBw | Tool::IbReadBw => perftest(call, output)?,
@@ -80,9 +124,12 @@ pub fn read(call: &Call, output: &str) -> Result<Taken, ReadError> {
     };
     taken.faults.iter_mut().for_each(|fault| fault.message = one_line(&fault.message));
     taken.faults.truncate(MOST_FAULTS);
-    let is_sound = |reading: &Reading| reading.value.is_finite() && reading.value >= 0.0;
-    if let Some(reading) = taken.readings.iter().find(|reading| !is_sound(reading)) {
-        return Err(unlike(format!("{} is {}", reading.what, reading.value)));
+    for texts in [&mut taken.warnings, &mut taken.skipped] {
+        texts.iter_mut().for_each(|text| *text = one_line(text));
+        texts.truncate(MOST_PARTS);
+    }
+    if let Some(reading) = taken.readings.iter().find(|reading| !reading.is_sound()) {
+        return Err(unlike(format!("its value of {} is {:?}", reading.what, reading.value)));
     }
     let mut seen = BTreeSet::new();
     let mut named = taken.readings.iter().map(|one| (one.what, one.device.as_deref()));
@@ -111,11 +158,12 @@ fn number(value: &Value) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())
 }
 
-fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
+/// Reads a matrix for each test that the call names. Parts without a value are reported.
+fn nvbandwidth(call: &Call, output: &str) -> Result<Taken, ReadError> {
     let root = json(output)?;
     let root = &root["nvbandwidth"];
     if let Some(error) = root["error"].as_str() {
-        return Err(unlike(error.trim()));
+        return Err(reason(error.trim()));
     }
     let cases = root["testcases"].as_array().ok_or_else(|| unlike("its JSON has no testcases"))?;
     let mut taken = Taken::default();
@@ -134,12 +182,15 @@ fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
         match case["status"].as_str() {
             Some("Passed") => {}
             // It cannot run here, such as copies between GPUs that are no peers.
-            Some("Waived" | "Not Found") => continue,
+            Some(status @ ("Waived" | "Not Found")) => {
+                taken.skipped.push(format!("{name}: its status is `{status}`"));
+                continue;
+            }
             status => {
                 let message = case["error"].as_str().or(status).unwrap_or("no status").trim();
                 let message = format!("{name}: {message}");
                 let tool = Tool::Nvbandwidth;
-                taken.faults.push(Faulty { code: "test-failed", tool, message });
+                taken.faults.push(Faulty { code: "test-failed", tool: Some(tool), message });
                 continue;
             }
         }
@@ -149,6 +200,7 @@ fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
         if widths.chain([rows.len()]).any(|number| number > MOST_PARTS) {
             return Err(unlike(format!("{name} has more than {MOST_PARTS} GPUs")));
         }
+        let before = taken.readings.len();
         for (row, cells) in rows.iter().enumerate() {
             for (column, cell) in cells.as_array().into_iter().flatten().enumerate() {
                 let Some(value) = number(cell) else { continue };
@@ -159,11 +211,31 @@ fn nvbandwidth(output: &str) -> Result<Taken, ReadError> {
                 taken.readings.push(Reading { what, device: Some(device), value });
             }
         }
+        let lacks = without_value(what, call.gpus, &taken.readings[before..]);
+        taken.skipped.extend(lacks.map(|lacks| format!("{name}: no value of {lacks}")));
     }
+    let is_named = |name: &&String| name.contains("_memcpy_");
+    let has = |name: &str| cases.iter().any(|case| case["name"] == name);
+    let absent = call.words.iter().filter(is_named).filter(|name| !has(name));
+    taken.skipped.extend(absent.map(|name| format!("{name}: it is not in the output")));
     if taken.readings.is_empty() && taken.faults.is_empty() {
-        return Err(unlike("it ran no test"));
+        let why = taken.skipped.join("; ");
+        return Err(unlike(if cases.is_empty() { "it ran no test" } else { &why }));
     }
     Ok(taken)
+}
+
+/// The GPUs of a guest, or their pairs, of which a test has no value; `None` if it has all.
+fn without_value(what: What, gpus: usize, readings: &[Reading]) -> Option<String> {
+    if what == What::DeviceToDevice {
+        let pairs = gpus * gpus.saturating_sub(1);
+        let lacks = pairs.saturating_sub(readings.len());
+        return (lacks > 0).then(|| format!("{lacks} of {pairs} pairs of GPUs"));
+    }
+    let names = (0..gpus).map(|gpu| format!("GPU {gpu}"));
+    let has = |name: &String| readings.iter().any(|one| one.device.as_ref() == Some(name));
+    let lacks: Vec<String> = names.filter(|name| !has(name)).collect();
+    (!lacks.is_empty()).then(|| lacks.join(", "))
 }
 
 /// Reads the table of nccl-tests: the last columns are time, algbw, busbw and #wrong, first out of
@@ -210,7 +282,7 @@ fn all_reduce(output: &str) -> Result<Taken, ReadError> {
     if wrong > 0 || output.lines().any(is_bad_sum) {
         let number = if wrong > 0 { wrong.to_string() } else { "some".to_owned() };
         let message = format!("{number} values of the all-reduce are wrong");
-        taken.faults.push(Faulty { code: "data-wrong", tool: Tool::AllReducePerf, message });
+        taken.faults.push(Faulty { code: "data-wrong", tool: Some(Tool::AllReducePerf), message });
     }
     Ok(taken)
 }
@@ -219,43 +291,69 @@ fn all_reduce(output: &str) -> Result<Taken, ReadError> {
 fn dcgm(output: &str) -> Result<Taken, ReadError> {
     let root = json(output)?;
     let found = ["DCGM Diagnostic", "DCGM GPU Diagnostic"].iter().find_map(|key| root.get(*key));
+    if let Some(error) = found.and_then(|found| found["runtime_error"].as_str()) {
+        return Err(reason(error.trim()));
+    }
     let categories = found.and_then(|found| found["test_categories"].as_array());
     let categories = categories.ok_or_else(|| unlike("its JSON has no test categories"))?;
     let mut taken = Taken::default();
     let mut results = 0;
+    let mut skipped = BTreeSet::new();
     for test in categories.iter().filter_map(|one| one["tests"].as_array()).flatten() {
         for result in test["results"].as_array().into_iter().flatten() {
             results += 1;
-            let status = result["status"].as_str().unwrap_or_default();
+            let status = result["status"].as_str().unwrap_or_default().to_ascii_lowercase();
             let name = test["name"].as_str().unwrap_or("a test");
-            if !status.eq_ignore_ascii_case("fail") {
-                if status.eq_ignore_ascii_case("pass") {
+            match &*status {
+                "fail" | "warn" => {}
+                "pass" => {
                     taken.passed.push(one_line(name));
+                    continue;
                 }
-                continue;
+                _ => {
+                    skipped.insert(name);
+                    continue;
+                }
             }
-            let id = ["gpu_id", "gpu_ids", "entity_id"].iter().find_map(|key| result.get(*key));
-            let gpu = id.map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
-            let warnings = result["warnings"].as_array().into_iter().flatten();
-            let text = |one: &Value| {
-                let text = one["warning"].as_str().or_else(|| one.as_str())?;
-                let code = number(&one["error_id"]).map(|code| format!(" (DCGM {code})"));
-                Some(format!("{}{}", text.trim(), code.unwrap_or_default()))
-            };
-            let whys: Vec<String> = warnings.filter_map(text).collect();
-            let gpu = gpu.map(|gpu| format!(" of GPU {gpu}")).unwrap_or_default();
-            let why = if whys.is_empty() { "failed".to_owned() } else { whys.join("; ") };
-            let message = format!("{name}{gpu}: {why}");
-            taken.faults.push(Faulty { code: "test-failed", tool: Tool::Dcgmi, message });
+            let message = dcgm_message(name, result, &status);
+            if status == "warn" {
+                taken.warnings.push(message);
+            } else {
+                taken.faults.push(Faulty { code: "test-failed", tool: Some(Tool::Dcgmi), message });
+            }
         }
     }
     taken.passed.dedup();
     taken.passed.truncate(MOST_PARTS);
-    match (results, taken.passed.is_empty() && taken.faults.is_empty()) {
+    let is_empty = taken.passed.is_empty() && taken.faults.is_empty() && taken.warnings.is_empty();
+    match (results, is_empty) {
         (0, _) => Err(unlike("it ran no test")),
         (_, true) => Err(unlike("it skipped every test")),
-        _ => Ok(taken),
+        _ => {
+            taken.skipped.extend(skipped.into_iter().map(|name| format!("it skipped {name}")));
+            Ok(taken)
+        }
     }
+}
+
+/// The text of a test that failed or warns: its GPU, and DCGM's reasons.
+fn dcgm_message(name: &str, result: &Value, status: &str) -> String {
+    let id = ["gpu_id", "gpu_ids", "entity_id"].iter().find_map(|key| result.get(*key));
+    let gpu = id.map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
+    let gpu = gpu.map(|gpu| format!(" of GPU {gpu}")).unwrap_or_default();
+    let warnings = result["warnings"].as_array().into_iter().flatten();
+    let text = |one: &Value| {
+        let text = one["warning"].as_str().or_else(|| one.as_str())?;
+        let code = number(&one["error_id"]).map(|code| format!(" (DCGM {code})"));
+        Some(format!("{}{}", text.trim(), code.unwrap_or_default()))
+    };
+    let whys: Vec<String> = warnings.filter_map(text).collect();
+    let why = match status {
+        _ if !whys.is_empty() => whys.join("; "),
+        "warn" => "a warning without a reason".to_owned(),
+        _ => "failed".to_owned(),
+    };
+    format!("{name}{gpu}: {why}")
 }
 
 fn fio(call: &Call, output: &str) -> Result<Taken, ReadError> {
@@ -263,7 +361,7 @@ fn fio(call: &Call, output: &str) -> Result<Taken, ReadError> {
     let job = &root["jobs"][0];
     let read = &job["read"];
     if let Some(error) = number(&job["error"]).filter(|error| *error != 0.0) {
-        return Err(unlike(format!("its job ended with error {error}")));
+        return Err(reason(format!("its job ended with error {error}")));
     }
     let what = call.what.unwrap_or(What::DiskRead);
     let value = match what {
@@ -283,7 +381,7 @@ fn stream(call: &Call, output: &str) -> Result<Taken, ReadError> {
     taken.readings.push(Reading { what: What::Triad, device: call.device.clone(), value });
     if output.contains("Failed Validation") {
         let message = "the results of STREAM are wrong".to_owned();
-        taken.faults.push(Faulty { code: "data-wrong", tool: Tool::Stream, message });
+        taken.faults.push(Faulty { code: "data-wrong", tool: Some(Tool::Stream), message });
     }
     Ok(taken)
 }
@@ -343,7 +441,7 @@ fn mlc(output: &str) -> Result<Taken, ReadError> {
             let message = format!(
                 "memory of cell {to} is as near to cell {row} as its own ({value} ns, own {own} ns)"
             );
-            taken.faults.push(Faulty { code: "cells-alike", tool: Tool::Mlc, message });
+            taken.faults.push(Faulty { code: "cells-alike", tool: Some(Tool::Mlc), message });
         }
     }
     Ok(taken)

@@ -65,12 +65,29 @@ fn nvbandwidth_is_read_by_gpu_and_by_pair() {
     let pairs =
         ["device-to-device GPU 0 from GPU 1 381.5", "device-to-device GPU 1 from GPU 0 380.9"];
     assert_eq!(values(Tool::Nvbandwidth, new), pairs);
+    // Each part without a value is named.
+    let call = |gpus| Tool::Nvbandwidth.calls(Suite::Quick, &parts(gpus)).remove(0);
+    assert_eq!(
+        read(&call(3), &old.replace("54.9", "N/A")).unwrap().skipped,
+        [
+            "host_to_device_memcpy_ce: no value of GPU 1, GPU 2",
+            "device_to_host_memcpy_ce: it is not in the output",
+            "device_to_device_memcpy_read_ce: it is not in the output",
+        ]
+    );
+    let waived = "host_to_device_memcpy_ce: its status is `Waived`";
+    assert_eq!(read(&call(2), new).unwrap().skipped, [waived]);
+    let pairs = "device_to_device_memcpy_read_ce: no value of 4 of 6 pairs of GPUs";
+    assert_eq!(read(&call(3), new).unwrap().skipped, [pairs, waived]);
+    let none = new.replace("Passed", "Not Found").replace("\"Error\"", "\"Waived\"");
+    let error = read(&call(2), &none).unwrap_err().to_string();
+    assert!(error.starts_with("device_to_device_memcpy_read_ce: its status is `Not"), "{error}");
     let failed = "test-failed: device_to_host_memcpy_ce: CUDA_ERROR_OUT_OF_MEMORY";
     assert_eq!(faults(Tool::Nvbandwidth, new), [failed]);
     // Without a GPU it says so in the document.
     let none = r#"{"nvbandwidth":{"error":"No CUDA devices found\n"}}"#;
-    let error = read(&call(Tool::Nvbandwidth), none).unwrap_err();
-    assert_eq!(error.to_string(), "No CUDA devices found");
+    let error = read(&call(2), none).unwrap_err();
+    assert_eq!((error.to_string().as_str(), error.is_reason()), ("No CUDA devices found", true));
 }
 
 const ALL_REDUCE: &str = "# nThread 1 nGpus 8 minBytes 1073741824 maxBytes 8589934592 step: 2(factor)
@@ -207,11 +224,15 @@ fn both_reports_of_perftest_are_read() {
 fn rdma_devices_are_read_and_paired() {
     let names = "mlx5_10\nmlx5_9\n-d\nmlx5_0; rm\nirdma-x\n\n";
     assert_eq!(read_rdma_names(names), ["irdma-x", "mlx5_9", "mlx5_10"]);
-    assert_eq!(read_rdma_names(&"a\n".repeat(999)).len(), 64);
+    assert_eq!(read_rdma_names(&"a\n".repeat(999)), ["a"]);
+    let many: String = (0..999).map(|number| format!("mlx5_{number}\n")).collect();
+    let names = read_rdma_names(&many);
+    assert_eq!((names.len(), &*names[63]), (64, "mlx5_63"));
     let rate = |text| read_rdma_port("mlx5_0", text).map(|device| device.line_gbit_s);
     assert_eq!(rate("4: ACTIVE\n400 Gb/sec (4X NDR)\n"), Some(Some(400.0)));
     assert_eq!(rate("4: ACTIVE\n2.5 Gb/sec (1X SDR)\n"), Some(Some(2.5)));
-    for text in ["4: ACTIVE\n", "4: ACTIVE\nnan Gb/sec\n", "4: ACTIVE\n-1 Gb/sec\n"] {
+    let odd = ["nan", "-1", "1e300", "5e-324"].map(|rate| format!("4: ACTIVE\n{rate} Gb/sec\n"));
+    for text in odd.iter().map(String::as_str).chain(["4: ACTIVE\n"]) {
         assert_eq!(rate(text), Some(None), "{text}");
     }
     assert_eq!(rate("1: DOWN\n400 Gb/sec (4X NDR)\n"), None);
@@ -344,7 +365,12 @@ fn latencies_of_cells_are_read_and_equal_ones_are_a_fault() {
 
 #[test]
 fn stream_runs_in_each_cell_and_fio_only_reads_a_given_file() {
-    assert_eq!(read_cells("has_cpu\nnode1\nnode0\nonline\nnodex\n"), [0, 1]);
+    assert_eq!(read_cells("has_cpu\nnode1\nnode0\nonline\nnodex\n").unwrap(), [0, 1]);
+    // A guest decides neither how often a program runs nor for how long.
+    assert_eq!(read_cells("node0\nnode0\nnode1\nnode00\n").unwrap(), [0, 1]);
+    let many: String = (0..65).map(|cell| format!("node{cell}\n")).collect();
+    let error = read_cells(&many).unwrap_err().to_string();
+    assert_eq!(error, "the guest lists more than 64 cells");
     let numactl = Some("/usr/bin/numactl".to_owned());
     let cells = Parts { cells: vec![0, 1], numactl, ..parts(0) };
     let calls = Tool::Stream.calls(Suite::Quick, &cells);
@@ -420,8 +446,7 @@ proptest! {
         let end = if with.is_empty() { text.len() } else { at };
         let damaged = format!("{}{with}{}", &text[..at], &text[end..]);
         if let Ok(taken) = read(&call(*tool), &damaged) {
-            let is_sound = |one: &Reading| one.value.is_finite() && one.value >= 0.0;
-            prop_assert!(taken.readings.iter().all(is_sound), "{damaged}");
+            prop_assert!(taken.readings.iter().all(Reading::is_sound), "{damaged}");
         }
         let cut = SMI.char_indices().map(|(at, _)| at).nth(at.min(SMI.len() - 1)).unwrap_or(0);
         let _ = read_gpus(&SMI[..cut]);
@@ -478,7 +503,8 @@ fn the_admins_values_replace_all_others() {
     };
     let own = [
         of("A100", &[(What::HostToDevice, 1.0)]),
-        of("H100", &[(What::HostToDevice, 2.0), (What::MemoryLatency, 100.0)]),
+        // In upper or lower case.
+        of("h100", &[(What::HostToDevice, 2.0), (What::MemoryLatency, 100.0)]),
         // A whole name says more than a word of it, in any order.
         of("NVIDIA H100 80GB HBM3", &[(What::AllReduce, 475.0), (What::HostToDevice, 54.0)]),
     ];
@@ -776,6 +802,57 @@ fn tests_that_pass_are_named_and_a_skipped_run_is_an_error() {
     let call = first(Tool::Dcgmi);
     assert_eq!(read(&call, &json("Pass")).unwrap().passed, ["Memory"]);
     assert!(read(&call, &json("Skip")).unwrap_err().to_string().contains("skipped"));
+    // A warning is no failure, and neither it nor a skipped test is lost.
+    let mixed = r#"{"DCGM Diagnostic":{"test_categories":[{"tests":[
+        {"name":"Memory","results":[{"entity_id":0,"status":"Warn","warnings":
+        [{"error_id":81,"warning":"row remap pending"}]}]},
+        {"name":"PCIe","results":[{"status":"Skip"},{"status":"Skip"}]}]}]}}"#;
+    let taken = read(&call, mixed).unwrap();
+    assert_eq!(taken.warnings, ["Memory of GPU 0: row remap pending (DCGM 81)"]);
+    assert_eq!((taken.skipped, taken.passed.len()), (vec!["it skipped PCIe".to_owned()], 0));
+    let error = r#"{"DCGM Diagnostic":{"runtime_error":"The nv-hostengine is not running"}}"#;
+    let error = read(&call, error).unwrap_err();
+    assert!(error.is_reason() && error.to_string() == "The nv-hostengine is not running");
+}
+
+#[test]
+fn a_value_that_is_none_is_refused() {
+    for (tool, output, value) in [
+        (Tool::Stream, STREAM.replace("345678.9", "0"), "triad is 0.0"),
+        (Tool::Stream, STREAM.replace("345678.9", "1e308"), "triad is 1e305"),
+        (Tool::Stream, STREAM.replace("345678.9", "5e-324"), "triad is 0.0"),
+        (Tool::Fio, FIO.replace("2500000000", "0"), "disk-read is 0.0"),
+        (Tool::Mlc, MLC[0].replace("78.5", "0.0"), "memory-latency is 0.0"),
+        (Tool::IbWriteBw, PERFTEST[0].replace("392.31", "0.00"), "rdma-write is 0.0"),
+    ] {
+        let error = read(&call(tool), &output).unwrap_err().to_string();
+        assert_eq!(error, format!("its value of {value}"));
+    }
+}
+
+#[test]
+fn gpus_of_two_models_have_the_numbers_of_neither() {
+    let gpu = |name: &str| {
+        let text = SMI.replace("NVIDIA H100 80GB HBM3", name);
+        read_gpus(&text).unwrap().remove(0)
+    };
+    let (old, new) = (gpu("Tesla V100-SXM2-16GB"), gpu("NVIDIA H100 80GB HBM3"));
+    assert_eq!(Shape::of(&[new.clone(), new.clone()]), h100s(2));
+    assert_eq!(Shape::of(&[]), Shape::default());
+    let mixed = Shape::of(&[old.clone(), new.clone(), old]);
+    assert_eq!(mixed.model, "Tesla V100-SXM2-16GB + NVIDIA H100 80GB HBM3");
+    let none = Promise::default();
+    let h2d = What::HostToDevice;
+    assert_eq!(verdict(h2d, 12.0, (&mixed, none), &[]), (Verdict::NoReference, None));
+    // The paths are those of the host, whatever the models are, and a whole name is the admin's.
+    let path = Promise { path_gb_s: Some(12.0), ..none };
+    assert_eq!(verdict(h2d, 10.0, (&mixed, path), &[]), (Verdict::Low, Some(11.0)));
+    let own = |model: &str| OwnExpected { model: model.into(), values: [(h2d, 20.0)].into() };
+    let judged = |own: OwnExpected| {
+        judge(Tool::Nvbandwidth, reading(h2d, 12.0), (&mixed, none), Basis::of(&[own])).verdict
+    };
+    assert_eq!(judged(own("H100")), Verdict::NoReference);
+    assert_eq!(judged(own(&mixed.model)), Verdict::Low);
 }
 
 #[test]

@@ -82,6 +82,8 @@ pub struct Call {
     pub words: Vec<String>,
     /// The most seconds it may take.
     pub limit_s: u64,
+    /// Number of GPUs that its output must have values of; 0 if it does not matter.
+    pub gpus: usize,
 }
 
 /// The file that fio reads.
@@ -140,14 +142,6 @@ pub fn numactl_paths(directories: &[String]) -> Vec<String> {
     paths(&["numactl"], directories)
 }
 
-/// Reads the numbers of cells in a list of the directory of NUMA nodes in sysfs.
-pub fn read_cells(listing: &str) -> Vec<u32> {
-    let numbers = listing.lines().filter_map(|line| line.trim().strip_prefix("node")?.parse().ok());
-    let mut cells: Vec<u32> = numbers.collect();
-    cells.sort_unstable();
-    cells
-}
-
 fn paths(names: &[&str], directories: &[String]) -> Vec<String> {
     let all = directories.iter().map(String::as_str).chain(DIRECTORIES);
     all.flat_map(|directory| names.iter().map(move |name| format!("{directory}/{name}"))).collect()
@@ -167,7 +161,7 @@ pub fn diagnostics(level: u8) -> Call {
 
 impl Call {
     pub(super) fn of(tool: Tool, what: Option<What>, words: Vec<String>, limit_s: u64) -> Call {
-        Call { tool, what, device: None, before: Vec::new(), words, limit_s }
+        Call { tool, what, device: None, before: Vec::new(), words, limit_s, gpus: 0 }
     }
 }
 
@@ -253,7 +247,8 @@ impl Tool {
             Tool::Nvbandwidth => {
                 let pairs = if gpus > 1 { " device_to_device_memcpy_read_ce" } else { "" };
                 let tests = "-j -t host_to_device_memcpy_ce device_to_host_memcpy_ce";
-                vec![call(None, &format!("{tests}{pairs}"), if full { 600 } else { 180 })]
+                let limit_s = if full { 600 } else { 180 };
+                vec![Call { gpus, ..call(None, &format!("{tests}{pairs}"), limit_s) }]
             }
             Tool::AllReducePerf => {
                 let most = if full { "16G" } else { "8G" };

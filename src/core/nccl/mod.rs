@@ -398,6 +398,13 @@ pub struct Redirects {
     pub root: BTreeSet<Bdf>,
     /// Those that reject translated requests.
     pub rejected: BTreeSet<Bdf>,
+    /// Why requests of functions are not translated, so that the ports redirect them.
+    pub untranslated: BTreeSet<Block>,
+    /// The functions whose relaxed ordering is off, so that the ports redirect completions of their
+    /// reads.
+    pub strict: BTreeSet<Bdf>,
+    /// Whether a port sends requests to the root complex, not only completions.
+    pub requests: bool,
 }
 
 /// Finds the ports that decide on the transfers of `host p2p`, of the GPUs and NICs of a guest.
@@ -413,9 +420,14 @@ pub fn redirects(system: &System, host: &Topology, moment: Moment) -> Redirects 
                 let port = |from, to| host.divergence(from, to).map(|port| port.bdf);
                 if blocked.iter().any(is_completion) {
                     found.root.extend(port(*to, *from));
+                    found.strict.extend(blocked.iter().filter(|b| is_completion(b)).map(|b| b.at));
                 }
                 if !blocked.iter().all(is_completion) {
+                    found.requests = true;
                     found.root.extend(port(*from, *to));
+                    let is_of_function =
+                        |block: &&Block| matches!(block.code, Code::NoAts | Code::AtsOff);
+                    found.untranslated.extend(blocked.iter().filter(is_of_function));
                 }
             }
             Way::Switch | Way::Unknown => {}
@@ -430,9 +442,19 @@ impl Redirects {
         let named =
             |ports: &BTreeSet<Bdf>| ports.iter().map(Bdf::to_string).collect::<Vec<_>>().join(", ");
         let root = (!self.root.is_empty()).then(|| {
+            let [what, traffic, go] = if self.requests {
+                ["transfers", "traffic", "goes"]
+            } else {
+                ["completions of reads", "reads", "return"]
+            };
+            let strict = (!self.strict.is_empty())
+                .then(|| format!("relaxed ordering of {} is off", named(&self.strict)));
+            let why = self.untranslated.iter().map(Block::to_string).chain(strict);
+            let why = why.collect::<Vec<_>>().join(", ");
+            let why = if why.is_empty() { why } else { format!(" ({why})") };
             format!(
-                "ACS redirects transfers at {}: traffic between GPUs and NICs below one PCIe switch \
-                 goes through the host's root complex, slower than through the switch",
+                "ACS redirects {what} at {}{why}: {traffic} between GPUs and NICs below one PCIe \
+                 switch {go} through the host's root complex, slower than through the switch",
                 named(&self.root)
             )
         });

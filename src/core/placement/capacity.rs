@@ -354,9 +354,12 @@ impl<'a> ByAddress<'a> {
         };
         let even_empty = plan(topology, empty, request).err().map(|error| error.to_string());
         let even_empty = even_empty.filter(|_| !self.are_missing(gpus));
+        // A test, too, makes room for it: the host is not too small.
+        let waits = even_empty.is_some() && plan(topology, &tested(empty), request).is_ok();
+        let even_empty = even_empty.filter(|_| !waits);
         let (advice, bounded) = match even_empty {
-            None => freeing::cheapest(topology, held, request),
-            Some(_) => (None, false),
+            None if !waits => freeing::cheapest(topology, held, request),
+            _ => (None, false),
         };
         Some(Blocked { gpus, what, holders, even_empty, advice, room: None, bounded })
     }
@@ -366,6 +369,13 @@ impl<'a> ByAddress<'a> {
         let free = size(self.slots.gpus.takeable());
         (free..free + size(self.had)).contains(&(gpus as usize).saturating_sub(1))
     }
+}
+
+/// The same without the GPUs that wait for a test.
+fn tested(held: &Occupancy) -> Occupancy {
+    let mut tested = held.clone();
+    tested.excluded.retain(|one| !one.untested);
+    tested
 }
 
 #[cfg(test)]

@@ -350,7 +350,8 @@ fn short(slots: &Slots<'_>, what: String, number: usize) -> PlanError {
         return PlanError::Impossible { what, hint: "`gpuvm host show` shows the groups".into() };
     }
     let missing = number - size(slots.gpus.takeable());
-    let hint = slots.with_group(all, missing).unwrap_or_else(|| left(slots));
+    let hint = slots.with_group(all, missing).or_else(|| slots.with_test(all, missing));
+    let hint = hint.unwrap_or_else(|| left(slots));
     slots.refusal(what, slots.lines(all), all, hint)
 }
 

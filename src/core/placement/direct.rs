@@ -82,7 +82,14 @@ fn said(
             say(is_asked, DirectReason::Root { peers, why: writes.blocked, offer });
         }
         (Way::Rejected, _) => say(true, DirectReason::Rejected { peers, why: writes.blocked }),
-        (Way::Switch | Way::Unknown, _) => {}
+        (Way::Switch, None) => {
+            // Unknown ways are no reason.
+            let reads = reads.filter(|reads| reads.way != Way::Unknown);
+            if let Some(reads) = reads {
+                say(is_asked, DirectReason::Reads { peers, reads });
+            }
+        }
+        (Way::Unknown, _) => {}
     }
 }
 
@@ -180,6 +187,18 @@ mod tests {
         let rejected = ("rejected: bit TB of PORT is on".to_owned(), true);
         assert_eq!(said(P2pWish::Auto, blocking), [tb, rejected.clone()]);
         assert_eq!(said(P2pWish::Off, blocking), [rejected]);
+        // Writes turn at the switch by themselves, reads of a NIC without relaxed ordering do not.
+        let completions = |device: &mut PciDevice| {
+            let ctl = |acs: Acs| acs.ctl & !(bits::RR | bits::EC | bits::DT) | bits::CR;
+            device.acs = device.acs.map(|acs| Acs { ctl: ctl(acs), ..acs });
+        };
+        let slow = |device: &mut PciDevice| {
+            completions(device);
+            device.devctl = Some(0);
+        };
+        let only_reads = format!("writes go through the switch; {reads}");
+        assert_eq!(said(P2pWish::Off, slow), [(only_reads, false)]);
+        assert_eq!(said(P2pWish::Off, completions), []);
         // Where registers are unknown, only the refusal is.
         assert_eq!(said(P2pWish::Off, |device| device.acs = None), []);
         assert_eq!(said(P2pWish::Auto, |device| device.acs = None).len(), 1);

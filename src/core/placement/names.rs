@@ -5,7 +5,7 @@ use super::explain::domains;
 use super::groups::Block;
 use super::reason::{GpuList, Unit};
 use super::slots::{Mask, Slots, bits, first, touched};
-use super::types::PlanError;
+use super::types::{DeviceState, PlanError};
 use crate::topology::Barred;
 
 impl Slots<'_> {
@@ -72,7 +72,7 @@ impl Slots<'_> {
     pub(super) fn lines_with_hints(&self, among: Mask) -> Vec<String> {
         let hint = |(block, set): (&Block<'_>, Mask)| {
             let barred = block.barred().map(|why| why.hint().to_owned());
-            barred.or_else(|| self.with_group(set, 1))
+            barred.or_else(|| self.with_group(set, 1)).or_else(|| self.with_test(set, 1))
         };
         let hints = self.by_reason(among).into_iter().map(hint);
         let with = |(line, hint): (String, Option<String>)| match hint {
@@ -89,6 +89,24 @@ impl Slots<'_> {
         let mut tied = self.whole.iter().filter(|(at, _)| is_among(*at));
         tied.find(|(_, options)| options.matches("--gpu ").count() >= number)
             .map(|(_, options)| whole(options))
+    }
+
+    /// How a guest gets at least this many GPUs among these, which only the lack of a test
+    /// withholds.
+    pub(super) fn with_test(&self, among: Mask, number: usize) -> Option<String> {
+        let is_untested = |at: &usize| {
+            let block = self.gpus.blocked[*at].as_ref();
+            block.is_some_and(|block| block.state() == DeviceState::Untested)
+        };
+        let untested = bits(among).filter(is_untested).map(|at| self.gpus.bdfs[at].to_string());
+        let untested: Vec<String> = untested.take(number).collect();
+        let first = untested.first().filter(|_| untested.len() == number)?;
+        let (them, one) = if number == 1 { ("it", "it") } else { ("them", "one") };
+        Some(format!(
+            "`gpuvm gpu test {}` tests {them}; `gpuvm gpu include {first} --untested` accepts {one} \
+             without a test",
+            untested.join(" ")
+        ))
     }
 
     /// Returns why no guest can get the first such GPU among these.

@@ -332,7 +332,10 @@ impl<'a> Choice<'a> {
         let slots = self.slots;
         // How many fit is found by planning.
         let among = self.of_size(number).fold(0, |set, candidate| set | candidate.gpus);
-        let hint = match (slots.with_group(among, number), size(slots.gpus.free)) {
+        // Those that are free need no test.
+        let lack = number.saturating_sub(size(slots.gpus.takeable() & among)).max(1);
+        let hint = slots.with_group(among, number).or_else(|| slots.with_test(among, lack));
+        let hint = match (hint, size(slots.gpus.free)) {
             (Some(whole), _) => whole,
             (None, 0) => format!("no GPU is free; {NOTHING_LEFT}"),
             (None, _) => NOTHING_LEFT.into(),

@@ -189,6 +189,10 @@ pub trait Observer {
     fn done(&mut self) {}
     /// A note on the current step.
     fn note(&mut self, _text: &str) {}
+    /// An object that was to be removed stays, and is of no more use.
+    fn left(&mut self, text: &str) {
+        self.note(text);
+    }
     /// An object is left alone, because it belongs to others now.
     fn handed_over(&mut self, step: &Step, why: &StepError) {
         self.note(&format!("{step}: {why}, so it is left as it is"));

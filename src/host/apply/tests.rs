@@ -537,3 +537,34 @@ fn a_domain_that_is_defined_again_keeps_its_nvram_and_tpm_state() {
         assert!(fake.domains.borrow().is_empty() && fake.log.borrow().len() == 2);
     }
 }
+
+#[test]
+fn a_record_that_cannot_be_removed_stays_and_the_rest_is_done() {
+    /// An observer of what stays.
+    #[derive(Default)]
+    struct Left(Vec<String>);
+
+    impl Observer for Left {
+        fn doing(&mut self, _: &Step) {}
+        fn undoing(&mut self, step: &Step) {
+            panic!("{step} is not undone");
+        }
+        fn left(&mut self, text: &str) {
+            self.0.push(text.to_owned());
+        }
+        fn interrupted(&mut self) -> Option<String> {
+            None
+        }
+    }
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.json");
+    std::fs::create_dir(&path).unwrap();
+    let file = crate::identity::FileId::at(&path).unwrap().unwrap();
+    let mut left = Left::default();
+    let steps = [Step::File(FileStep::Forget { path: path.clone(), file })];
+    apply(&steps, &Fake::default(), &mut left, None).unwrap();
+    let [said] = &left.0[..] else { panic!("{:?}", left.0) };
+    assert!(said.contains("Is a directory") && said.ends_with("so this record stays"), "{said}");
+    assert!(path.exists());
+}

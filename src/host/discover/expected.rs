@@ -1,14 +1,11 @@
 //! Speeds that an admin expects in guests, `/etc/gpuvm/expected.toml`: a table for each model of
 //! GPU.
 
-use super::test_policy::located;
+use super::test_policy::{located, of_unreadable};
 use crate::fsroot::{FsError, FsRoot};
 use crate::tree::{Fault, Value, toml};
-use gpuvm_core::measure::{OwnExpected, What};
+use gpuvm_core::measure::{MOST_VALUE, OwnExpected, What};
 use strum::IntoEnumIterator as _;
-
-/// The largest value: IOPS of a fast drive are below.
-const MOST: f64 = 1e9;
 
 /// Reads the speeds; none without the file.
 pub fn expected(root: &FsRoot) -> Result<Vec<OwnExpected>, FsError> {
@@ -18,6 +15,9 @@ pub fn expected(root: &FsRoot) -> Result<Vec<OwnExpected>, FsError> {
 
 /// Returns the hint for an error of the file; `None`: it is of another.
 pub fn hint(error: &FsError) -> Option<String> {
+    if let FsError::Unreadable { path, source } = error {
+        return path.ends_with(OwnExpected::FILE).then(|| of_unreadable(path, source));
+    }
     let (FsError::Malformed { path, .. } | FsError::NotText { path, .. }) = error else {
         return None;
     };
@@ -45,8 +45,11 @@ fn parse(text: &str) -> Result<Vec<OwnExpected>, Fault> {
                 Value::Text(text) => text.parse::<f64>().ok(),
                 _ => None,
             };
-            let value = value.filter(|value| value.is_finite() && *value > 0.0 && *value <= MOST);
-            let why = || format!("`{key}` must be a number of {} above 0", what.unit());
+            let value =
+                value.filter(|value| value.is_finite() && *value > 0.0 && *value <= MOST_VALUE);
+            let unit = what.unit();
+            let why =
+                || format!("`{key}` must be a number of {unit} above 0, at most {MOST_VALUE:e}");
             own.values.insert(what, value.ok_or_else(|| Fault { at: node.at, why: why() })?);
         }
         all.push(own);
@@ -75,6 +78,7 @@ mod tests {
             ("\n[H100]\nspeed = 5", 3, "`speed` is unknown; known are host-to-device, "),
             ("[H100]\ntriad = 0", 2, "`triad` must be a number of GB/s above 0"),
             ("[H100]\ntriad = nan", 2, "above 0"),
+            ("[H100]\ntriad = 1e10", 2, "above 0, at most 1e9"),
             ("[H100]\ntriad = [1]", 2, "above 0"),
             ("[H100", 1, ""),
         ] {
@@ -85,5 +89,9 @@ mod tests {
             assert!(said.contains(part), "{text}: {said}");
             assert!(hint(&error).unwrap().contains("REFERENCE SPEEDS"));
         }
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        let hint = hint(&expected(&root).unwrap_err()).unwrap();
+        assert!(hint.starts_with("`ls -ld "), "{hint}");
     }
 }

@@ -8,6 +8,7 @@ use crate::tree::{Fault, Node, Value, toml};
 use gpuvm_core::domain::guest::VirtType;
 use gpuvm_core::image::{ImageName, Sha256};
 use gpuvm_core::memsize::MemSize;
+use gpuvm_core::shell::word;
 use gpuvm_core::topology::facts::GpuTests;
 use std::path::{Path, PathBuf};
 
@@ -162,11 +163,23 @@ pub fn hint(error: &FsError) -> Option<String> {
             format!("read it, then `chown root:root {all}` and `chmod go-w {all}` make it root's")
         });
     }
+    if let FsError::Unreadable { path, source } = error {
+        return path.ends_with(FILE).then(|| of_unreadable(path, source));
+    }
     let (FsError::Malformed { path, .. } | FsError::NotText { path, .. }) = error else {
         return None;
     };
     let text = || "gpuvm-guide(7) lists its keys under GPUS BETWEEN GUESTS".to_owned();
     path.ends_with(FILE).then(text)
+}
+
+/// The hint for a file of the admin's that cannot be read.
+pub(super) fn of_unreadable(path: &str, source: &std::io::Error) -> String {
+    if source.kind() == std::io::ErrorKind::PermissionDenied {
+        return "run as root".to_owned();
+    }
+    let path = word(path);
+    format!("`ls -ld {path}` shows it; put a file there, or `mv {path} {path}.old` puts it away")
 }
 
 fn parse(text: &str) -> Result<TestPolicy, Fault> {
@@ -301,6 +314,25 @@ mod tests {
             assert!(said.contains(part), "{text}: {said}");
             assert!(hint(&error).unwrap().contains("gpuvm-guide(7)"));
         }
+    }
+
+    #[test]
+    fn a_policy_that_is_a_link_to_nowhere_or_a_directory_is_not_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = FsRoot::at(dir.path()).unwrap();
+        let file = dir.path().join(FILE);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let refused = || {
+            let error = test_mode(&root).unwrap_err();
+            let hint = hint(&error).unwrap();
+            assert!(hint.contains("`ls -ld ") && hint.contains(FILE), "{hint}");
+            error.to_string()
+        };
+        std::os::unix::fs::symlink("missing", &file).unwrap();
+        assert!(refused().ends_with("it is a symbolic link to a missing file"));
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert!(refused().contains("Is a directory"));
     }
 
     #[test]

@@ -17,6 +17,29 @@ fn hosts() -> (tempfile::TempDir, Vec<FsRoot>) {
 }
 
 #[test]
+fn a_file_of_ours_behind_a_link_to_nowhere_is_not_absent() {
+    let (dir, hosts) = hosts();
+    let root = dir.path().join("host");
+    std::fs::create_dir_all(root.join("etc/gpuvm")).unwrap();
+    std::fs::create_dir_all(root.join("var/lib")).unwrap();
+    symlink("missing", root.join("etc/gpuvm/test.toml")).unwrap();
+    symlink("/nowhere", root.join("var/lib/gpuvm")).unwrap();
+    symlink("missing", root.join("etc/other")).unwrap();
+    for host in &hosts {
+        for (path, at) in
+            [("etc/gpuvm/test.toml", "etc/gpuvm/test.toml"), ("var/lib/gpuvm/x", "var/lib/gpuvm")]
+        {
+            let error = host.read(path).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("{at}: {DANGLING}")), "{error}");
+        }
+        assert!(host.names("var/lib/gpuvm/gpus").is_err());
+        for path in ["etc/other", "etc/gpuvm/absent", "etc/gpuvm/no/file", "var/lib/x"] {
+            assert_eq!(host.read(path).unwrap(), None, "{path}");
+        }
+    }
+}
+
+#[test]
 fn stays_below_the_root() {
     let (dir, hosts) = hosts();
     let sys = dir.path().join("host/sys");

@@ -6,7 +6,7 @@ use crate::apply::bind::BindError;
 use crate::apply::file::set_private_file;
 use crate::apply::{FileStep, HostLock, LockError, Step, kept_in};
 use crate::identity::FileId;
-use gpuvm_core::measure::{Run, keep_last};
+use gpuvm_core::measure::{Reading, Run, keep_last};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,9 @@ pub fn lock(state: Option<&Path>) -> Result<HostLock, LockError> {
 pub fn read(state: Option<&Path>, uuid: &str) -> Result<Vec<Run>, HistoryError> {
     let path = file(state, uuid);
     let Some(text) = store::read(&path)? else { return Ok(Vec::new()) };
-    let document: Document = store::parse_up_to(FORMAT, &path, &text)?;
+    let mut document: Document = store::parse_up_to(FORMAT, &path, &text)?;
+    // An older version kept values that are none, such as 0.
+    document.runs.iter_mut().for_each(|run| run.readings.retain(Reading::is_sound));
     // A copy of another domain's is not this one's.
     Ok(if document.uuid == uuid { document.runs } else { Vec::new() })
 }
@@ -78,7 +80,7 @@ pub fn forget(state: Option<&Path>, uuid: &str) -> Result<Option<Step>, HistoryE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuvm_core::measure::{KEPT, Reading, Shape, Suite, What};
+    use gpuvm_core::measure::{KEPT, Shape, Suite, What};
 
     fn run(at_s: u64, suite: Option<Suite>) -> Run {
         let reading = Reading { what: What::Triad, device: None, value: 1.5 };
@@ -109,6 +111,17 @@ mod tests {
         assert!(lock(state).is_err());
         drop(held);
         assert!(lock(state).is_ok());
+    }
+
+    #[test]
+    fn values_that_are_none_are_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = Some(dir.path());
+        let mut old = run(1, None);
+        let of = |value| Reading { value, ..old.readings[0].clone() };
+        old.readings = vec![of(0.0), of(1.5), of(1e308), of(5e-324)];
+        add(state, "a", old).unwrap();
+        assert_eq!(read(state, "a").unwrap(), [run(1, None)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use super::HistoryError;
 use crate::apply::{FileStep, Step, unknown_step};
+use crate::fsroot::DANGLING;
 use crate::input;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ struct Head {
 
 /// The text of a file; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<String>, HistoryError> {
-    input::state(path).map_err(|source| {
+    let text = input::state(path).map_err(|source| {
         let path = path.to_owned();
         match source.kind() {
             io::ErrorKind::InvalidData => {
@@ -29,7 +30,26 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, HistoryError> {
             }
             _ => HistoryError::File { path, source },
         }
-    })
+    })?;
+    if text.is_none() {
+        refuse_dangling(path)?;
+    }
+    Ok(text)
+}
+
+/// Refuses a path that is missing behind a symbolic link: a record was wanted there.
+fn refuse_dangling(path: &Path) -> Result<(), HistoryError> {
+    let is_dangling = |at: &&Path| {
+        let is_link = at.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+        is_link && at.metadata().is_err()
+    };
+    match path.ancestors().find(is_dangling) {
+        Some(at) => {
+            let (path, reason) = (at.to_owned(), DANGLING.to_owned());
+            Err(HistoryError::Damaged { path, reason })
+        }
+        None => Ok(()),
+    }
 }
 
 /// The document of a file. The path is for errors only.
@@ -64,7 +84,10 @@ pub(super) fn parse_up_to<D: DeserializeOwned>(
 pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, HistoryError> {
     let failed = |source| HistoryError::File { path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            refuse_dangling(directory)?;
+            return Ok(Vec::new());
+        }
         entries => entries.map_err(failed)?,
     };
     let mut paths = entries

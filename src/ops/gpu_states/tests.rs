@@ -96,6 +96,20 @@ fn an_admin_accepts_a_gpu_and_the_next_guest_ends_that() {
     assert_eq!(state(dir, &root, "05:00.0"), Some((GpuState::Clean, "a".into())));
     let accepted = accept(false);
     assert!(accepted.why.is_none() && accepted.steps.is_empty());
+    // A test that no longer counts is renewed, whether it is too old or dated in the future.
+    policy("mode = \"require\"\nmax_age = \"7d\"");
+    for (tested_s, part) in [(0, "older than `max_age`"), (u64::MAX, "dated in the future")] {
+        let records = read(dir);
+        let old = records.located(&root).unwrap().remove(&at("05:00.0")).unwrap();
+        let mut record = old[0].record.clone();
+        record.tested_s = Some(tested_s);
+        gpus::write(&records.replace(&old, &record).unwrap()).unwrap();
+        let why = accept(false).why.unwrap();
+        assert!(why.contains(part), "{why}");
+        gpus::write(&accept(true).steps).unwrap();
+        let accepted = accept(false);
+        assert!(accepted.why.is_none() && accept(true).steps.is_empty());
+    }
     assert_eq!(mark(dir, &root, &["05:00.0"], "a"), 1, "it has had it again");
     let records = read(dir);
     let located = records.located(&root).unwrap();

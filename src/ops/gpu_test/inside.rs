@@ -3,13 +3,13 @@
 use super::Outcome;
 use crate::apply::ApplyError;
 use crate::error::{Error, Result};
-use crate::exec::{Executed, Inside};
+use crate::exec::Inside;
 use crate::hypervisor::DomainState;
-use crate::measure::{TIMED_OUT, links, own_expected, taken, why};
+use crate::measure::{Ended, links, own_expected, taken, why};
 use crate::session::Running;
 use crate::world::World;
 use gpuvm_core::measure::{
-    Basis, Call, GpuState, Parts, Shape, Suite, Tool, Verdict, diagnostics, judge, one_line,
+    Basis, Call, GpuState, Parts, Shape, Suite, Taken, Tool, Verdict, diagnostics, judge, one_line,
     read_gpus, smi_paths,
 };
 use std::collections::BTreeSet;
@@ -78,10 +78,13 @@ impl Probe<'_> {
         let call = diagnostics(self.level);
         let ended = self.end_of(running, &dcgmi, &call.words, call.limit_s)?;
         let found = taken(&call, &ended).map_err(|why| self.stopped(Tool::Dcgmi, &why))?;
+        self.report(Tool::Dcgmi, &found);
+        if found.passed.is_empty() && found.faults.is_empty() {
+            return Err(self.stopped(Tool::Dcgmi, "no test passed"));
+        }
         faults.extend(found.faults.into_iter().map(|fault| fault.message));
         if self.level >= SPEEDS {
-            let shape =
-                Shape { model: gpus[0].name.clone(), gpus: number, driver: gpus[0].driver.clone() };
+            let shape = Shape::of(&gpus);
             for tool in [Tool::Nvbandwidth, Tool::AllReducePerf] {
                 if number >= tool.least_gpus() {
                     faults.extend(self.speeds(running, tool, &shape)?);
@@ -89,6 +92,13 @@ impl Probe<'_> {
             }
         }
         Ok(faults)
+    }
+
+    /// Reports parts of a program's test that neither passed nor failed.
+    fn report(&self, tool: Tool, found: &Taken) {
+        for text in found.warnings.iter().chain(&found.skipped) {
+            self.world.note(&format!("{tool}: {text}"));
+        }
     }
 
     /// A program that says nothing useful; past the limit that is the reason.
@@ -149,16 +159,17 @@ impl Probe<'_> {
         program: &str,
         words: &[String],
         limit_s: u64,
-    ) -> Found<Executed> {
+    ) -> Found<Ended> {
         let limit_s = limit_s.min(self.left_s()?);
         let bounded = ["/usr/bin/timeout", "-k", "5"].map(str::to_owned).into_iter();
         let command = bounded.chain([limit_s.to_string(), program.to_owned()]);
         let command: Vec<String> = command.chain(words.iter().cloned()).collect();
+        let begin = Instant::now();
         let pid = Inside::of(running.hypervisor, self.name)?.begin(&command, None)?;
         loop {
             let ended = Inside::of(running.hypervisor, self.name)?.ended(pid)?;
             if let Some(ended) = ended {
-                return Ok(ended);
+                return Ok(Ended::of(ended, begin.elapsed(), limit_s));
             }
             self.pause(running)?;
         }
@@ -169,6 +180,10 @@ impl Probe<'_> {
         let words: Vec<String> =
             ["-1d", "--"].map(str::to_owned).into_iter().chain(paths.iter().cloned()).collect();
         let listed = self.end_of(running, "/bin/ls", &words, SHORT_S)?;
+        // 2: some are missing. Any other status says nothing of the image.
+        if listed.status > 2 {
+            return Err(self.stopped("/bin/ls", &why(&listed)));
+        }
         let there = String::from_utf8_lossy(&listed.stdout).into_owned();
         let there: BTreeSet<&str> = there.lines().collect();
         Ok(paths.iter().find(|path| there.contains(path.as_str())).cloned())
@@ -185,7 +200,7 @@ impl Probe<'_> {
         let smi = self.need(running, "nvidia-smi", &smi_paths(&[]))?;
         let words = ["-q", "-x"].map(str::to_owned);
         let ended = self.end_of(running, &smi, &words, SHORT_S)?;
-        if TIMED_OUT.contains(&ended.status) {
+        if ended.is_timeout {
             return Err(self.stopped("nvidia-smi", &format!("it took longer than {SHORT_S} s")));
         }
         if ended.status != 0 {
@@ -218,6 +233,7 @@ impl Probe<'_> {
         for call in calls {
             let ended = self.end_of(running, &program, &call.words, call.limit_s)?;
             let found = taken(&call, &ended).map_err(|why| self.stopped(tool, &why))?;
+            self.report(tool, &found);
             faults.extend(found.faults.into_iter().map(|fault| fault.message));
             let lines = found.readings.into_iter();
             let lines =

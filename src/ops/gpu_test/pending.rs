@@ -1,13 +1,13 @@
 //! GPUs that wait for a test.
 
 use super::shared;
-use crate::apply::now_s;
 use crate::bdf::Bdf;
 use crate::discover::test_policy::{TestMode, TestPolicy};
 use crate::error::Result;
 use crate::fsroot::FsRoot;
 use crate::history::gpus::{GpuRecord, GpuState};
 use crate::topology::{DeviceKind, Topology};
+use crate::withheld::outdated;
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,10 +47,9 @@ pub(super) fn pending(
 }
 
 fn waits(record: &GpuRecord, policy: &TestPolicy) -> bool {
-    let age_s = now_s().saturating_sub(record.tested_s.unwrap_or(record.since_s));
     match record.state {
         GpuState::Used => true,
-        GpuState::Clean => policy.max_age_s.is_some_and(|most| age_s > most),
+        GpuState::Clean => outdated(record, policy.max_age_s).is_some(),
         GpuState::Failed => false,
     }
 }

@@ -1,17 +1,16 @@
 //! A guest in which programs are run: by its agent, or by ssh.
 
-use super::TIMED_OUT;
-use super::why;
+use super::{Ended, why};
 use crate::by_ssh::{Background, BySsh, SshWanted};
 use crate::error::{Class, Result, classed};
-use crate::exec::{ExecWanted, Executed, Inside as Agent, exec};
+use crate::exec::{ExecWanted, Inside as Agent, exec};
 use crate::world::World;
 use gpuvm_core::measure::{
     GpuState, RdmaDevice, numactl_paths, read_cells, read_gpus, read_rdma_names, read_rdma_port,
     smi_paths,
 };
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How much longer than a program's own limit its end is waited for.
 const GRACE: Duration = Duration::from_secs(10);
@@ -65,16 +64,18 @@ impl<'a> Inside<'a> {
     }
 
     /// Runs a program of the guest; it is ended at its limit.
-    pub(super) fn run(&self, program: &str, words: &[String], limit_s: u64) -> Result<Executed> {
+    pub(super) fn run(&self, program: &str, words: &[String], limit_s: u64) -> Result<Ended> {
         let command = bounded(program, words, limit_s);
         let limit = Duration::from_secs(limit_s) + GRACE;
-        match &self.way {
+        let begin = Instant::now();
+        let how = match &self.way {
             Way::Agent => {
                 let (name, limit) = (self.name.to_owned(), Some(limit));
                 exec(self.world, &ExecWanted { name, command, input: None, limit })
             }
             Way::Ssh(ssh) => ssh.run(&command, limit),
-        }
+        };
+        Ok(Ended::of(how?, begin.elapsed(), limit_s))
     }
 
     /// Starts a program of the guest; it is ended at its limit.
@@ -95,14 +96,21 @@ impl<'a> Inside<'a> {
     pub(super) fn first(&self, paths: &[String]) -> Result<Option<String>> {
         let words: Vec<String> =
             ["-1d", "--"].map(str::to_owned).into_iter().chain(paths.iter().cloned()).collect();
-        let listed = self.run("/bin/ls", &words, SHORT_S)?;
-        // 2: some are missing. Anything else, such as 255 of a lost connection, says nothing.
-        if !(0..=2).contains(&listed.status) {
-            return Err(classed(Class::System, why(&listed), "the guest can be asked again"));
-        }
-        let there = String::from_utf8_lossy(&listed.stdout).into_owned();
+        // 2: some are missing.
+        let there = self.answer("/bin/ls", &words, 2)?;
         let there: BTreeSet<&str> = there.lines().collect();
         Ok(paths.iter().find(|path| there.contains(path.as_str())).cloned())
+    }
+
+    /// The output of a short command. Errors: its status is above `most`, such as 255 of a lost
+    /// connection, so that its output says nothing of the guest.
+    fn answer(&self, program: &str, words: &[String], most: u8) -> Result<String> {
+        let ended = self.run(program, words, SHORT_S)?;
+        if ended.status > most {
+            let message = format!("`{program}` in guest `{}`: {}", self.name, why(&ended));
+            return Err(classed(Class::System, message, "the guest can be asked again"));
+        }
+        Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
     }
 
     /// The same for a program of measurements, in the directories of the request first.
@@ -118,7 +126,7 @@ impl<'a> Inside<'a> {
         let words = ["-q", "-x"].map(str::to_owned);
         let ended = self.run(&smi, &words, 60)?;
         let failed = |why: String| Ok((Vec::new(), Some(format!("nvidia-smi: {why}"))));
-        if TIMED_OUT.contains(&ended.status) {
+        if ended.is_timeout {
             return failed("it took longer than 60 s".to_owned());
         }
         if ended.status != 0 {
@@ -133,6 +141,8 @@ impl<'a> Inside<'a> {
     /// Its cells, and the program that binds others to them.
     pub(super) fn cells(&self) -> Result<(Vec<u32>, Option<String>)> {
         let cells = read_cells(&self.list(NODES)?);
+        let again = "`ls /sys/devices/system/node` in the guest shows its cells";
+        let cells = cells.map_err(|error| classed(Class::System, error.to_string(), again))?;
         let numactl = if cells.len() > 1 { self.find(numactl_paths)? } else { None };
         Ok((cells, numactl))
     }
@@ -143,8 +153,8 @@ impl<'a> Inside<'a> {
         for name in read_rdma_names(&self.list(RDMA)?) {
             let files = ["ports/1/state", "ports/1/rate", "device/uevent"];
             let files = files.map(|file| format!("{RDMA}/{name}/{file}"));
-            let ended = self.run("/bin/cat", &files, SHORT_S)?;
-            found.extend(read_rdma_port(&name, &String::from_utf8_lossy(&ended.stdout)));
+            // 1: some are missing.
+            found.extend(read_rdma_port(&name, &self.answer("/bin/cat", &files, 1)?));
         }
         Ok(found)
     }
@@ -152,8 +162,7 @@ impl<'a> Inside<'a> {
     /// The names in a directory; none if it is missing.
     fn list(&self, path: &str) -> Result<String> {
         let words = ["-1", "--", path].map(str::to_owned);
-        let ended = self.run("/bin/ls", &words, SHORT_S)?;
-        Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+        self.answer("/bin/ls", &words, 2)
     }
 }
 

@@ -2,10 +2,9 @@
 //! one measures.
 
 use super::inside::{Inside, Started};
-use super::{Judged, taken, why};
+use super::{Ended, Judged, taken};
 use crate::address::{AddressWanted, Addresses, addresses};
 use crate::error::Result;
-use crate::exec::Executed;
 use crate::world::World;
 use gpuvm_core::bdf::Bdf;
 use gpuvm_core::measure::{
@@ -13,11 +12,13 @@ use gpuvm_core::measure::{
     Suite, Tool, rdma_call, rdma_gpu, rdma_pairs,
 };
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the answering side may take until it listens, and between two attempts.
 const ATTEMPTS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(700);
+/// How long attempts are repeated in all: each may take as long as a run.
+const LISTENS: Duration = Duration::from_secs(15);
 /// How long to wait for the address of the other guest, in seconds.
 const ADDRESS_S: u64 = 10;
 
@@ -177,18 +178,25 @@ fn named((client, server): &(RdmaSide<'_>, RdmaSide<'_>), peer: Option<&str>) ->
 }
 
 /// Starts the answering side and runs the other one, again while nothing listens yet.
-fn run_both(own: &Ends<'_, '_>, answers: &Ends<'_, '_>, call: &RdmaCall) -> Result<Executed> {
+fn run_both(own: &Ends<'_, '_>, answers: &Ends<'_, '_>, call: &RdmaCall) -> Result<Ended> {
     let limit_s = call.client.limit_s;
     let _answering: Started = answers.inside.begin(&answers.program, &call.server, limit_s)?;
     let mut left = ATTEMPTS;
+    let until = Instant::now() + LISTENS;
     loop {
         std::thread::sleep(PAUSE);
         left -= 1;
         let ended = own.inside.run(&own.program, &call.client.words, limit_s)?;
-        if ended.status == 0 || left == 0 || !why(&ended).contains("Couldn't connect") {
+        if left == 0 || Instant::now() >= until || !is_unanswered(&ended) {
             return Ok(ended);
         }
     }
+}
+
+/// Whether nothing listened. Other lines follow the one that says so.
+fn is_unanswered(ended: &Ended) -> bool {
+    let has = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("Couldn't connect to ");
+    ended.status != 0 && (has(&ended.stderr) || has(&ended.stdout))
 }
 
 /// The address at which the measured guest reaches the other one.

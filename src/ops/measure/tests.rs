@@ -125,17 +125,130 @@ fn a_program_beyond_its_limit_is_ended_in_the_guest() {
     let there = Inside::open(&stage.world, "g", &[], None).unwrap();
     let path = format!("{}/sleeps", dir.path().display());
     let ended = there.run(&path, &[], 1).unwrap();
-    assert_eq!(ended.status, TIMED_OUT[0]);
+    assert!(ended.is_timeout && ended.status == TIMED_OUT[0]);
     let call = Tool::Stream.calls(Suite::Quick, &Parts::of_gpus(0)).remove(0);
     let why = taken(&call, &ended).unwrap_err();
     assert!(why.contains("took longer than 120 s"), "{why}");
+    // The guest's kernel ends programs, too, and a program may have the same status.
+    program(dir.path(), "sleeps", "kill -KILL $$");
+    let killed = taken(&call, &there.run(&path, &[], 120).unwrap()).unwrap_err();
+    // By the agent, the shell in between adds its own word.
+    assert!(killed.starts_with("it was killed (status 137), such as for lack"), "{killed}");
+    program(dir.path(), "sleeps", "echo no license; exit 124");
+    let why = taken(&call, &there.run(&path, &[], 120).unwrap()).unwrap_err();
+    assert_eq!(why, "it ended with status 124: no license");
+}
+
+#[test]
+fn the_reason_of_a_failure_is_the_line_that_says_it() {
+    let failed = |tool: Tool, stdout: &str| {
+        let how = Executed {
+            domain: "g".into(),
+            status: 1,
+            stdout: stdout.into(),
+            stderr: Vec::new(),
+            cut_off: false,
+        };
+        let call = tool.calls(Suite::Quick, &Parts::of_gpus(2)).remove(0);
+        taken(&call, &Ended::of(how, Duration::ZERO, 120)).unwrap_err()
+    };
+    let json = "{\"nvbandwidth\":{\n\"error\":\"CUDA_ERROR_SYSTEM_NOT_READY\"\n}\n}\n";
+    let why = "it ended with status 1: CUDA_ERROR_SYSTEM_NOT_READY";
+    assert_eq!(failed(Tool::Nvbandwidth, json), why);
+    let json = "{\"DCGM Diagnostic\":{\n\"runtime_error\":\"no host engine\"\n}\n}\n";
+    assert_eq!(failed(Tool::Dcgmi, json), "it ended with status 1: no host engine");
+    let nccl = "vm: Test CUDA failure common.cu:1018 'out of memory'\n \
+                .. vm pid 1: Test failure common.cu:795\n .. vm pid 1: Test failure common.cu:1080\n";
+    let why = "it ended with status 1: vm: Test CUDA failure common.cu:1018 'out of memory'";
+    assert_eq!(failed(Tool::AllReducePerf, nccl), why);
+    assert_eq!(failed(Tool::Stream, "no room\n)\n}\n"), "it ended with status 1: no room");
+}
+
+#[test]
+fn a_guest_that_is_lost_keeps_the_values_until_then() {
+    use crate::by_ssh::tests::by_script;
+    let stage = guest("disconnected");
+    let ssh = tempfile::tempdir().unwrap();
+    let inside = Inside::by_ssh(&stage.world, "g", &[], by_script(ssh.path(), "lost"));
+    // A lost connection is no fact about the guest.
+    let why = "`/bin/ls` in guest `g`: it ended with status 255: lost";
+    assert_eq!(inside.rdma_devices().unwrap_err().whole(), why);
+    assert_eq!(inside.cells().unwrap_err().whole(), why);
+    // Only the program that runs then is not measured.
+    let mut report = report();
+    let (gpus, quick) = (Gpus::of(&[], NicLinks::default()), Suite::Quick);
+    let judged = Judged(Basis::of(&[]));
+    let ends = (&inside, &gpus, None);
+    let how = (Tool::IbWriteBw, quick);
+    let done = rdma::measure(&stage.world, ends, how, false, &mut report, &judged, &|_| {});
+    or_skipped(Tool::IbWriteBw, done, &mut report);
+    let wanted = request(ssh.path(), &[]);
+    let how = (Tool::Stream, &wanted, Promise::default());
+    let done = measure_alone(&inside, how, &mut report, &judged, &|_| {});
+    or_skipped(Tool::Stream, done, &mut report);
+    let of = |tool| NotMeasured { tool, why: why.to_owned() };
+    assert_eq!(report.not_measured, [of(Tool::IbWriteBw), of(Tool::Stream)]);
+}
+
+/// A report of nothing.
+fn report() -> MeasureReport {
+    MeasureReport {
+        domain: "g".into(),
+        peer: None,
+        suite: Suite::Quick,
+        shape: Shape::default(),
+        lines: Vec::new(),
+        faults: Vec::new(),
+        passed: Vec::new(),
+        notes: Vec::new(),
+        not_measured: Vec::new(),
+    }
+}
+
+#[test]
+fn faulty_and_missing_gpus_are_faults() {
+    let stage = guest("connected");
+    let dir = programs("55.1", "0");
+    let widths = "<pci><pci_gpu_link_info><link_widths><max_link_width>16x</max_link_width>\
+                  <current_link_width>1x</current_link_width></link_widths></pci_gpu_link_info></pci>";
+    let smi = SMI.replace("BUSY", "0").replace("<processes>", &format!("{widths}<processes>"));
+    program(dir.path(), "nvidia-smi", &smi);
+    let report = measured(&stage, &request(dir.path(), &[Tool::Nvbandwidth])).unwrap();
+    let said = |faults: &[Faulty]| -> Vec<String> {
+        faults.iter().map(|one| format!("{}: {}", one.code, one.message)).collect()
+    };
+    assert_eq!(said(&report.faults), ["gpu-fault: GPU 0: PCIe width 1 of 16"]);
+    assert!(report.is_bad() && report.notes.is_empty(), "{report:?}");
+    let inside = [dir.path().to_str().unwrap().to_owned()];
+    let (gpus, _) = Inside::open(&stage.world, "g", &inside, None).unwrap().gpus().unwrap();
+    let lacks = "gpu-missing: NVIDIA's driver in the guest shows 1 of its 2 GPUs";
+    assert_eq!(said(&faulty(&gpus, 2))[1..], [lacks]);
+    assert_eq!(missing(&[], 1).unwrap(), "NVIDIA's driver in the guest shows 0 of its 1 GPU");
+    assert_eq!(missing(&gpus, 1), None);
+}
+
+#[test]
+fn programs_without_their_gpus_are_listed_if_the_driver_fails() {
+    let stage = guest("connected");
+    let dir = tempfile::tempdir().unwrap();
+    program(dir.path(), "nvidia-smi", "exit 9");
+    let report = measured(&stage, &request(dir.path(), &[])).unwrap();
+    let has = |report: &MeasureReport| {
+        let mut tools = report.not_measured.iter().map(|one| one.tool);
+        tools.any(|tool| tool == Tool::Nvbandwidth)
+    };
+    assert!(has(&report) && report.notes == ["nvidia-smi: it ended with status 9"], "{report:?}");
+    // A guest without GPUs and their driver needs no such line.
+    let none = tempfile::tempdir().unwrap();
+    assert!(!has(&measured(&stage, &request(none.path(), &[])).unwrap()));
 }
 
 /// A program of perftest: one side waits for the other one's word in a file, and the other prints
 /// the report.
 const PERFTEST: &str = r#"
 case "$*" in
-*--out_json*) [ -e "$0.listens" ] || { echo "Couldn't connect to 127.0.0.1:18515" >&2; exit 1; }
+*--out_json*) [ -e "$0.listens" ] || { echo "Couldn't connect to 127.0.0.1:18515
+Unable to open file descriptor for socket connection Unable to init the socket connection" >&2; exit 1; }
   printf '{\n"results": {\n"BW_average": 391.20,\n}\n}\n' ;;
 *) sleep 1; touch "$0.listens" ;;
 esac"#;
@@ -191,7 +304,7 @@ fn programs_run_by_ssh_as_by_the_agent() {
     let call = Tool::Nvbandwidth.calls(Suite::Quick, &Parts::of_gpus(1)).remove(0);
     let ended = inside.run(&program, &call.words, call.limit_s).unwrap();
     assert_eq!(taken(&call, &ended).unwrap().readings[0].value, 55.1);
-    assert_eq!(inside.run("/bin/sleep", &["60".to_owned()], 1).unwrap().status, TIMED_OUT[0]);
+    assert!(inside.run("/bin/sleep", &["60".to_owned()], 1).unwrap().is_timeout);
     assert!(inside.begin("/bin/sleep", &["60".to_owned()], 60).is_ok());
 }
 
@@ -209,6 +322,30 @@ fn a_history_that_cannot_be_read_does_not_keep_its_guest() {
     let steps = crate::delete::delete(&stage.world, &wanted).unwrap().steps();
     let last = steps.last().unwrap().to_string();
     assert_eq!(last, format!("delete record {}", path.display()));
+    // Nor does a directory of them that is none.
+    let of_all = path.parent().unwrap();
+    std::fs::remove_dir_all(of_all).unwrap();
+    std::fs::write(of_all, "").unwrap();
+    let steps = crate::delete::delete(&stage.world, &wanted).unwrap().steps();
+    assert!(!steps.last().unwrap().to_string().contains("record"), "{steps:?}");
+    assert_eq!(stage.caller.heard("so the measurements of this domain stay"), 1);
+}
+
+#[test]
+fn a_peer_is_entered_only_if_a_program_needs_it() {
+    let stage = guest("connected");
+    let uuid = "5f4dcc3b-5aa7-4d61-8327-deb882cf99aa";
+    let other = stage.fake.definition("g").replace(UUID, uuid).replace(">g<", ">h<");
+    let mute = other.replace("state='connected'", "state='disconnected'");
+    stage.fake.put_xml(&mute, true);
+    let dir = programs("55.1", "0");
+    let wanted = |tool| MeasureRequest { peer: Some("h".into()), ..request(dir.path(), &[tool]) };
+    let report = measured(&stage, &wanted(Tool::Nvbandwidth)).unwrap();
+    assert_eq!(
+        (report.peer, report.notes),
+        (None, vec!["no program of this run needs guest `h`".to_owned()])
+    );
+    assert_eq!(code(measured(&stage, &wanted(Tool::IbWriteBw))), "exec-not-running");
 }
 
 /// A guest on a DGX-2 with these functions, each below a root port of its own.
@@ -263,6 +400,7 @@ fn the_links_of_nics_are_those_of_their_own_paths_and_ways() {
     let at = |bus: u8| Bdf::new(0, bus, 0, 0).unwrap();
     let relation = |host: &Topology, nic: u8| links_of(&live, host).nics.pairs[&(at(nic), at(1))];
     let found = links_of(&live, &plain);
+    assert_eq!(found.gpus, 1);
     assert_eq!(found.nics.nics.keys().copied().collect::<Vec<_>>(), [at(2), at(3)]);
     let (first, second) = (relation(&plain, 2), relation(&plain, 3));
     assert!(first.steps.is_some() && first.write.way == Way::Switch, "{first:?}");

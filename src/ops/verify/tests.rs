@@ -62,6 +62,17 @@ fn one_that_cannot_be_read_keeps_no_other_from_being_compared() {
 }
 
 #[test]
+fn measurements_that_cannot_be_read_are_reported() {
+    let stage = stage();
+    let file = stage.world.state().unwrap().join(format!("measured/{UUID}.json"));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "{").unwrap();
+    assert!(compare(&stage.world, &wanted(None, 0)).unwrap().measured.is_empty());
+    assert_eq!(stage.caller.heard("no measurements of `a`: "), 1);
+    assert_eq!(stage.caller.heard("no measurements of `b`"), 0);
+}
+
+#[test]
 fn one_that_is_deleted_since_it_was_listed_is_left_out() {
     let stage = stage();
     stage.fake.unreadable.borrow_mut().insert("a".into(), HypervisorErrorKind::NoDomain);

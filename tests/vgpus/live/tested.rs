@@ -141,7 +141,7 @@ fn a_gpu_that_passes_is_offered_again_and_one_that_fails_is_excluded() {
     let (code, rows, _) = bench.test(&["--pending"]);
     assert_eq!((code, rows.len()), (0, 0));
     bench.machine.place.gpuvm(&["gpu", "include", "0"]);
-    bench.machine.refused(&plan, 1, &["is untested: it failed its test: PCIe width 8 of 16"]);
+    bench.machine.refused(&plan, 1, &["is withheld: it failed its test: PCIe width 8 of 16"]);
     assert_eq!(bench.listed()[0]["test"]["state"], "failed");
 }
 

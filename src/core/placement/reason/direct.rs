@@ -42,6 +42,13 @@ pub enum DirectReason {
         /// The way of reads, if it is another one all the same.
         reads: Option<Route>,
     },
+    /// Writes go through the switch without a bit of a port, and reads do not.
+    Reads {
+        /// The functions.
+        peers: Peers,
+        /// The way of reads.
+        reads: Route,
+    },
     /// Over the root complex.
     Root {
         /// The functions.
@@ -69,20 +76,27 @@ fn list(blocks: &[Block]) -> String {
     blocks.iter().map(Block::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// The way of reads, to follow that of writes.
+fn of_reads(Route { way, blocked }: &Route) -> String {
+    let what = match way {
+        Way::Switch => return String::new(),
+        Way::Root => "reads return over the root complex",
+        Way::Unknown => "the way of reads is not known",
+        Way::Rejected => "reads are rejected",
+    };
+    format!("; {what}: {}", list(blocked))
+}
+
 impl fmt::Display for DirectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DirectReason::Direct { peers, port, is_set, reads } => {
                 let set = if *is_set { "is set" } else { "is set before the guest starts" };
                 write!(f, "{peers}direct, as bit DT of {port} {set}")?;
-                let Some(Route { way, blocked }) = reads else { return Ok(()) };
-                let what = match way {
-                    Way::Switch => return Ok(()),
-                    Way::Root => "reads return over the root complex",
-                    Way::Unknown => "the way of reads is not known",
-                    Way::Rejected => "reads are rejected",
-                };
-                write!(f, "; {what}: {}", list(blocked))
+                reads.as_ref().map_or(Ok(()), |reads| write!(f, "{}", of_reads(reads)))
+            }
+            DirectReason::Reads { peers, reads } => {
+                write!(f, "{peers}writes go through the switch{}", of_reads(reads))
             }
             DirectReason::Root { peers, why, offer } => {
                 write!(f, "{peers}over the root complex at about half the rate: {}", list(why))?;

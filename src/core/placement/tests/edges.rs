@@ -81,7 +81,29 @@ fn an_untested_gpu_is_left_out_or_named_and_its_own_guest_keeps_it() {
     let PlanError::Impossible { hint, .. } = &error else { panic!("{error:?}") };
     assert!(hint.contains(&format!("`gpuvm gpu include {gpu} --untested`")), "{hint}");
     assert!(!plan(&host, &required, &Request::for_gpus(8)).unwrap().devices.contains(&gpu));
-    assert!(plan(&host, &required, &Request::for_gpus(16)).is_err());
+    let remedy = format!(
+        "`gpuvm gpu test {gpu}` tests it; `gpuvm gpu include {gpu} --untested` accepts it without a \
+         test"
+    );
+    let error = plan(&host, &required, &Request::for_gpus(16)).unwrap_err();
+    let PlanError::Impossible { hint, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(*hint, remedy);
+    // Capacity has the remedy, too, and does not call the host too small.
+    let all = capacity(&host, &required, &Request::for_gpus(0), &[16]);
+    assert!(all.never_placed.iter().any(|line| line.ends_with(&remedy)), "{all:?}");
+    assert_eq!(all.next.unwrap().even_empty, None);
+    // Without partitions as well.
+    let two = HostSpec::even(1, 8, 64, 2).build();
+    let excluded = two.gpus().map(|gpu| Exclusion::untested(gpu.bdf, "domain `a` had it"));
+    let none = Occupancy { excluded: excluded.collect(), ..Occupancy::default() };
+    let hint = |number: u32| match plan(&two, &none, &Request::for_gpus(number)).unwrap_err() {
+        PlanError::Impossible { hint, .. } => hint,
+        error => panic!("{error:?}"),
+    };
+    assert!(hint(1).contains("--untested` accepts it without"), "{}", hint(1));
+    assert!(hint(2).contains("tests them; ") && hint(2).contains("accepts one"), "{}", hint(2));
+    let failed = Exclusion::untested(gpu, "it failed its test: PCIe width 8 of 16");
+    assert_eq!(failed.says(), "withheld: it failed its test: PCIe width 8 of 16");
     let own = Occupancy { own_devices: vec![gpu], ..required };
     assert_eq!(plan(&host, &own, &request).unwrap().devices, [gpu]);
     // Where a test is only noted it is taken, and named; of its own guest nothing is said.

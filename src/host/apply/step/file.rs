@@ -173,7 +173,13 @@ impl Noun for FileStep {
             FileStep::Remember { path, text, .. } => {
                 Ok(file::set_private_file(path, text.as_deref())?)
             }
-            FileStep::Forget { path, .. } => Ok(file::set_private_file(path, None)?),
+            FileStep::Forget { path, .. } => {
+                // The guest and its disks are gone, and nothing depends on its record.
+                if let Err(error) = file::set_private_file(path, None) {
+                    observer.left(&format!("{error}, so this record stays"));
+                }
+                Ok(())
+            }
         }
     }
 
