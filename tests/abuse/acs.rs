@@ -97,10 +97,10 @@ fn a_port_that_does_not_redirect_is_no_isolation_in_any_verb() {
                 because.starts_with(&format!("not isolated: port {PORT} does not ")),
                 "{because}"
             );
-            assert!(compromise && !because.contains("keeps"), "{because}");
+            assert!(compromise && !because.contains("confines"), "{because}");
         }
         let (because, compromise) = planned(tree, "0000:47:00.0");
-        assert!(because.contains("keeps") && !compromise, "another root complex: {because}");
+        assert!(because.contains("confines") && !compromise, "another root complex: {because}");
     }
     put(tree, PORT, &config(0));
     let told = format!("not isolated: port {PORT} does not redirect");
@@ -124,11 +124,11 @@ fn a_port_that_does_not_redirect_is_no_isolation_in_any_verb() {
     assert_eq!(capacity["open_ports"], serde_json::json!([1]), "{capacity}");
 
     put(tree, PORT, &config(SAFE));
-    assert!(planned(tree, GPUS[0]).0.contains("keeps"));
+    assert!(planned(tree, GPUS[0]).0.contains("confines"));
     assert_eq!(findings(&json(tree, &["host", "doctor"])), [[""; 3]; 0]);
     // DT does not open a port: translated addresses are those of the device's own domain.
     put(tree, PORT, &config(SAFE | 0x40));
-    assert!(planned(tree, GPUS[0]).0.contains("keeps"));
+    assert!(planned(tree, GPUS[0]).0.contains("confines"));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn functions_of_one_guest_or_group_are_not_others() {
     }
     let (because, compromise) = planned(tree, GPUS[0]);
     assert!(compromise && because.contains("port 0000:04:00.0 does not redirect"), "{because}");
-    assert!(planned(tree, GPUS[1]).0.contains("keeps"));
+    assert!(planned(tree, GPUS[1]).0.contains("confines"));
     // With the drives beside it they are all the guest's.
     let all = ["plan", "--gpu", GPUS[0], "--nvme", "0000:08:00.0", "--nvme", "0000:09:00.0"];
     let (code, _, err) = on(tree, &all);
@@ -188,7 +188,7 @@ fn unreadable_files_are_unknown_and_no_finding() {
         assert_eq!(findings(&doctor), [[""; 3]; 0], "{} bytes", file.len());
         let unread = doctor["not_checked"].to_string();
         assert!(unread.contains("acs-off (/sys/bus/pci/devices/N/config of 1 port"), "{unread}");
-        assert!(planned(tree, GPUS[0]).0.contains("keeps"));
+        assert!(planned(tree, GPUS[0]).0.contains("confines"));
     }
 }
 
