@@ -100,10 +100,10 @@ impl Slots<'_> {
         };
         let untested = bits(among).filter(is_untested).map(|at| self.gpus.bdfs[at].to_string());
         let untested: Vec<String> = untested.take(number).collect();
-        let first = untested.first().filter(|_| untested.len() == number)?;
+        let bdf = untested.first().filter(|_| untested.len() == number)?;
         let (them, one) = if number == 1 { ("it", "it") } else { ("them", "one") };
         Some(format!(
-            "`gpuvm gpu test {}` tests {them}; `gpuvm gpu include {first} --untested` accepts {one} \
+            "`gpuvm gpu test {}` tests {them}; `gpuvm gpu include {bdf} --untested` accepts {one} \
              without a test",
             untested.join(" ")
         ))
