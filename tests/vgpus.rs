@@ -990,6 +990,28 @@ fn a_mediated_device_of_an_argument_is_listed_with_its_domain() {
     let other = mediated(&host, "other");
     let checked = host.run(&["check", &other, "--domain-xml", &file]);
     holds(checked, 3, &[&format!("domain `arg` (defined) has mediated device {UUID}, too")]);
+    let by_argument = [&*format!("mediated device {UUID} by an argument of QEMU"), "virsh edit"];
+    for change in [&["--no-vgpu"][..], &["--gpus", "1"], &["--gpus", "1", "--no-vgpu"]] {
+        holds(host.run(&[&["set", &file, "--diff"][..], change].concat()), 1, &by_argument);
+    }
+}
+
+#[test]
+fn a_card_whose_functions_share_a_group_leaves_others_their_place() {
+    let host = h200(0);
+    let plan = ["plan", "--vgpu", "H200X-18C"];
+    assert_eq!(vgpus(&host.json(&plan)), [("0000:3b:00.4", "H200X-18C")]);
+    let groups = host.path().join("sys/kernel/iommu_groups");
+    let own = |slot: &str| host.path().join("sys/bus/pci/devices").join(format!("0000:3b:{slot}"));
+    let one = groups.join("9000/devices");
+    fs::create_dir_all(&one).unwrap();
+    for slot in slots(16) {
+        let link = fs::canonicalize(own(&slot)).unwrap().join("iommu_group");
+        fs::remove_file(&link).unwrap();
+        symlink(groups.join("9000"), &link).unwrap();
+        symlink(own(&slot), one.join(format!("0000:3b:{slot}"))).unwrap();
+    }
+    assert_eq!(vgpus(&host.json(&plan)), [("0000:5e:00.4", "H200X-18C")]);
 }
 
 #[test]

@@ -181,12 +181,12 @@ fn binding(world: &World, bind: &Bind) -> Result<Vec<Step>> {
         let driver = topology.device(*bdf).and_then(|device| device.driver.as_deref());
         driver.is_some_and(|driver| topology.passes_by(*bdf, driver))
     };
-    refuse_shared(&host.held, &asked)?;
     doctor::before(world, topology, &host.held, &asked, &[])?;
     let uses = host.uses(&function_users::with_groups(topology, &asked))?;
     let mut take = Take::new(topology, &uses, &asked);
     // A guest's function is already bound.
     take.hindrances.retain(|hindrance| !on_vfio(&hindrance.bdf));
+    refuse_shared(&host.held, &take.functions)?;
     refuse_for_vgpus(topology, &take.functions)?;
     let refusals = take.refusals(bind.force);
     if !refusals.is_empty() {

@@ -328,7 +328,9 @@ fn place(
     // Another host's settings say nothing of this one.
     let items = if of.is_elsewhere { Items::all() } else { Items::default() };
     let record = of.source.record()?.filter(|_| wanted.gpus.is_none());
+    // The other guest may have filled the card that was named for it.
     let vgpu = record.and_then(|record| record.request.vgpu);
+    let vgpu = vgpu.map(|wish| VgpuWish { gpu: None, ..wish });
     let resize = |gpus: u32, vgpu: Option<&VgpuWish>| Resize {
         gpus: Some(GpuWish::Count(gpus)),
         vgpu: vgpu.map_or(Item::Off, |wish| Item::To(wish.clone())),

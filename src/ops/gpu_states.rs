@@ -173,13 +173,25 @@ pub(crate) fn accept(
     bdf: Bdf,
     accepts: bool,
 ) -> Result<Acceptance> {
-    let records = GpuRecords::of_this_machine(state)?;
+    let mut records = GpuRecords::of_this_machine(state)?;
+    // It may be the one of this GPU.
+    if !records.damaged.is_empty() && accepts {
+        return Err(records.damaged.swap_remove(0).into());
+    }
+    let records = records;
     let located = records.located(root)?;
     let old = located.get(&bdf).map_or(&[][..], Vec::as_slice);
     let Some(before) = old.first().map(|document| &document.record) else {
         return Ok(Acceptance::default());
     };
-    let policy = test_policy(root).ok();
+    let policy = match test_policy(root) {
+        Ok(policy) => Some(policy),
+        Err(error) if accepts => return Err(error.into()),
+        Err(error) => {
+            let why = Some(error.to_string());
+            return Ok(Acceptance { why, ..Acceptance::default() });
+        }
+    };
     // A test that is too old withholds a GPU as a guest does.
     let Some(why) = why(before, policy.as_ref().and_then(|policy| policy.max_age_s)) else {
         return Ok(Acceptance::default());

@@ -134,8 +134,8 @@ pub fn measure(
     let (peer, peer_note) = peer(world, request)?.unzip();
     let useless = request.peer.as_ref().filter(|_| peer.is_none());
     let useless = useless.map(|name| format!("no program of this run needs guest `{name}`"));
-    let shape = Shape::of(&gpus);
     let Links { promise, nics, gpus: of_host } = links(world, hypervisor, &request.name);
+    let unknown = smi_note.clone();
     let smi_note = smi_note.or_else(|| missing(&gpus, of_host).filter(|_| gpus.is_empty()));
     let is_without_gpus = gpus.is_empty() && smi_note.is_none();
     let mut runs = measured::read(world.state(), &row.uuid)?;
@@ -145,7 +145,7 @@ pub fn measure(
         domain: request.name.clone(),
         peer: request.peer.clone().filter(|_| peer.is_some()),
         suite: request.suite,
-        shape,
+        shape: Shape::of(&gpus),
         lines: Vec::new(),
         faults: Vec::new(),
         passed: Vec::new(),
@@ -155,6 +155,10 @@ pub fn measure(
     let own_gpus = Gpus::of(&gpus, nics);
     let judged = Judged(Basis { runs: &runs, own: &own, threshold: request.threshold });
     for tool in wanted(request) {
+        if let Some(why) = unknown.as_ref().filter(|_| tool.least_gpus() > 0) {
+            report.not_measured.push(without_gpus(tool, why));
+            continue;
+        }
         let done = if tool.is_pair() {
             let ends = (&guest, &own_gpus, peer.as_ref());
             let how = (tool, request.suite);
@@ -329,7 +333,11 @@ fn report_gpus(
     let number = of_host.max(before.len());
     let (after, note) = match guest.gpus() {
         Ok((after, None)) => (after, None),
-        Ok((_, note)) => (before, note),
+        // It answered before.
+        Ok((_, Some(why))) => {
+            report.faults.push(Faulty { code: "gpu-fault", tool: None, message: why });
+            (before, None)
+        }
         Err(error) => (before, Some(one_line(&error.whole()))),
     };
     report.notes.extend(note);
@@ -353,6 +361,11 @@ fn missing(gpus: &[GpuState], of_host: usize) -> Option<String> {
     let has = gpus.len();
     let all = count(of_host, "GPU");
     (has < of_host).then(|| format!("NVIDIA's driver in the guest shows {has} of its {all}"))
+}
+
+/// A program that needs GPUs where the guest's driver does not answer.
+fn without_gpus(tool: Tool, why: &str) -> NotMeasured {
+    NotMeasured { tool, why: format!("the guest's GPUs are not known: {why}") }
 }
 
 /// Reports a program that measured nothing, or not all: the values of others are kept where the
@@ -602,6 +615,7 @@ pub(crate) fn taken(call: &Call, ended: &Ended) -> std::result::Result<Taken, St
     let output = String::from_utf8_lossy(&ended.stdout);
     match read(call, &output) {
         Ok(taken) if ended.status == 0 || !taken.faults.is_empty() => Ok(taken),
+        Ok(taken) if !taken.warnings.is_empty() => Ok(taken),
         Ok(_) => Err(why(ended)),
         Err(error) if ended.status == 0 => Err(error.to_string()),
         Err(error) if error.is_reason() => Err(format!("{}: {error}", status(ended))),
@@ -643,12 +657,14 @@ fn status(ended: &Executed) -> String {
 }
 
 /// Why a program failed: its status, and its last line that says something. Ends of JSON do not,
-/// nor do the lines with which nccl-tests repeats a failure at each level (` .. PID: Test failure`).
+/// nor do the lines with which nccl-tests repeats a failure at each level (` .. PID: Test failure`)
+/// and perftest one of the connection.
 pub(crate) fn why(ended: &Executed) -> String {
     let last = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let says = |line: &&str| line.contains(char::is_alphanumeric);
-        let is_repeated = |line: &str| line.contains(": Test failure ");
+        let repeated = [": Test failure ", "Unable to open file descriptor for socket connection"];
+        let is_repeated = |line: &str| repeated.iter().any(|part| line.contains(part));
         let lines = || text.lines().rev().map(str::trim).filter(says);
         lines().find(|line| !is_repeated(line)).or_else(|| lines().next()).map(str::to_owned)
     };

@@ -291,12 +291,14 @@ fn all_reduce(output: &str) -> Result<Taken, ReadError> {
 fn dcgm(output: &str) -> Result<Taken, ReadError> {
     let root = json(output)?;
     let found = ["DCGM Diagnostic", "DCGM GPU Diagnostic"].iter().find_map(|key| root.get(*key));
-    if let Some(error) = found.and_then(|found| found["runtime_error"].as_str()) {
-        return Err(reason(error.trim()));
-    }
+    let error = found.and_then(|found| found["runtime_error"].as_str()).map(str::trim);
     let categories = found.and_then(|found| found["test_categories"].as_array());
-    let categories = categories.ok_or_else(|| unlike("its JSON has no test categories"))?;
     let mut taken = Taken::default();
+    let categories = match (categories, error) {
+        (Some(categories), _) => categories,
+        (None, Some(error)) => return Err(reason(error)),
+        (None, None) => return Err(unlike("its JSON has no test categories")),
+    };
     let mut results = 0;
     let mut skipped = BTreeSet::new();
     for test in categories.iter().filter_map(|one| one["tests"].as_array()).flatten() {
@@ -311,7 +313,7 @@ fn dcgm(output: &str) -> Result<Taken, ReadError> {
                     continue;
                 }
                 _ => {
-                    skipped.insert(name);
+                    skipped.insert(format!("{name}{}", dcgm_gpu(result)));
                     continue;
                 }
             }
@@ -322,6 +324,12 @@ fn dcgm(output: &str) -> Result<Taken, ReadError> {
                 taken.faults.push(Faulty { code: "test-failed", tool: Some(Tool::Dcgmi), message });
             }
         }
+    }
+    if let Some(error) = error {
+        if taken.faults.is_empty() {
+            return Err(reason(error));
+        }
+        taken.warnings.push(one_line(error));
     }
     taken.passed.dedup();
     taken.passed.truncate(MOST_PARTS);
@@ -336,11 +344,16 @@ fn dcgm(output: &str) -> Result<Taken, ReadError> {
     }
 }
 
-/// The text of a test that failed or warns: its GPU, and DCGM's reasons.
-fn dcgm_message(name: &str, result: &Value, status: &str) -> String {
+/// The GPU of a result, to follow the name of its test.
+fn dcgm_gpu(result: &Value) -> String {
     let id = ["gpu_id", "gpu_ids", "entity_id"].iter().find_map(|key| result.get(*key));
     let gpu = id.map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
-    let gpu = gpu.map(|gpu| format!(" of GPU {gpu}")).unwrap_or_default();
+    gpu.map(|gpu| format!(" of GPU {}", one_line(&gpu))).unwrap_or_default()
+}
+
+/// The text of a test that failed or warns: its GPU, and DCGM's reasons.
+fn dcgm_message(name: &str, result: &Value, status: &str) -> String {
+    let gpu = dcgm_gpu(result);
     let warnings = result["warnings"].as_array().into_iter().flatten();
     let text = |one: &Value| {
         let text = one["warning"].as_str().or_else(|| one.as_str())?;

@@ -810,6 +810,17 @@ fn tests_that_pass_are_named_and_a_skipped_run_is_an_error() {
     let taken = read(&call, mixed).unwrap();
     assert_eq!(taken.warnings, ["Memory of GPU 0: row remap pending (DCGM 81)"]);
     assert_eq!((taken.skipped, taken.passed.len()), (vec!["it skipped PCIe".to_owned()], 0));
+    // One that was skipped on a GPU alone is named with it, and an error of DCGM takes no failure
+    // away.
+    let of_two = r#"{"DCGM Diagnostic":{"runtime_error":"boom","test_categories":[{"tests":[
+        {"name":"mem","results":[{"gpu_id":"0","status":"Fail"},{"gpu_id":"1","status":"Skip"}]}
+        ]}]}}"#;
+    let taken = read(&call, of_two).unwrap();
+    let (faults, rest) = (taken.faults.len(), (&taken.warnings[..], &taken.skipped[..]));
+    assert_eq!(
+        (faults, rest.0, rest.1),
+        (1, &["boom".to_owned()][..], &["it skipped mem of GPU 1".to_owned()][..])
+    );
     let error = r#"{"DCGM Diagnostic":{"runtime_error":"The nv-hostengine is not running"}}"#;
     let error = read(&call, error).unwrap_err();
     assert!(error.is_reason() && error.to_string() == "The nv-hostengine is not running");

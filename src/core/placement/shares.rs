@@ -24,8 +24,9 @@ use std::collections::BTreeMap;
 pub const UNKNOWN_INSTANCES: &str = "counted by frame buffer, since the number of GPU instances of \
                                      MIG is unknown";
 
-/// The whole of a card, of which each of its vGPUs takes a part.
-const WHOLE: u64 = 1_000_000_000;
+/// The whole of a card, of which each of its vGPUs takes a part: a multiple of all numbers up to 32,
+/// so that parts add up.
+const WHOLE: u64 = 288_807_105_787_200;
 
 /// A vGPU's place on its card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

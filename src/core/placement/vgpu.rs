@@ -43,9 +43,9 @@ struct Choice {
     after_clearing: bool,
 }
 
-/// Everything on which the place of a guest depends beside the nodes of its cards: the node of all of them, the
-/// number of functions, and the part of a card that they are.
-type Demand = (Option<NodeId>, usize, u64);
+/// Everything on which the place of a guest with one vGPU depends beside the nodes of its card: its
+/// node, whether it has a function, the part of a card that it is, and the ids of the card.
+type Demand = (Option<NodeId>, bool, u64, (u16, u16));
 
 impl Choice {
     /// The virtual functions among its vGPUs.
@@ -53,8 +53,17 @@ impl Choice {
         self.vgpus.iter().filter(|vgpu| !vgpu.is_mdev()).map(|vgpu| vgpu.function)
     }
 
-    fn demand(&self) -> Demand {
-        (self.node, self.functions().count(), self.part)
+    /// `None` if the functions themselves decide: by their groups, their partition, or each other.
+    fn demand(&self, topology: &Topology) -> Option<Demand> {
+        let [vgpu] = &self.vgpus[..] else { return None };
+        let is_alone =
+            |bdf| topology.iommu_group(bdf).is_some_and(|group| group.members.len() == 1);
+        if topology.fabric().model == FabricModel::SharedNvswitch || !self.functions().all(is_alone)
+        {
+            return None;
+        }
+        let card = topology.device(vgpu.card)?;
+        Some((self.node, !vgpu.is_mdev(), self.part, (card.vendor, card.device)))
     }
 }
 
@@ -71,11 +80,12 @@ pub(super) fn plan(
         return search.place(&choice);
     }
     let cards = &Cards { topology, held, all: shared_cards(topology, held) };
-    let mut refused: Vec<(Vec<NodeId>, Demand, PlanError)> = Vec::new();
+    let mut refused: Vec<(Vec<NodeId>, Option<Demand>, PlanError)> = Vec::new();
     for choice in choices(cards, wish)? {
-        // These functions would be refused as others of these nodes were.
-        let (nodes, demand) = (nodes(topology, &choice), choice.demand());
-        if refused.iter().any(|(at, of, _)| (at, *of) == (&nodes, demand)) {
+        // It would be refused as one like it was.
+        let (nodes, demand) = (nodes(topology, &choice), choice.demand(topology));
+        let is_like = |of: &Option<Demand>| of.is_some() && *of == demand;
+        if refused.iter().any(|(at, of, _)| *at == nodes && is_like(of)) {
             continue;
         }
         match search.place(&choice) {

@@ -186,7 +186,7 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
         items.memory_rounding = Item::On;
     }
     let kinds = kinds::Kinds::new(given.topology, current);
-    place::refuse_arguments(&claims, &items, given.topology, &kinds)?;
+    place::refuse_arguments(current, &claims, &items, (given.topology, &kinds))?;
     let mut guest =
         request_of_domain::Guest::read(current, &claims, &Given { items: &items, ..*given })?;
     let placement = if items.need_a_place() {

@@ -7,6 +7,7 @@ use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeId, PcpuId};
 use crate::domain::DomainXml;
+use crate::domain::arguments::Arguments;
 use crate::domain::bound_memory;
 use crate::domain::claims::{Cell, Claims, Pin};
 use crate::guest::gpus_of;
@@ -102,22 +103,27 @@ fn is_as_it_is(placement: &Placement, guest: &Guest<'_>) -> bool {
 }
 
 /// Refuses other functions of a kind of which the domain has one by an argument of QEMU: edits
-/// change devices alone.
+/// change devices alone. Mediated devices count as vGPUs, beside which no guest has whole GPUs.
 pub(super) fn refuse_arguments(
+    current: &DomainXml,
     claims: &Claims<'_>,
     items: &Items,
-    topology: &Topology,
-    kinds: &Kinds<'_>,
+    (topology, kinds): (&Topology, &Kinds<'_>),
 ) -> Result<(), TuneError> {
     let Some(item) = items.first_moved() else { return Ok(()) };
     let mut passed = claims.passed.iter().filter(|passed| passed.by_argument);
-    let Some(passed) = passed.find(|passed| moves(passed.bdf.value, items, topology, kinds)) else {
-        return Ok(());
+    let passed = passed.find(|passed| moves(passed.bdf.value, items, topology, kinds));
+    let gets_gpus = items.size().gpus.as_ref().is_some_and(|gpus| gpus.number() > 0);
+    let mediated = Arguments::read(current.root()).mediated;
+    let mediated = mediated.first().filter(|_| gets_gpus || !items.size().vgpu.is_kept());
+    let found = match (passed, mediated) {
+        (Some(passed), _) => (passed.bdf.value.to_string(), passed.bdf.spot.path()),
+        (None, Some(mdev)) => (format!("mediated device {}", mdev.value), mdev.spot.path()),
+        (None, None) => return Ok(()),
     };
     let message = format!(
         "it has {} by an argument of QEMU ({}), which gpuvm does not change",
-        passed.bdf.value,
-        passed.bdf.spot.path()
+        found.0, found.1
     );
     Err(TuneError::item(item, message, "`virsh edit` replaces the argument by a <hostdev>"))
 }

@@ -75,7 +75,7 @@ impl<'t> Guest<'t> {
             resized: given.items.size().memory,
             pins,
             vgpus: vgpus_now(current, &hostdevs, given.topology),
-            has_mdevs: given.items.size().vgpu.is_kept() && !current.mdevs().is_empty(),
+            has_mdevs: given.items.size().vgpu.is_kept() && !current.mediated().is_empty(),
             hostdevs,
             request: Request::for_gpus(0),
             asked: current.record().ok().flatten().map(|record| record.request),

@@ -146,7 +146,7 @@ fn has_vgpus(
 ) -> Result<(), TuneError> {
     let kinds = Kinds::new(topology, current);
     let has_some = || {
-        !current.mdevs().is_empty()
+        !current.mediated().is_empty()
             || claims.passed.iter().any(|passed| kinds.is_vgpu(passed.bdf.value))
     };
     let recorded = current.record().ok().flatten().and_then(|record| record.request.vgpu);
