@@ -114,6 +114,14 @@ fn an_admin_accepts_a_gpu_and_the_next_guest_ends_that() {
     let records = read(dir);
     let located = records.located(&root).unwrap();
     assert!(located[&at("05:00.0")][0].record.tested_s.is_some());
+    // Nothing is accepted by a policy or beside a record that cannot be read.
+    let again = |accepts| super::accept(&root, Some(dir), at("05:00.0"), accepts);
+    policy("mode = \"sometimes\"");
+    assert!(again(true).is_err() && again(false).unwrap().why.is_some());
+    policy("mode = \"require\"");
+    assert!(again(true).is_ok());
+    fs::write(dir.join("gpus/0000-99-00.0.json"), "{").unwrap();
+    assert!(again(true).is_err());
 }
 
 #[test]

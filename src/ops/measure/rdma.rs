@@ -214,7 +214,7 @@ fn address(world: &World, peer: &Inside<'_>) -> Result<IpAddr> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use gpuvm_core::measure::{Basis, Shape};
+    use gpuvm_core::measure::Basis;
 
     /// The values of RDMA writes between devices of a guest, by pair.
     pub(crate) fn measured(
@@ -224,17 +224,7 @@ pub(super) mod tests {
     ) -> Vec<(String, f64)> {
         let gpus = Gpus { at: Vec::new(), nics: NicLinks::default() };
         let own = Ends { inside, devices, gpus: &gpus, program };
-        let mut report = MeasureReport {
-            domain: "g".into(),
-            peer: None,
-            suite: Suite::Quick,
-            shape: Shape::default(),
-            lines: Vec::new(),
-            faults: Vec::new(),
-            passed: Vec::new(),
-            notes: Vec::new(),
-            not_measured: Vec::new(),
-        };
+        let mut report = crate::measure::tests::report();
         let how = (Tool::IbWriteBw, Suite::Quick);
         let judged = Judged(Basis::of(&[]));
         measure_pairs((&own, None), Ipv4Addr::LOCALHOST, how, &mut report, &judged, &|_| {});

@@ -191,7 +191,7 @@ fn a_guest_that_is_lost_keeps_the_values_until_then() {
 }
 
 /// A report of nothing.
-fn report() -> MeasureReport {
+pub(super) fn report() -> MeasureReport {
     MeasureReport {
         domain: "g".into(),
         peer: None,
@@ -225,6 +225,14 @@ fn faulty_and_missing_gpus_are_faults() {
     assert_eq!(said(&faulty(&gpus, 2))[1..], [lacks]);
     assert_eq!(missing(&[], 1).unwrap(), "NVIDIA's driver in the guest shows 0 of its 1 GPU");
     assert_eq!(missing(&gpus, 1), None);
+    // A driver that answered before the runs and does not after them has lost a GPU.
+    program(dir.path(), "nvidia-smi", "echo 'Unable to determine the device handle' >&2; exit 15");
+    let guest = Inside::open(&stage.world, "g", &inside, None).unwrap();
+    let mut lost = self::report();
+    report_gpus(&guest, gpus, 1, &mut lost);
+    let says =
+        "gpu-fault: nvidia-smi: it ended with status 15: Unable to determine the device handle";
+    assert!(said(&lost.faults).contains(&says.to_owned()), "{lost:?}");
 }
 
 #[test]
@@ -435,11 +443,14 @@ fn a_driver_that_fails_is_noted_for_each_guest() {
     stage.fake.put_xml(&other, true);
     let dir = tempfile::tempdir().unwrap();
     program(dir.path(), "nvidia-smi", "echo 'No devices were found' >&2; exit 6");
-    let wanted =
-        MeasureRequest { peer: Some("h".into()), ..request(dir.path(), &[Tool::IbWriteBw]) };
-    let notes = measured(&stage, &wanted).unwrap().notes;
+    let tools = [Tool::IbWriteBw, Tool::Nvbandwidth];
+    let wanted = MeasureRequest { peer: Some("h".into()), ..request(dir.path(), &tools) };
+    let MeasureReport { notes, not_measured, .. } = measured(&stage, &wanted).unwrap();
     let why = "nvidia-smi: it ended with status 6: No devices were found";
     assert_eq!(notes, [why.to_owned(), format!("guest `h`: {why}")]);
+    // How many GPUs it has is not known, which is not 0.
+    let of_gpus = not_measured.iter().find(|one| one.tool == Tool::Nvbandwidth).unwrap();
+    assert_eq!(of_gpus.why, format!("the guest's GPUs are not known: {why}"));
 }
 
 #[test]
