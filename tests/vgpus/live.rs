@@ -351,6 +351,17 @@ fn functions_for_vgpus_are_not_bound_and_excluded_ones_not_chosen() {
 }
 
 #[test]
+fn a_card_with_vgpus_is_not_bound_by_way_of_another_function_of_its_group() {
+    let host = h200(0);
+    host.function("pci0000:3a/0000:3a:01.0/0000:3b:00.1", "0403 10de:22ba", 5901, &[]);
+    let Some(machine) = Machine::on(host, &["3b", "5e"]) else { return };
+    machine.done(&machine.create("a", &VGPU));
+    machine.done(&["stop", "a", "--force"]);
+    let shared = "0000:3b:00.0 is shared: domain `a` has vGPU H200X-18C of it";
+    machine.refused(&["device", "bind", "3b:00.1", "--dry-run"], 1, &[shared]);
+}
+
+#[test]
 fn a_type_that_another_has_set_is_never_cleared() {
     let Some(machine) = Machine::new() else { return };
     machine.set("3b:00.4", 1437);
