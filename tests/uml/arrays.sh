@@ -241,13 +241,31 @@ gpuvm drive list >/tmp/list; has "multipath: told" /tmp/list 'ubda .*dm-0 \(mult
 gpuvm "${create[@]}" --drive "${drives[0]}" >/tmp/out 2>&1; equal "multipath: refused" 1 $?
 has "multipath: the holder is named" /tmp/out 'ubda is part of dm-0 \(multipath mpatha\)'
 dmsetup remove mpatha
-# The marks of a member of a ZFS pool: uberblocks.
-for i in {0..15}; do
-  printf '\x0c\xb1\xba\0\0\0\0\0' | dd of="${drives[1]}" bs=1 seek=$((131072 + i * 1024)) conv=notrunc status=none
-done
+# The marks of a member of a ZFS pool: uberblocks, by which libblkid knew it until 2.39, and the list of names and values.
+python3 - "${drives[1]}" <<'END'
+import struct, sys
+
+def value(name, kind, data):
+    data = struct.pack(">I", len(name)) + name.ljust(-len(name) // 4 * -4, b"\0") + struct.pack(">II", kind, 1) + data
+    return struct.pack(">II", len(data) + 8, len(data) + 8) + data
+
+def number(name, data):
+    return value(name, 8, struct.pack(">Q", data))
+
+pool = value(b"name", 9, struct.pack(">I", 4) + b"tank")
+numbers = number(b"state", 0) + number(b"txg", 4) + number(b"pool_guid", 0x123456789) + number(b"guid", 0x987654321)
+with open(sys.argv[1], "r+b") as drive:
+    end = drive.seek(0, 2) // 262144 * 262144
+    for label in (0, 262144, end - 524288, end - 262144):
+        drive.seek(label + 16384)
+        drive.write(b"\1\1\0\0" + struct.pack(">II", 0, 1) + number(b"version", 5000) + pool + numbers + bytes(8))
+        for block in range(16):
+            drive.seek(label + 131072 + 1024 * block)
+            drive.write(struct.pack("<Q", 0xbab10c))
+END
 settle
 gpuvm drive list >/tmp/list; has "ZFS: told" /tmp/list 'ubdb .*ZFS'
 gpuvm "${create[@]}" --drive "${drives[1]}" >/tmp/out 2>&1; equal "ZFS: refused" 1 $?
-has "ZFS: the pool is named" /tmp/out 'ubdb is a member of .*ZFS'
+has "ZFS: the pool is named" /tmp/out 'ubdb is a member of a ZFS pool `tank`'
 [[ $fails != 0 ]] || echo "arrays: no failures"
 finish
