@@ -1042,6 +1042,44 @@ fn a_vgpu_that_the_start_refuses_is_found() {
 }
 
 #[test]
+fn a_vgpu_that_others_leave_no_room_for_is_found_and_planned_again() {
+    // Its function has lost its type by a restart of the host, and another guest got one of 18C.
+    let host = h200(1);
+    let of = |slot: &str| format!("sys/bus/pci/devices/0000:3b:{slot}/nvidia");
+    for (slot, current) in [("00.4", "0"), ("00.5", "1437")] {
+        host.write(&format!("{}/current_vgpu_type", of(slot)), current);
+    }
+    host.write(&format!("{}/creatable_vgpu_types", of("00.4")), ONLY_18C);
+    let file = host.path().join("a.xml");
+    let export = |of: &Small, of_type| of.run(&["export", "--vgpu", of_type, "--name", "a"]).1;
+    fs::write(&file, export(&h200(0), "H200X-70C")).unwrap();
+    let here = file.to_str().unwrap();
+    let said =
+        "0000:3b:00.4 does not offer vGPU type 1430 (H200X-70C) now: its GPU has 1 x H200X-18C";
+    let hint = "--vgpu H200X-70C` plans it again, where a GPU has room";
+    holds(host.run(&["check", here]), 3, &["vgpu-unavailable", said, hint]);
+    let moved = host.run(&["set", here, "--vgpu", "H200X-70C"]);
+    assert_eq!(moved.0, 0, "{moved:?}");
+    fs::write(&file, moved.1).unwrap();
+    holds(host.run(&["check", here]), 0, &[]);
+    // The same type has room.
+    fs::write(&file, export(&h200(0), "H200X-18C")).unwrap();
+    holds(host.run(&["check", here]), 0, &[]);
+    // Another size of mediated devices is on the card.
+    let host = t4();
+    let text = host.run(&["export", "--vgpu", "T4-4Q", "--name", "a"]).1;
+    let types = "sys/bus/pci/devices/0000:3b:00.0/mdev_supported_types";
+    for id in fs::read_dir(host.path().join(types)).unwrap() {
+        let id = id.unwrap().file_name().into_string().unwrap();
+        host.write(&format!("{types}/{id}/available_instances"), "0");
+    }
+    let file = host.path().join("a.xml");
+    fs::write(&file, text).unwrap();
+    let said = ["vgpu-unavailable", "0000:3b:00.0 does not offer vGPU type"];
+    holds(host.run(&["check", file.to_str().unwrap()]), 3, &said);
+}
+
+#[test]
 fn a_libvirt_without_vgpus_on_virtual_functions_is_named() {
     let old = ["--assume", "libvirt=9.0,qemu=7.0"];
     let said = "libvirt is 9.0.0, and vGPUs on virtual functions need 10.0.0 or later";

@@ -88,7 +88,7 @@ fn write_bundle(wanted: &BundleRequest, args: &ExportArgs, cx: &Context<'_>) -> 
     let about = done.change.about;
     let path = about.bundle.to_string_lossy();
     cx.output.progress(&format!(
-        "{path} has domain `{}`; on the other host `gpuvm import {}` makes it",
+        "{path} has domain `{}`; `gpuvm import {}` on the other host makes it",
         about.name,
         word(&path)
     ));

@@ -36,6 +36,9 @@ const NOT_RECORDED: &str = " without --host";
 /// The words after a command that say where it is to be run.
 const PLACED: [&str; 4] = [NOT_RECORDED, " on that ", " on the host", " there"];
 
+/// The words after a command for another host, where nothing of this call holds.
+const ELSEWHERE: &str = " on the other host";
+
 /// The words after a command that changes the host, if that is a recorded one.
 const ON_THAT_MACHINE: &str = " on that machine";
 
@@ -270,6 +273,9 @@ impl Call {
         for part in parts {
             shown.push_str(OURS);
             match part.split_once('`') {
+                Some((command, rest)) if rest.starts_with(ELSEWHERE) => {
+                    shown.push_str(&format!("{command}`{rest}"));
+                }
                 Some((command, rest)) => {
                     let here = rest.starts_with(NOT_RECORDED);
                     let commands = ours(command);
@@ -726,6 +732,8 @@ mod tests {
         let test = call(&["-c", "test:///default", "start", "x"]);
         let text = test.carried("`gpuvm list` and `gpuvm recover --discard`").into_owned();
         assert_eq!(text, "`gpuvm list --connect test:///default` and `gpuvm recover --discard`");
+        let text = "`gpuvm import b` on the other host makes it";
+        assert_eq!(test.carried(text), text);
         // Every one of a line, but not a guest of our name.
         let text = "`gpuvm start gpuvm && gpuvm host pages --node 1 --count 8 && gpuvm ip gpuvm `";
         let command = test.carried(text).into_owned();

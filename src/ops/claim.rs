@@ -247,6 +247,7 @@ pub fn claim_of(xml: &DomainXml, world: &World) -> Result<Vec<Step>> {
     let mut steps = claim_these(&xml.name(), (&whole, &ours), &topology, &held, world)?.steps;
     steps.extend(vfs::claim_of(xml, &topology, world)?);
     steps.extend(vgpu::claim::claim_of(xml, &topology, world)?);
+    vgpu::claim::refuse_unoffered(xml, &topology)?;
     // After the resets: before H100 a later reset would disable its NVLinks.
     let (name, uuid) = (xml.name(), xml.uuid());
     let vgpus = xml.vgpus()?;

@@ -30,6 +30,7 @@ use crate::guest::stop_first;
 use crate::history::guest;
 use crate::hypervisor::{DomainSummary, Hypervisor};
 use crate::nvram::refuse_settings;
+use crate::placement::PlanError;
 use crate::planned::Planned;
 use crate::recognise;
 use crate::request::{Allow, DomainName, GpuWish, VgpuWish};
@@ -171,6 +172,7 @@ pub(crate) fn another<T>(
     };
     let doc = without_vgpus(doc.cloned(&own)?, of.source, &topology)?;
     let (subjects, tuned) = place(world, wanted, &of, doc)?;
+    let left_out = left_out(of.source, wanted)?;
     refuse_shared(&subjects, &tuned, wanted)?;
     let mut xml = tuned.after.clone();
     let devices = xml.held(false)?.devices;
@@ -199,6 +201,7 @@ pub(crate) fn another<T>(
     let mut change = Change::new(of.verb, name, Vec::new(), about);
     let makes = steps.iter().chain(of.first.iter().flat_map(|first| &first.first));
     change.warnings = room::warnings(&makes.cloned().collect::<Vec<_>>(), hypervisor)?;
+    change.warnings.extend(left_out);
     if !of.is_elsewhere {
         change.warnings.extend(shared::warnings(of.source, &xml));
     }
@@ -318,6 +321,22 @@ fn without_vgpus(xml: DomainXml, source: &DomainXml, topology: &Topology) -> Res
     Ok(xml)
 }
 
+/// The warning of the vGPUs that the other has, and a guest without GPUs does not get.
+fn left_out(source: &DomainXml, wanted: &CloneRequest) -> Result<Option<String>> {
+    let vgpu = source.record()?.and_then(|record| record.request.vgpu);
+    let Some(wish) = vgpu.filter(|_| wanted.gpus == Some(0)) else { return Ok(None) };
+    let (name, vgpus) = (wanted.to.as_str(), count(wish.count, "vGPU"));
+    let again = VgpuWish { gpu: None, ..wish.clone() };
+    Ok(Some(format!(
+        "domain `{name}` gets no vGPU, and `{}` has {vgpus} {}: `gpuvm set {} --vgpu {}` plans one \
+         of the type for it",
+        wanted.name,
+        wish.type_name,
+        word(name),
+        word(&again.to_string())
+    )))
+}
+
 /// Plans it as a new guest of its size, with as many GPUs, or vGPUs of the same type.
 fn place(
     world: &World,
@@ -356,10 +375,18 @@ fn place(
         let most = u32::try_from(subjects.topology().gpus().count()).unwrap_or(u32::MAX);
         let above = if vgpu.is_some() { 1 } else { gpus.min(most + 1) };
         let fewer = (0..above).rev().find(|fewer| tuned(*fewer, None).is_ok());
-        let hint = match fewer {
+        let mut hints = Vec::new();
+        // Of a vGPU more may be missing than room: its virtual functions, or a mode.
+        if let (Some(_), PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. }) =
+            (&vgpu, why)
+        {
+            hints.push(hint.clone());
+        }
+        hints.push(match fewer {
             Some(number) => format!("`{again} --gpus {number}`"),
             None => "`gpuvm capacity` shows what still fits".to_owned(),
-        };
+        });
+        let hint = hints.join("; ");
         let devices = match &vgpu {
             Some(wish) => format!("{} {}", count(wish.count, "vGPU"), wish.type_name),
             None => count(gpus, "GPU"),

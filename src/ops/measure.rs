@@ -136,8 +136,8 @@ pub fn measure(
     let useless = useless.map(|name| format!("no program of this run needs guest `{name}`"));
     let Links { promise, nics, gpus: of_host } = links(world, hypervisor, &request.name);
     let unknown = smi_note.clone();
-    let smi_note = smi_note.or_else(|| missing(&gpus, of_host).filter(|_| gpus.is_empty()));
-    let is_without_gpus = gpus.is_empty() && smi_note.is_none();
+    let (smi_note, lacks_all) = all_missing(&gpus, of_host, smi_note);
+    let is_without_gpus = gpus.is_empty() && smi_note.is_none() && lacks_all.is_none();
     let mut runs = measured::read(world.state(), &row.uuid)?;
     runs.retain(|run| run.suite == Some(request.suite));
     let own = own_expected(world)?;
@@ -147,7 +147,7 @@ pub fn measure(
         suite: request.suite,
         shape: Shape::of(&gpus),
         lines: Vec::new(),
-        faults: Vec::new(),
+        faults: lacks_all.into_iter().collect(),
         passed: Vec::new(),
         notes: smi_note.into_iter().chain(peer_note.flatten()).chain(useless).collect(),
         not_measured: Vec::new(),
@@ -356,11 +356,28 @@ fn faulty(gpus: &[GpuState], of_host: usize) -> Vec<Faulty> {
     each.chain(missing).collect()
 }
 
+/// What nvidia-smi says where its driver has no GPU.
+const NONE_FOUND: &str = "No devices were found";
+
 /// How many GPUs of a guest its driver does not show, in words; `None` if it shows all.
 fn missing(gpus: &[GpuState], of_host: usize) -> Option<String> {
     let has = gpus.len();
     let all = count(of_host, "GPU");
     (has < of_host).then(|| format!("NVIDIA's driver in the guest shows {has} of its {all}"))
+}
+
+/// The fault of a driver that shows none of a guest's GPUs, of which nvidia-smi's own words are no
+/// note then.
+fn all_missing(
+    gpus: &[GpuState],
+    of_host: usize,
+    note: Option<String>,
+) -> (Option<String>, Option<Faulty>) {
+    let shows_none = gpus.is_empty() && note.as_ref().is_none_or(|note| note.contains(NONE_FOUND));
+    match missing(gpus, of_host).filter(|_| shows_none) {
+        Some(message) => (None, Some(Faulty { code: "gpu-missing", tool: None, message })),
+        None => (note, None),
+    }
 }
 
 /// A program that needs GPUs where the guest's driver does not answer.

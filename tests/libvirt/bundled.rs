@@ -64,7 +64,9 @@ fn a_guest_moves_to_another_host_and_is_the_same_there() {
     let dir = bundle(&here, "moved");
     let dry = here.done(&["export", NAME, "--bundle", &dir, "--dry-run"]);
     assert!(dry.contains("write bundle") && !Path::new(&dir).exists(), "{dry}");
-    let out = here.done(&["export", NAME, "--bundle", &dir, "--json"]);
+    let (code, out, err) = here.gpuvm(&["export", NAME, "--bundle", &dir, "--json"]);
+    let import = format!("`gpuvm import {dir}` on the other host makes it");
+    assert!(code == 0 && err.contains(&import), "{err}");
     let said: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(said["format"], "gpuvm-exported");
     assert_eq!(said["disks"].as_array().unwrap().len(), 3, "{said}");

@@ -603,7 +603,7 @@ fn rpm_installs_and_its_program_needs_an_old_glibc_only() {
     let requires = done(requires.args(["-qp", "--requires"]).arg(file));
     assert!(requires.contains(&format!("libc.so.6(GLIBC_2.{newest})")), "{newest}: {requires}");
     // Rust's library takes pidfd_spawnp of 2.39 where it is built: Debian 13 makes packages for
-    // itself, and for what is as new.
+    // itself, and for releases as new as that.
     let here = done(Command::new("getconf").arg("GNU_LIBC_VERSION"));
     let (_, own) = here.trim().split_once("glibc 2.").unwrap();
     let most = if own.parse::<u32>().unwrap() < 39 { 34 } else { 39 };

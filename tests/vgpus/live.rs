@@ -503,6 +503,8 @@ fn a_guest_keeps_its_vgpu_where_it_is_changed_and_gets_another_one_on_request() 
     assert_eq!(machine.set_types(), []);
     assert!(xml("a").replace('"', "'").contains(own));
     // A copy has a vGPU of its own.
+    let said = machine.done(&["clone", "a", "bare", "--gpus", "0", "--dry-run"]);
+    assert!(said.contains("domain `bare` gets no vGPU"), "{said}");
     machine.done(&["clone", "a", "b"]);
     for name in ["a", "b"] {
         machine.done(&["start", name]);
@@ -537,7 +539,9 @@ fn a_bundle_takes_the_type_of_a_vgpu_to_another_place() {
     }
     let none = ["no place", "with 1 vGPU H200X-18C", "--name c", "--gpus 0`"];
     machine.refused(&import("c"), 1, &none);
-    machine.done(&[&import("c")[..], &["--gpus", "0"]].concat());
+    let left_out = "domain `c` gets no vGPU, and `a` has 1 vGPU H200X-18C";
+    let said = machine.done(&[&import("c")[..], &["--gpus", "0"]].concat());
+    assert!(said.contains(left_out) && said.contains("gpuvm set c --vgpu H200X-18C`"), "{said}");
     assert!(!xml("c").contains("<hostdev") && !xml("c").contains("gpuvm:vgpus"), "{}", xml("c"));
 }
 

@@ -575,8 +575,8 @@ pub enum Verb {
     /// guest and with memory of GPUs. stream runs in each cell if the guest has numactl.
     ///
     /// Installs nothing. fio makes a file of 1 GiB in /var/tmp of the guest and removes it. The
-    /// values are remembered, 50 runs for each guest, until the guest is deleted; `verify
-    /// --metrics` writes the last ones.
+    /// values are remembered, 50 runs of each suite, until the guest is deleted; `verify --metrics`
+    /// writes the last ones.
     ///
     /// Exits with 3 if a value is low or has regressed, a result is wrong or a test failed, and
     /// with 1 if nothing could be measured.

@@ -8,7 +8,7 @@ use crate::cli::offer;
 use crate::discover::DiscoverError;
 use crate::discover::fabric::modules;
 use crate::discover::lstopo::LstopoError;
-use crate::discover::{expected, test_policy};
+use crate::discover::{exclusions, expected, test_policy};
 use crate::fsroot::FsError;
 use crate::history::HistoryError;
 use crate::hypervisor::machine::{command_there, is_plain};
@@ -110,7 +110,7 @@ fn fabric_hint(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     };
     if let Some(file) = file {
         let hint = modules::hint(file).or_else(|| test_policy::hint(file));
-        return hint.or_else(|| expected::hint(file));
+        return hint.or_else(|| expected::hint(file)).or_else(|| exclusions::hint(file));
     }
     cause.downcast_ref::<ManagerRefusal>()?.advice().map(str::to_owned)
 }

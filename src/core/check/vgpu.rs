@@ -18,8 +18,8 @@ const RETYPED: Rule =
 /// Its guest does not start.
 const UNAVAILABLE: Rule = Rule::error(
     "vgpu-unavailable",
-    "a vGPU that its guest cannot get: by its parent, the mode of its GPU, or the version of \
-     libvirt",
+    "a vGPU that its guest cannot get: by its parent, the vGPUs or the mode of its GPU, or the \
+     version of libvirt",
 );
 
 /// Rules of this module.
@@ -54,7 +54,13 @@ pub fn check<'t>(
             Now::Set => {}
             Now::Other(now) => other_type(guest, vgpu, &now, report),
             Now::Absent => absent(guest, vgpu, report),
-            Now::Unset => modes(guest, vgpu, topology, report),
+            Now::Unset => {
+                let is_permitted = modes(guest, vgpu, topology, report);
+                let mut given_up = others.own_vgpus.vgpus.iter();
+                if is_permitted && given_up.all(|own| own.card != vgpu.card) {
+                    no_room(guest, vgpu, topology, report);
+                }
+            }
         }
     }
 }
@@ -128,14 +134,21 @@ fn absent<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu, report: &mut Report<'t>) {
     report.add(&UNAVAILABLE, place(guest, vgpu), message, hint);
 }
 
-/// Finds modes of a card that do not permit the type, which the driver then refuses.
-fn modes<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu, topology: &Topology, report: &mut Report<'t>) {
+/// Finds modes of a card that do not permit the type, which the driver then refuses, and returns
+/// whether there is none.
+fn modes<'t>(
+    guest: &Guest<'t>,
+    vgpu: &GuestVgpu,
+    topology: &Topology,
+    report: &mut Report<'t>,
+) -> bool {
     let (bdf, spot) = (vgpu.card, place(guest, vgpu));
-    if let Some(mode) = topology.no_vgpu_mode(bdf) {
+    let mode = topology.no_vgpu_mode(bdf);
+    if let Some(mode) = &mode {
         report.add(&UNAVAILABLE, spot, mode.to_string(), mode.hint());
     }
     let Some(card) = topology.device(bdf).filter(|card| !is_in_mode(card, &vgpu.name)) else {
-        return;
+        return mode.is_none();
     };
     let wanted = u8::from(card.mig.is_some_and(|mig| !mig.enabled));
     let hint = format!(
@@ -144,6 +157,50 @@ fn modes<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu, topology: &Topology, report: &
         crate::shell::domain(&guest.name)
     );
     report.add(&UNAVAILABLE, spot, mig_words(bdf, &vgpu.name), hint);
+    false
+}
+
+/// Finds a type that the driver does not offer beside the vGPUs that the card has.
+fn no_room<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu, topology: &Topology, report: &mut Report<'t>) {
+    if let Some((message, hint)) = unoffered(vgpu, &guest.name, topology) {
+        report.add(&UNAVAILABLE, place(guest, vgpu), message, hint);
+    }
+}
+
+/// What a function does not offer now, with the way of the domain to another one: the card's other
+/// vGPUs leave no room, or are of another size. `None` if it offers the type, or has one.
+pub fn unoffered(vgpu: &GuestVgpu, domain: &str, topology: &Topology) -> Option<(String, String)> {
+    let GuestVgpu { card, function, type_id, name, uuid } = vgpu;
+    let is_offered = match &topology.device(*function)?.vgpu {
+        Some(Vgpu::Vfio { current: 0, creatable }) => {
+            vgpu.number().is_none_or(|number| creatable.contains(&number))
+        }
+        Some(Vgpu::Mdev { types, devices }) => {
+            let is_it = |mdev: &Mdev| {
+                uuid.as_ref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(&mdev.uuid))
+            };
+            devices.iter().any(is_it)
+                || types.iter().all(|of| of.id != *type_id || of.available > 0)
+        }
+        _ => true,
+    };
+    if is_offered {
+        return None;
+    }
+    let mut message = format!("{function} does not offer vGPU type {type_id} ({name}) now");
+    let there = topology.device(*card).map(|card| topology.vgpus_of(card)).unwrap_or_default();
+    let there: Vec<String> =
+        there.iter().map(|(name, number)| format!("{number} x {name}")).collect();
+    if !there.is_empty() {
+        message += &format!(": its GPU has {}", there.join(", "));
+    }
+    let hint = format!(
+        "`gpuvm set {} --vgpu {}` plans it again, where a GPU has room; `gpuvm vgpu list` shows who \
+         has which vGPU",
+        crate::shell::domain(domain),
+        word(name)
+    );
+    Some((message, hint))
 }
 
 /// Finds a libvirt that does not pass functions on the vendor's driver through.

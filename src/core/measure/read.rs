@@ -34,6 +34,8 @@ pub struct Taken {
     pub warnings: Vec<String>,
     /// Parts that were not measured, and why.
     pub skipped: Vec<String>,
+    /// Tests that passed, but not on each GPU: skipped on these.
+    pub partly: Vec<String>,
 }
 
 impl Taken {
@@ -300,7 +302,7 @@ fn dcgm(output: &str) -> Result<Taken, ReadError> {
         (None, None) => return Err(unlike("its JSON has no test categories")),
     };
     let mut results = 0;
-    let mut skipped = BTreeSet::new();
+    let (mut skipped, mut of_gpus) = (BTreeSet::new(), BTreeSet::new());
     for test in categories.iter().filter_map(|one| one["tests"].as_array()).flatten() {
         for result in test["results"].as_array().into_iter().flatten() {
             results += 1;
@@ -313,7 +315,11 @@ fn dcgm(output: &str) -> Result<Taken, ReadError> {
                     continue;
                 }
                 _ => {
-                    skipped.insert(format!("{name}{}", dcgm_gpu(result)));
+                    let gpu = dcgm_gpu(result);
+                    if !gpu.is_empty() {
+                        of_gpus.insert((one_line(name), gpu.clone()));
+                    }
+                    skipped.insert(format!("{name}{gpu}"));
                     continue;
                 }
             }
@@ -332,6 +338,8 @@ fn dcgm(output: &str) -> Result<Taken, ReadError> {
         taken.warnings.push(one_line(error));
     }
     taken.passed.dedup();
+    let partly = of_gpus.into_iter().filter(|(name, _)| taken.passed.contains(name));
+    taken.partly = partly.map(|(name, gpu)| format!("{name}{gpu}")).take(MOST_PARTS).collect();
     taken.passed.truncate(MOST_PARTS);
     let is_empty = taken.passed.is_empty() && taken.faults.is_empty() && taken.warnings.is_empty();
     match (results, is_empty) {

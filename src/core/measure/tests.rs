@@ -821,6 +821,10 @@ fn tests_that_pass_are_named_and_a_skipped_run_is_an_error() {
         (faults, rest.0, rest.1),
         (1, &["boom".to_owned()][..], &["it skipped mem of GPU 1".to_owned()][..])
     );
+    // One that passed on another GPU says nothing of this one.
+    let partly = of_two.replace(r#""runtime_error":"boom","#, "").replace("Fail", "Pass");
+    assert_eq!(read(&call, &partly).unwrap().partly, ["mem of GPU 1"]);
+    assert!(taken.partly.is_empty() && read(&call, mixed).unwrap().partly.is_empty());
     let error = r#"{"DCGM Diagnostic":{"runtime_error":"The nv-hostengine is not running"}}"#;
     let error = read(&call, error).unwrap_err();
     assert!(error.is_reason() && error.to_string() == "The nv-hostengine is not running");

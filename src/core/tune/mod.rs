@@ -211,9 +211,12 @@ pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> 
         items.unnamed.insert(ItemName::Cells);
     }
     let given = &Given { items: &items, ..*given };
-    // vGPUs that it gives up are cleared before it gets others.
+    // vGPUs that it, and others that are planned with it, give up are cleared before it gets others.
     let stay = given.items.size().vgpu.is_kept();
-    let given_up = if stay { Vec::new() } else { guest.vgpus.clone() };
+    let mut given_up = given.others.own_vgpus.vgpus.clone();
+    if !stay {
+        given_up.extend(guest.vgpus.iter().cloned());
+    }
     let own_vgpus = OwnVgpus { vgpus: given_up, stay };
     let others = &Occupancy { own_vgpus, ..given.others.clone() };
     let judge = |xml| check(xml, given.topology, others, given.versions);

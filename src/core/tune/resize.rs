@@ -8,6 +8,7 @@ use super::kinds::Kinds;
 use super::request_of_domain::{memory_now, order_of, starts_with_less};
 use super::{Given, Item, ItemName, Items, TuneError, tune};
 use crate::bdf::Bdf;
+use crate::check::vgpu::unoffered;
 use crate::cpuset::CpuSet;
 use crate::domain::claims::{Claims, VcpuSet};
 use crate::domain::{DomainXml, Element};
@@ -136,8 +137,8 @@ fn as_it_has(
     }
 }
 
-/// Leaves out vGPUs that it has as requested; those without a record, of domains of others, count
-/// too. Refuses new ones of such a domain.
+/// Leaves out vGPUs that it has as requested, unless its cards have no room for them now; those
+/// without a record, of domains of others, count too. Refuses new ones of such a domain.
 fn has_vgpus(
     current: &DomainXml,
     claims: &Claims<'_>,
@@ -154,7 +155,10 @@ fn has_vgpus(
     let is_so = match wanted {
         Item::Off => own.is_empty() && recorded.is_none() && !has_some(),
         Item::To(wish) => {
-            !own.is_empty() && are_same_vgpus((recorded.as_ref(), Some(wish)), &own, topology)
+            let is_offered = own.iter().all(|vgpu| unoffered(vgpu, "", topology).is_none());
+            let own = &own[..];
+            let are_same = || are_same_vgpus((recorded.as_ref(), Some(wish)), own, topology);
+            !own.is_empty() && is_offered && are_same()
         }
         Item::Keep | Item::On => true,
     };

@@ -6,6 +6,7 @@
 //! driver; if unknown, the entry's address counts.
 
 use super::cards::{Card, cards};
+use super::test_policy::of_unreadable;
 use crate::fsroot::{FsError, FsRoot};
 use gpuvm_core::bdf::Bdf;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,12 @@ pub fn entries(root: &FsRoot) -> Result<Vec<Entry>, FsError> {
     let known = (FORMAT, VERSION);
     let file = root.document(FILE, known, |file: &File| (&file.format, file.version))?;
     Ok(file.map(|file| file.excluded).unwrap_or_default())
+}
+
+/// Returns the hint for an error of the file; `None`: it is of another.
+pub fn hint(error: &FsError) -> Option<String> {
+    let FsError::Unreadable { path, source } = error else { return None };
+    path.ends_with(FILE).then(|| of_unreadable(path, source))
 }
 
 /// The text of a file with these entries.

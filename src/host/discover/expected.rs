@@ -33,6 +33,13 @@ fn parse(text: &str) -> Result<Vec<OwnExpected>, Fault> {
             let why = format!("`{}` is no table of a model", model.escape_debug());
             return Err(Fault { at, why });
         };
+        if let Some(other) =
+            all.iter().find(|one: &&OwnExpected| one.model.eq_ignore_ascii_case(&model))
+        {
+            let (other, model) = (other.model.escape_debug(), model.escape_debug());
+            let why = format!("`{model}` has a table already, `{other}`: case makes no difference");
+            return Err(Fault { at, why });
+        }
         let mut own = OwnExpected { model, ..OwnExpected::default() };
         for (key, at, node) in fields {
             let what: What = key.parse().map_err(|_| {
@@ -80,6 +87,7 @@ mod tests {
             ("[H100]\ntriad = nan", 2, "above 0"),
             ("[H100]\ntriad = 1e10", 2, "above 0, at most 1e9"),
             ("[H100]\ntriad = [1]", 2, "above 0"),
+            ("[H100]\ntriad = 5\n\n[h100]\ntriad = 6", 4, "`h100` has a table already, `H100`"),
             ("[H100", 1, ""),
         ] {
             std::fs::write(&file, text).unwrap();

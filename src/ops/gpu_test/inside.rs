@@ -83,6 +83,11 @@ impl Probe<'_> {
             return Err(self.stopped(Tool::Dcgmi, "no test passed"));
         }
         faults.extend(found.faults.into_iter().map(|fault| fault.message));
+        // A GPU that a test was skipped on has not passed it.
+        if faults.is_empty() && !found.partly.is_empty() {
+            let why = format!("it skipped {}, and others passed", found.partly.join(", "));
+            return Err(self.stopped(Tool::Dcgmi, &why));
+        }
         if self.level >= SPEEDS {
             let shape = Shape::of(&gpus);
             for tool in [Tool::Nvbandwidth, Tool::AllReducePerf] {

@@ -225,6 +225,14 @@ fn faulty_and_missing_gpus_are_faults() {
     assert_eq!(said(&faulty(&gpus, 2))[1..], [lacks]);
     assert_eq!(missing(&[], 1).unwrap(), "NVIDIA's driver in the guest shows 0 of its 1 GPU");
     assert_eq!(missing(&gpus, 1), None);
+    // One that shows none of them is no note.
+    let none = "nvidia-smi: it ended with status 6: No devices were found".to_owned();
+    let found = |of_host, note: &str| all_missing(&[], of_host, Some(note.to_owned()));
+    let (note, fault) = found(1, &none);
+    assert_eq!((note, fault.unwrap().code), (None, "gpu-missing"));
+    assert!(matches!(all_missing(&[], 2, None), (None, Some(_))));
+    assert_eq!(found(0, &none), (Some(none), None));
+    assert_eq!(found(1, "no nvidia-smi"), (Some("no nvidia-smi".to_owned()), None));
     // A driver that answered before the runs and does not after them has lost a GPU.
     program(dir.path(), "nvidia-smi", "echo 'Unable to determine the device handle' >&2; exit 15");
     let guest = Inside::open(&stage.world, "g", &inside, None).unwrap();

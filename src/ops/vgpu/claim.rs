@@ -11,7 +11,7 @@ use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::GuestVgpu;
 use crate::topology::{Mdev, NoVgpuMode, PciDevice, Topology, Vgpu};
 use crate::world::World;
-use gpuvm_core::check::vgpu::{clearing, retyped};
+use gpuvm_core::check::vgpu::{clearing, retyped, unoffered};
 use gpuvm_core::versions::{LIBVIRT_VGPU, Version};
 
 /// The reason a guest does not get its vGPUs.
@@ -49,6 +49,9 @@ pub enum VgpuClaimError {
          gpuvm did not set"
     )]
     NotCleared { domain: String, function: Bdf, now: u32, wanted: String },
+    /// The card's other vGPUs leave no room for the type.
+    #[error("domain `{domain}` is not started: {what}")]
+    NotOffered { domain: String, what: String },
     /// The parent offers no such mediated device.
     #[error(
         "domain `{domain}` is not started: {function} offers no mediated devices of type {wanted}"
@@ -131,6 +134,15 @@ pub fn claim_of(xml: &DomainXml, topology: &Topology, world: &World) -> Result<V
         refuse_mode(&xml.name(), &vgpus, topology)?;
     }
     steps(&xml.name(), &vgpus, topology)
+}
+
+/// Refuses types that the driver does not offer beside the vGPUs of others.
+pub fn refuse_unoffered(xml: &DomainXml, topology: &Topology) -> Result<()> {
+    let (domain, vgpus) = (xml.name(), xml.vgpus()?);
+    match vgpus.iter().find_map(|vgpu| unoffered(vgpu, &domain, topology)) {
+        Some((what, hint)) => Err(VgpuClaimError::NotOffered { domain, what }.hint(hint)),
+        None => Ok(()),
+    }
 }
 
 /// Refuses vGPUs of an NVSwitch board in the modes for whole GPUs.
@@ -325,6 +337,16 @@ mod tests {
         [GuestVgpu { card: function, function, type_id, name, uuid: uuid.map(str::to_owned) }]
     }
 
+    /// A domain with a vGPU of this type.
+    fn with(type_id: &str) -> DomainXml {
+        let text = format!(
+            "<domain><name>a</name><memory>1</memory><vcpu>1</vcpu><metadata><gpuvm:guest \
+             xmlns:gpuvm='urn:gpuvm:domain:1'><gpuvm:vgpus><gpuvm:device bdf='{VF}' card='{VF}' \
+             name='n' type='{type_id}'/></gpuvm:vgpus></gpuvm:guest></metadata></domain>"
+        );
+        DomainXml::parse(&text).unwrap()
+    }
+
     fn said(offer: Option<Vgpu>, vgpus: &[GuestVgpu]) -> String {
         match steps("a", vgpus, &host(offer)) {
             Ok(steps) => steps.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
@@ -343,15 +365,17 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_stays_leaves_no_room_for_one_that_is_not_offered_beside_it() {
-        let with = |type_id: &str| {
-            let text = format!(
-                "<domain><name>a</name><memory>1</memory><vcpu>1</vcpu><metadata><gpuvm:guest \
-                 xmlns:gpuvm='urn:gpuvm:domain:1'><gpuvm:vgpus><gpuvm:device bdf='{VF}' card='{VF}' \
-                 name='n' type='{type_id}'/></gpuvm:vgpus></gpuvm:guest></metadata></domain>"
-            );
-            DomainXml::parse(&text).unwrap()
+    fn a_type_that_is_not_offered_is_refused_before_anything_is_changed() {
+        let is_refused = |current, creatable| {
+            let topology = host(Some(Vgpu::Vfio { current, creatable }));
+            refuse_unoffered(&with("7"), &topology).is_err()
         };
+        assert!(is_refused(0, vec![8]) && is_refused(0, vec![]));
+        assert!(!is_refused(0, vec![7, 8]) && !is_refused(7, vec![]));
+    }
+
+    #[test]
+    fn a_type_that_stays_leaves_no_room_for_one_that_is_not_offered_beside_it() {
         let vf = VF.parse().unwrap();
         let clear = Step::from(VgpuStep::SetType { vf, to: 0, was: 7, back: true });
         let is_refused = |current, steps: &[Step]| {
