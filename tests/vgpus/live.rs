@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// QEMU without the functions of its command line; it has their groups open, as QEMU has.
 const QEMU: &str = r#"#!/bin/bash
@@ -614,6 +614,21 @@ fn a_guest_leaves_its_card_to_one_that_needs_all_of_it() {
     machine.done(&machine.create("b", &[&whole[..], &["--no-start"]].concat()));
     machine.done(&["start", "a"]);
     assert_eq!(machine.set_types(), [of("5e:00.4", 1437)]);
+    assert_eq!(machine.broken("a"), [""; 0]);
+    // It runs, and comes back on the other card once it has shut down, which it does without an
+    // operating system only by the hand of the test.
+    machine.done(&["delete", "b", "--yes"]);
+    let room = ["make-room", "--yes", "--allow-stop", "a", "--wait", "90"];
+    let whole = ["--vgpu", "H200X-18C,count=8,gpu=1"];
+    let mut ends = machine.place.daemon.enter(&["--mount"], "bash");
+    let script = "until grep -qs . /var/lib/gpuvm/journal/*; do sleep 0.2; done; sleep 2; \
+                  virsh -c qemu:///system destroy a";
+    let mut ends = ends.args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
+    let said = machine.done(&[&room[..], &whole, &small].concat());
+    assert!(ends.wait().unwrap().success());
+    assert!(said.contains("clear vGPU type 1437 of 0000:5e:00.4"), "{said}");
+    assert_eq!(machine.set_types(), [of("3b:00.4", 1437)]);
+    assert_eq!(machine.place.virsh(&["domstate", "a"]).trim(), "running");
     assert_eq!(machine.broken("a"), [""; 0]);
     machine.done(&["stop", "a", "--force"]);
 }
