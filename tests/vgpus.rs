@@ -1079,6 +1079,101 @@ fn a_vgpu_that_others_leave_no_room_for_is_found_and_planned_again() {
     holds(host.run(&["check", file.to_str().unwrap()]), 3, &said);
 }
 
+/// Has each function of a card of [`h200`] offer these types.
+fn offer(host: &Small, bus: &str, types: &str) {
+    for slot in slots(16) {
+        let file = format!("sys/bus/pci/devices/0000:{bus}:{slot}/nvidia/creatable_vgpu_types");
+        host.write(&file, &format!("ID    : vGPU Name\n{types}"));
+    }
+}
+
+#[test]
+fn vgpus_of_one_guest_need_room_together_and_keep_their_request() {
+    // Another guest has one of 70C, and the other card has no room.
+    let host = h200(0);
+    offer(&host, "3b", "1430  : NVIDIA H200X-70C");
+    offer(&host, "5e", "");
+    host.write("sys/bus/pci/devices/0000:3b:00.6/nvidia/current_vgpu_type", "1430");
+    let file = host.path().join("a.xml");
+    let here = file.to_str().unwrap();
+    let has = |vgpu: &str| {
+        let text = h200(0).run(&["export", "--vgpu", vgpu, "--name", "a"]).1;
+        fs::write(&file, text).unwrap();
+    };
+    let room = "0000:3b:00.0 has room for 1 more vGPU of type 1430 (H200X-70C) now, and the guest \
+                needs 2: the GPU has 1 x H200X-70C";
+    has("H200X-70C");
+    holds(host.run(&["check", here]), 0, &[]);
+    has("H200X-70C,count=2,gpu=0");
+    let elsewhere = "--vgpu H200X-70C,count=2` plans them on another GPU than 0000:3b:00.0, if one";
+    holds(host.run(&["check", here]), 3, &["vgpu-unavailable", room, elsewhere]);
+    has("H200X-70C,count=2");
+    let again = "--vgpu H200X-70C,count=2` plans them again, where a GPU has room";
+    holds(host.run(&["check", here]), 3, &["vgpu-unavailable", room, again]);
+    // Without another place it keeps them, and the fault is shown.
+    let same = ["set", here, "--vgpu", "H200X-70C,count=2"];
+    let before = fs::read_to_string(&file).unwrap();
+    let kept = host.run(&same);
+    assert_eq!(kept.1, before, "{kept:?}");
+    holds(kept, 0, &[room]);
+    let dry = [&same[..], &["--dry-run"]].concat();
+    let larger = host.run(&[&dry[..], &["--vcpus", "4"]].concat());
+    assert!(!larger.1.contains("vgpu: "), "{larger:?}");
+    holds(larger, 0, &["vcpus: ", room]);
+    // It moves once there is one, which is all that changes.
+    offer(&host, "5e", "1430  : NVIDIA H200X-70C\n1428  : NVIDIA H200X-141C");
+    let said = "a would change\n  vgpu: 0000:3b:00.4, 0000:3b:00.5 -> 0000:5e:00.4, 0000:5e:00.5\n";
+    assert_eq!(host.run(&dry).1, said);
+    fs::write(&file, host.run(&same).1).unwrap();
+    holds(host.run(&["check", here]), 0, &[]);
+}
+
+#[test]
+fn mediated_devices_of_one_guest_need_room_together() {
+    // By the number that the driver says.
+    let host = t4();
+    let file = exported(&host, "T4-4Q,count=3");
+    holds(host.run(&["check", &file]), 0, &[]);
+    let types = "sys/bus/pci/devices/0000:3b:00.0/mdev_supported_types";
+    host.write(&format!("{types}/nvidia-222/available_instances"), "2");
+    let room = "0000:3b:00.0 has room for 2 more vGPUs of type nvidia-222 (T4-4Q) now, and the \
+                guest needs 3: the GPU has 1 x T4-4Q";
+    holds(host.run(&["check", &file]), 3, &["vgpu-unavailable", room]);
+    let again = ["set", &file, "--vgpu", "T4-4Q,count=3", "--dry-run"];
+    holds(host.run(&again), 0, &["a would change\n  vgpu: "]);
+    // By frame buffer, where each function offers one.
+    let host = a100();
+    let ids = ("0302 10de:20b0", "0302 10de:20b0");
+    let card = Card { host: &host, bus: "3b", ids, driver: "nvidia", total: 16 };
+    for slot in slots(16) {
+        card.mdev_of(&slot, ("nvidia-471", "GRID A100-20C"), 1, (20480, 2));
+    }
+    let file = exported(&host, "A100-20C,count=2");
+    holds(host.run(&["check", &file]), 0, &[]);
+    make_mdev(&card, "00.6", "nvidia-471");
+    let room = "0000:3b:00.0 has room for 1 more vGPU of type nvidia-471 (A100-20C) now";
+    holds(host.run(&["check", &file]), 3, &["vgpu-unavailable", room]);
+}
+
+#[test]
+fn names_that_are_no_types_and_functions_of_a_shared_card_have_a_way() {
+    let host = h200(0);
+    let types = "H200X-141C, H200X-70C, H200X-18C";
+    let profile = "is a profile of MIG, which is not a vGPU type; no GPU can have";
+    for name in ["1g.18gb", "1g.18gb+me", "MIG 3g.71gb"] {
+        holds(host.run(&["plan", "--vgpu", name]), 1, &[profile, types]);
+    }
+    let (code, out, err) = host.run(&["plan", "--vgpu", "18c,count=2"]);
+    assert!(!err.contains("MIG"), "{err}");
+    holds((code, out, err), 1, &["`--vgpu H200X-18C,count=2` names the type in full"]);
+    let at_card = ["plan", "--vgpu", "H200X-18C,count=2,gpu=3b:00.4"];
+    holds(host.run(&at_card), 1, &["`--vgpu H200X-18C,count=2,gpu=0000:3b:00.0` names its card"]);
+    let share = "`--vgpu TYPE,gpu=0000:3b:00.0` gives it a share";
+    for host in [host, h200(1), a100()] {
+        holds(host.run(&["plan", "--gpu", "3b:00.4"]), 1, &[share]);
+    }
+}
+
 #[test]
 fn a_libvirt_without_vgpus_on_virtual_functions_is_named() {
     let old = ["--assume", "libvirt=9.0,qemu=7.0"];

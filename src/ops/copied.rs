@@ -327,9 +327,10 @@ fn left_out(source: &DomainXml, wanted: &CloneRequest) -> Result<Option<String>>
     let Some(wish) = vgpu.filter(|_| wanted.gpus == Some(0)) else { return Ok(None) };
     let (name, vgpus) = (wanted.to.as_str(), count(wish.count, "vGPU"));
     let again = VgpuWish { gpu: None, ..wish.clone() };
+    let number = if wish.count == 1 { "one".to_owned() } else { wish.count.to_string() };
     Ok(Some(format!(
-        "domain `{name}` gets no vGPU, and `{}` has {vgpus} {}: `gpuvm set {} --vgpu {}` plans one \
-         of the type for it",
+        "domain `{name}` gets no vGPU, and `{}` has {vgpus} {}: `gpuvm set {} --vgpu {}` plans \
+         {number} of the type for it",
         wanted.name,
         wish.type_name,
         word(name),

@@ -42,6 +42,7 @@ use crate::stop::{Down, stop};
 use crate::taken::Taken;
 use crate::topology::{TAKES_ONE, Topology};
 use crate::tune::Tuning;
+use crate::vgpu::claim::warn_unoffered;
 use crate::words::count;
 use crate::world::World;
 use gpuvm_core::guest::{GPU_OPTIONS, GuestDifference, Opt};
@@ -220,7 +221,13 @@ pub fn look(world: &World, wanted: &ApplyRequest) -> Result<Drift> {
         match compared {
             Some(compared) => {
                 unread = unread.or(world.unread_records().filter(|_| !compared.is_told));
-                guests.push(existing(guest, compared, wanted.set.as_ref(), &*hypervisor, world)?);
+                let is_off = !compared.summary.state.is_active();
+                let found = existing(guest, compared, wanted.set.as_ref(), &*hypervisor, world)?;
+                if is_off && found.differences.iter().all(|one| one.option != Opt::Vgpu) {
+                    let xml = DomainXml::parse(&hypervisor.xml(&found.name, XmlOf::Inactive)?)?;
+                    warn_unoffered(&xml, &topology, world)?;
+                }
+                guests.push(found);
             }
             None => {
                 missing.push(number);

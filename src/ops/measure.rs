@@ -35,7 +35,7 @@ use gpuvm_core::p2p::{Op, Way};
 use gpuvm_core::topology::pairs::{rate, rate_between};
 use gpuvm_core::topology::vendor::VENDOR_NVIDIA;
 use gpuvm_core::topology::{DeviceKind, Moment};
-use inside::{Inside, SHORT_S};
+use inside::{Inside, SHORT_S, Shown};
 use rdma::{Gpus, Peer};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,14 +130,14 @@ pub fn measure(
     let lock = lock(world)?;
     let directories = &request.directories[..];
     let guest = Inside::open(world, &request.name, directories, request.ssh.as_ref())?;
-    let (gpus, smi_note) = idle_gpus(&guest, request)?;
+    let shown = idle_gpus(&guest, request)?;
     let (peer, peer_note) = peer(world, request)?.unzip();
     let useless = request.peer.as_ref().filter(|_| peer.is_none());
     let useless = useless.map(|name| format!("no program of this run needs guest `{name}`"));
     let Links { promise, nics, gpus: of_host } = links(world, hypervisor, &request.name);
-    let unknown = smi_note.clone();
-    let (smi_note, lacks_all) = all_missing(&gpus, of_host, smi_note);
-    let is_without_gpus = gpus.is_empty() && smi_note.is_none() && lacks_all.is_none();
+    let NoGpus { note, fault, why: lack } = NoGpus::of(&shown, of_host);
+    let gpus = shown.into_gpus();
+    let is_without_gpus = gpus.is_empty() && lack.is_none();
     let mut runs = measured::read(world.state(), &row.uuid)?;
     runs.retain(|run| run.suite == Some(request.suite));
     let own = own_expected(world)?;
@@ -147,16 +147,16 @@ pub fn measure(
         suite: request.suite,
         shape: Shape::of(&gpus),
         lines: Vec::new(),
-        faults: lacks_all.into_iter().collect(),
+        faults: fault.into_iter().collect(),
         passed: Vec::new(),
-        notes: smi_note.into_iter().chain(peer_note.flatten()).chain(useless).collect(),
+        notes: note.into_iter().chain(peer_note.flatten()).chain(useless).collect(),
         not_measured: Vec::new(),
     };
     let own_gpus = Gpus::of(&gpus, nics);
     let judged = Judged(Basis { runs: &runs, own: &own, threshold: request.threshold });
     for tool in wanted(request) {
-        if let Some(why) = unknown.as_ref().filter(|_| tool.least_gpus() > 0) {
-            report.not_measured.push(without_gpus(tool, why));
+        if let Some(why) = lack.clone().filter(|_| tool.least_gpus() > 0) {
+            report.not_measured.push(NotMeasured { tool, why });
             continue;
         }
         let done = if tool.is_pair() {
@@ -171,7 +171,7 @@ pub fn measure(
         or_skipped(tool, done, &mut report);
         // The clocks come back up once nothing computes.
         if tool.least_gpus() > 0
-            && let Ok((now, _)) = guest.gpus()
+            && let Ok(Shown::Gpus(now)) = guest.gpus()
         {
             report.notes.extend(throttled(&now));
         }
@@ -235,8 +235,10 @@ fn peer<'a>(
     // An address that the caller names is that of the measured guest.
     let ssh = request.ssh.as_ref().map(|ssh| SshWanted { address: None, ..ssh.clone() });
     let inside = Inside::open(world, name, &request.directories, ssh.as_ref())?;
-    let (gpus, note) = idle_gpus(&inside, request)?;
+    let shown = idle_gpus(&inside, request)?;
     let links = links(world, &*world.hypervisor()?, name);
+    let NoGpus { note, .. } = NoGpus::of(&shown, links.gpus);
+    let gpus = shown.into_gpus();
     let note =
         note.or_else(|| missing(&gpus, links.gpus)).map(|note| format!("guest `{name}`: {note}"));
     Ok(Some((Peer { inside, gpus: Gpus::of(&gpus, links.nics) }, note)))
@@ -260,17 +262,16 @@ fn refuse_peer(hypervisor: &dyn Hypervisor, request: &MeasureRequest) -> Result<
 }
 
 /// The GPUs of a guest; refused if one is in use.
-fn idle_gpus(
-    guest: &Inside<'_>,
-    request: &MeasureRequest,
-) -> Result<(Vec<GpuState>, Option<String>)> {
-    let (gpus, note) = guest.gpus()?;
-    if let Some((gpu, why)) = busy(&gpus).filter(|_| !request.force) {
+fn idle_gpus(guest: &Inside<'_>, request: &MeasureRequest) -> Result<Shown> {
+    let shown = guest.gpus()?;
+    if let Shown::Gpus(gpus) = &shown
+        && let Some((gpu, why)) = busy(gpus).filter(|_| !request.force)
+    {
         let name = guest.name.to_owned();
         let hint = "end what uses it, or measure all the same with --force";
         return Err(MeasureError::Busy { name, gpu, why }.hint(hint));
     }
-    Ok((gpus, note))
+    Ok(shown)
 }
 
 /// Returns the earlier values of a guest, by GPUs and by quantity.
@@ -332,12 +333,13 @@ fn report_gpus(
     // One that the driver has lost meanwhile is missing, too.
     let number = of_host.max(before.len());
     let (after, note) = match guest.gpus() {
-        Ok((after, None)) => (after, None),
+        Ok(Shown::Gpus(after)) => (after, None),
         // It answered before.
-        Ok((_, Some(why))) => {
+        Ok(Shown::None(why) | Shown::Unknown(why)) => {
             report.faults.push(Faulty { code: "gpu-fault", tool: None, message: why });
             (before, None)
         }
+        Ok(Shown::NoProgram) => (before, Some("nvidia-smi was removed during the runs".into())),
         Err(error) => (before, Some(one_line(&error.whole()))),
     };
     report.notes.extend(note);
@@ -356,9 +358,6 @@ fn faulty(gpus: &[GpuState], of_host: usize) -> Vec<Faulty> {
     each.chain(missing).collect()
 }
 
-/// What nvidia-smi says where its driver has no GPU.
-const NONE_FOUND: &str = "No devices were found";
-
 /// How many GPUs of a guest its driver does not show, in words; `None` if it shows all.
 fn missing(gpus: &[GpuState], of_host: usize) -> Option<String> {
     let has = gpus.len();
@@ -366,23 +365,53 @@ fn missing(gpus: &[GpuState], of_host: usize) -> Option<String> {
     (has < of_host).then(|| format!("NVIDIA's driver in the guest shows {has} of its {all}"))
 }
 
-/// The fault of a driver that shows none of a guest's GPUs, of which nvidia-smi's own words are no
-/// note then.
-fn all_missing(
-    gpus: &[GpuState],
-    of_host: usize,
-    note: Option<String>,
-) -> (Option<String>, Option<Faulty>) {
-    let shows_none = gpus.is_empty() && note.as_ref().is_none_or(|note| note.contains(NONE_FOUND));
-    match missing(gpus, of_host).filter(|_| shows_none) {
-        Some(message) => (None, Some(Faulty { code: "gpu-missing", tool: None, message })),
-        None => (note, None),
+impl Shown {
+    fn into_gpus(self) -> Vec<GpuState> {
+        match self {
+            Shown::Gpus(gpus) => gpus,
+            Shown::None(_) | Shown::Unknown(_) | Shown::NoProgram => Vec::new(),
+        }
     }
 }
 
-/// A program that needs GPUs where the guest's driver does not answer.
-fn without_gpus(tool: Tool, why: &str) -> NotMeasured {
-    NotMeasured { tool, why: format!("the guest's GPUs are not known: {why}") }
+/// What a report says where a guest shows no GPU.
+#[derive(Default)]
+struct NoGpus {
+    note: Option<String>,
+    /// That the driver shows none of the GPUs that the host gives the guest.
+    fault: Option<Faulty>,
+    /// Why programs that need GPUs do not run; `None` for a guest that has none by its host either.
+    why: Option<String>,
+}
+
+impl NoGpus {
+    /// `of_host`: how many GPUs the host gives the guest.
+    fn of(shown: &Shown, of_host: usize) -> NoGpus {
+        let unknown = |note: String, why: &str| {
+            let why = format!("the guest's GPUs are not known: {why}");
+            NoGpus { note: Some(note), fault: None, why: Some(why) }
+        };
+        match shown {
+            Shown::Gpus(gpus) if !gpus.is_empty() => NoGpus::default(),
+            Shown::Gpus(_) | Shown::None(_) if of_host > 0 => {
+                let message = missing(&[], of_host).unwrap_or_default();
+                let why = Some(message.clone());
+                let fault = Some(Faulty { code: "gpu-missing", tool: None, message });
+                NoGpus { note: None, fault, why }
+            }
+            Shown::None(words) => {
+                let why = "NVIDIA's driver in the guest shows no GPU".to_owned();
+                NoGpus { note: Some(words.clone()), fault: None, why: Some(why) }
+            }
+            Shown::Unknown(why) => unknown(why.clone(), why),
+            Shown::NoProgram if of_host > 0 => {
+                let (its, are) = (count(of_host, "GPU"), if of_host == 1 { "is" } else { "are" });
+                let note = format!("the guest has no nvidia-smi, so its {its} {are} not known");
+                unknown(note, "it has no nvidia-smi")
+            }
+            Shown::Gpus(_) | Shown::NoProgram => NoGpus::default(),
+        }
+    }
 }
 
 /// Reports a program that measured nothing, or not all: the values of others are kept where the

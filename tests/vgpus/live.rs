@@ -666,4 +666,24 @@ fn a_file_of_guests_names_the_vgpu_and_changes_it() {
     assert!(shown.contains("--vgpu H200X-70C"), "{shown}");
     machine.done(&["start", "a"]);
     assert_eq!(machine.set_types(), [of("3b:00.4", 1430)]);
+    // Its card has another size after a restart of the host, and so has the other one.
+    machine.done(&["stop", "a", "--force"]);
+    machine.set("3b:00.4", 0);
+    machine.set("3b:00.6", 1437);
+    machine.set("5e:00.6", 1437);
+    let lacks = "0000:3b:00.4 does not offer vGPU type 1430 (H200X-70C) now";
+    let same = apply(&text);
+    assert!(same.contains(&format!("domain `a` cannot start now: {lacks}")), "{same}");
+    machine.refused(&["start", "a"], 1, &[lacks, "gpuvm set a --vgpu H200X-70C` plans it again"]);
+    let kept = machine.done(&["set", "a", "--vgpu", "H200X-70C", "--vcpus", "2", "--yes"]);
+    assert!(kept.contains(lacks) && !kept.contains("vgpu: "), "{kept}");
+    machine.set("5e:00.6", 0);
+    let moved = machine.done(&["set", "a", "--vgpu", "H200X-70C", "--yes"]);
+    assert!(moved.contains("vgpu: 0000:3b:00.4 -> 0000:5e:00.4"), "{moved}");
+    assert!(!moved.contains("request"), "{moved}");
+    // The warning of a copy without vGPUs has their number.
+    machine.done(&["set", "a", "--vgpu", "H200X-18C,count=2", "--yes"]);
+    let said = machine.done(&["clone", "a", "bare", "--gpus", "0", "--dry-run"]);
+    let two = "gpuvm set bare --vgpu H200X-18C,count=2` plans 2 of the type for it";
+    assert!(said.contains(two), "{said}");
 }

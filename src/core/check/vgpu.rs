@@ -7,10 +7,13 @@ use crate::domain::read::Spot;
 use crate::finding::Rule;
 use crate::host_device::HostDevice;
 use crate::occupancy::{GuestVgpu, Occupancy};
-use crate::placement::{is_in_mode, mig_words};
+use crate::placement::{is_in_mode, mig_words, room_now, shared_cards};
+use crate::request::VgpuWish;
 use crate::shell::word;
 use crate::topology::{Mdev, Topology, Vgpu};
 use crate::versions::{LIBVIRT_VGPU, Versions};
+use crate::words::count;
+use std::collections::BTreeMap;
 
 /// gpuvm clears no type that it did not set, and the driver replaces none.
 const RETYPED: Rule =
@@ -45,6 +48,7 @@ pub fn check<'t>(
         let mut own = others.own_vgpus.vgpus.iter();
         own.any(|own| own.function == vgpu.function)
     };
+    let mut unset = Vec::new();
     for vgpu in guest.vgpus.iter().filter(|vgpu| !is_given_up(vgpu)) {
         let now = match vgpu.number() {
             Some(number) => of_function(vgpu, number, topology),
@@ -58,11 +62,12 @@ pub fn check<'t>(
                 let is_permitted = modes(guest, vgpu, topology, report);
                 let mut given_up = others.own_vgpus.vgpus.iter();
                 if is_permitted && given_up.all(|own| own.card != vgpu.card) {
-                    no_room(guest, vgpu, topology, report);
+                    unset.push(vgpu);
                 }
             }
         }
     }
+    no_room(guest, &unset, topology, report);
 }
 
 /// What the host has of a vGPU.
@@ -160,47 +165,120 @@ fn modes<'t>(
     false
 }
 
-/// Finds a type that the driver does not offer beside the vGPUs that the card has.
-fn no_room<'t>(guest: &Guest<'t>, vgpu: &GuestVgpu, topology: &Topology, report: &mut Report<'t>) {
-    if let Some((message, hint)) = unoffered(vgpu, &guest.name, topology) {
+/// Finds vGPUs that the driver does not offer beside those that their card has.
+fn no_room<'t>(
+    guest: &Guest<'t>,
+    unset: &[&GuestVgpu],
+    topology: &Topology,
+    report: &mut Report<'t>,
+) {
+    let wish = guest.asked.as_ref().and_then(|asked| asked.vgpu.as_ref());
+    for (vgpu, message) in unoffered(unset.iter().copied(), topology) {
+        let hint = planned_again(&guest.name, &guest.vgpus, wish, vgpu.card);
         report.add(&UNAVAILABLE, place(guest, vgpu), message, hint);
     }
 }
 
-/// What a function does not offer now, with the way of the domain to another one: the card's other
-/// vGPUs leave no room, or are of another size. `None` if it offers the type, or has one.
-pub fn unoffered(vgpu: &GuestVgpu, domain: &str, topology: &Topology) -> Option<(String, String)> {
-    let GuestVgpu { card, function, type_id, name, uuid } = vgpu;
-    let is_offered = match &topology.device(*function)?.vgpu {
-        Some(Vgpu::Vfio { current: 0, creatable }) => {
-            vgpu.number().is_none_or(|number| creatable.contains(&number))
+/// vGPUs of a guest that it cannot get now, each with the reason: the other vGPUs of their card
+/// leave no room, or are of another size. Of several that have no room together, the first that is
+/// too many. Those that exist are left out.
+pub fn unoffered<'v>(
+    vgpus: impl IntoIterator<Item = &'v GuestVgpu>,
+    topology: &Topology,
+) -> Vec<(&'v GuestVgpu, String)> {
+    let mut found = Vec::new();
+    let mut together: BTreeMap<(Bdf, &str), Vec<&GuestVgpu>> = BTreeMap::new();
+    for vgpu in vgpus {
+        match is_offered(vgpu, topology) {
+            None => {}
+            Some(true) => together.entry((vgpu.card, &vgpu.type_id)).or_default().push(vgpu),
+            Some(false) => found.push((vgpu, not_offered(vgpu, topology))),
         }
-        Some(Vgpu::Mdev { types, devices }) => {
-            let is_it = |mdev: &Mdev| {
-                uuid.as_ref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(&mdev.uuid))
-            };
-            devices.iter().any(is_it)
-                || types.iter().all(|of| of.id != *type_id || of.available > 0)
-        }
-        _ => true,
-    };
-    if is_offered {
-        return None;
     }
-    let mut message = format!("{function} does not offer vGPU type {type_id} ({name}) now");
-    let there = topology.device(*card).map(|card| topology.vgpus_of(card)).unwrap_or_default();
+    together.retain(|_, vgpus| vgpus.len() > 1);
+    if together.is_empty() {
+        return found;
+    }
+    let cards = shared_cards(topology, &Occupancy::default());
+    for ((card, type_id), vgpus) in together {
+        // The driver lists the type, so there is room for one at least.
+        let Some(room) = room_now(&cards, card, type_id).map(|room| room.max(1)) else { continue };
+        if let Some(vgpu) = vgpus.get(room as usize) {
+            found.push((vgpu, too_many(vgpu, room, vgpus.len(), topology)));
+        }
+    }
+    found
+}
+
+/// Whether the driver offers the type of a vGPU that does not exist yet; `None` if it exists, or is
+/// not to be made by its function.
+fn is_offered(vgpu: &GuestVgpu, topology: &Topology) -> Option<bool> {
+    match topology.device(vgpu.function)?.vgpu.as_ref()? {
+        Vgpu::Vfio { current: 0, creatable } => Some(creatable.contains(&vgpu.number()?)),
+        Vgpu::Mdev { types, devices } => {
+            let is_it = |mdev: &Mdev| vgpu.is_device(&mdev.uuid);
+            let offered = types.iter().find(|of| of.id == vgpu.type_id);
+            offered.filter(|_| !devices.iter().any(is_it)).map(|of| of.available > 0)
+        }
+        _ => None,
+    }
+}
+
+fn not_offered(vgpu: &GuestVgpu, topology: &Topology) -> String {
+    let GuestVgpu { card, function, type_id, name, .. } = vgpu;
+    let message = format!("{function} does not offer vGPU type {type_id} ({name}) now");
+    match present(*card, topology) {
+        Some(there) => format!("{message}: its GPU has {there}"),
+        None => message,
+    }
+}
+
+fn too_many(vgpu: &GuestVgpu, room: u32, wanted: usize, topology: &Topology) -> String {
+    let GuestVgpu { card, type_id, name, .. } = vgpu;
+    let room = count(room, "more vGPU");
+    let message = format!(
+        "{card} has room for {room} of type {type_id} ({name}) now, and the guest needs {wanted}"
+    );
+    match present(*card, topology) {
+        Some(there) => format!("{message}: the GPU has {there}"),
+        None => message,
+    }
+}
+
+/// The vGPUs that a card has: `1 x H200X-18C`; `None` if it has none.
+fn present(card: Bdf, topology: &Topology) -> Option<String> {
+    let there = topology.vgpus_of(topology.device(card)?);
     let there: Vec<String> =
         there.iter().map(|(name, number)| format!("{number} x {name}")).collect();
-    if !there.is_empty() {
-        message += &format!(": its GPU has {}", there.join(", "));
-    }
-    let hint = format!(
-        "`gpuvm set {} --vgpu {}` plans it again, where a GPU has room; `gpuvm vgpu list` shows who \
-         has which vGPU",
+    (!there.is_empty()).then(|| there.join(", "))
+}
+
+/// The way of a guest to other vGPUs where it cannot get its own: the recorded request, `wish`, on
+/// any card. `card`: the one that has no room.
+pub fn planned_again(
+    domain: &str,
+    vgpus: &[GuestVgpu],
+    wish: Option<&VgpuWish>,
+    card: Bdf,
+) -> String {
+    let number = u32::try_from(vgpus.len()).unwrap_or(u32::MAX);
+    let of_name = || vgpus.first().map(|vgpu| vgpu.name.clone()).unwrap_or_default();
+    let wanted = VgpuWish {
+        type_name: wish.map_or_else(of_name, |wish| wish.type_name.clone()),
+        count: wish.map_or(1, |wish| wish.count).max(number),
+        gpu: None,
+    };
+    let it = if wanted.count == 1 { "it" } else { "them" };
+    let place = if wish.is_some_and(|wish| wish.gpu.is_some()) {
+        format!("plans {it} on another GPU than {card}, if one has room")
+    } else {
+        format!("plans {it} again, where a GPU has room")
+    };
+    format!(
+        "`gpuvm set {} --vgpu {}` {place}; `gpuvm vgpu list` shows who has which vGPU",
         crate::shell::domain(domain),
-        word(name)
-    );
-    Some((message, hint))
+        word(&wanted.to_string())
+    )
 }
 
 /// Finds a libvirt that does not pass functions on the vendor's driver through.

@@ -17,7 +17,7 @@ use super::{compare, isolation};
 use crate::bdf::Bdf;
 use crate::request::{GpuWish, Request};
 use crate::topology::model::model as model_name;
-use crate::topology::{CoherentLack, Topology, Unsupported};
+use crate::topology::{CoherentLack, Topology, Unsupported, VgpuInterface};
 use std::collections::BTreeMap;
 
 /// The hint if the host has no GPU at all.
@@ -25,6 +25,8 @@ const NO_GPU: &str =
     "leave --gpus and --gpu out for a guest without GPUs; `gpuvm host show` shows the devices";
 /// The hint if no guest gets the GPUs that it has.
 const NO_GPUS: &str = "leave --gpus out for a guest without GPUs";
+/// The same for GPUs that the request names.
+const NO_NAMED_GPU: &str = "leave --gpu out for a guest without GPUs";
 
 /// Chooses the devices of a request.
 pub(super) fn choose(
@@ -182,8 +184,23 @@ fn supported(slots: &Slots<'_>, wanted: WantedGpus) -> Result<(), PlanError> {
             None if bits(named).any(needs_stack) => {
                 format!("--assume libvirt=12.9,qemu=11.1 names those of the record; {NO_GPUS}")
             }
-            None => NO_GPUS.into(),
+            None => {
+                match (wanted, bits(named).find_map(|at| share(slots.topology, row.bdfs[at]))) {
+                    (WantedGpus::These(_), Some(share)) => share,
+                    (WantedGpus::These(_), None) => NO_NAMED_GPU.into(),
+                    (WantedGpus::Any(_), _) => NO_GPUS.into(),
+                }
+            }
         },
+    })
+}
+
+/// The way to a share of the card of a virtual function; `None` if guests get none by vGPU types.
+fn share(topology: &Topology, bdf: Bdf) -> Option<String> {
+    let pf = topology.device(bdf)?.pf()?;
+    let (_, interface) = topology.shared_gpus().find(|(card, _)| card.bdf == pf)?;
+    matches!(interface, VgpuInterface::Vfio | VgpuInterface::Mdev).then(|| {
+        format!("`--vgpu TYPE,gpu={pf}` gives it a share; `gpuvm vgpu list` shows the types")
     })
 }
 

@@ -73,8 +73,8 @@ pub use pages::page_to_reserve;
 pub use reason::{Because, Reason, Topic, vgpu_words};
 pub use request_of_domain::model_of;
 pub use result::Placement;
-pub(crate) use shares::is_in_mode;
 pub use shares::{ExistingVgpu, SharedCard, UNKNOWN_INSTANCES, VgpuOffer, VgpuPlace, shared_cards};
+pub(crate) use shares::{is_in_mode, room_now};
 pub use short::plan;
 pub use taken::floats;
 pub use types::{

@@ -138,6 +138,17 @@ pub fn shared_cards(topology: &Topology, held: &Occupancy) -> Vec<SharedCard> {
     cards.into_iter().zip(rooms).map(of).collect()
 }
 
+/// How many more vGPUs of a type a card has room for beside those that exist now, by its row of
+/// [`shared_cards`] without domains. `None` if that is not known, or not room decides.
+pub(crate) fn room_now(cards: &[SharedCard], card: Bdf, type_id: &str) -> Option<u32> {
+    let card = cards.iter().find(|one| one.bdf == card)?;
+    // Of a type whose name is not known the size is not known either.
+    if card.closed.is_some() || card.existing.iter().any(|one| one.name.is_none()) {
+        return None;
+    }
+    card.offers.iter().find(|offer| offer.id == type_id).map(|offer| offer.creatable)
+}
+
 /// Whether a card's MIG mode permits a type; where the mode is not known, the driver decides.
 pub(crate) fn is_in_mode(card: &PciDevice, name: &str) -> bool {
     card.mig.is_none_or(|mig| mig.enabled == is_mig_backed(name))

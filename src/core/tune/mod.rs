@@ -171,8 +171,20 @@ fn with_new_mdevs(placement: Placement, current: &DomainXml) -> Placement {
     placement.with_mdevs(|nth| new[nth].clone())
 }
 
-/// Applies settings to a domain; changes nothing that is already so.
+/// Applies settings to a domain; changes nothing that is already so. vGPUs that it has as requested
+/// and whose card has no room are planned again, and stay where no other place exists.
 pub fn tune(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> {
+    let tuned = tune_so(current, given);
+    if let Err(TuneError::Plan(_)) = &tuned
+        && let Some(items) = resize::with_own_vgpus(current, given)
+    {
+        return tune_so(current, &Given { items: &items, ..*given });
+    }
+    tuned
+}
+
+/// Applies exactly these settings.
+fn tune_so(current: &DomainXml, given: &Given<'_>) -> Result<Tuned, TuneError> {
     let claims = refuse::understood(current, given)?;
     let mut items = if given.items.resize.is_some() {
         resize::items(current, &claims, given)?

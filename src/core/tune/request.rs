@@ -26,9 +26,14 @@ pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
         let (partition, devices) = (placement.partition, placement.devices.clone());
         let is_kept = work.given.items.size().vgpu.is_kept();
         let vgpus = if is_kept { record.vgpus.clone() } else { placement.vgpus.clone() };
+        let is_same = request == record.request;
         let record = Box::new(Record { request, vgpus, ..record });
-        return work
-            .make(ItemName::Request, &[DomainEdit::SetMetadata { record, partition, devices }]);
+        let edit = DomainEdit::SetMetadata { record, partition, devices };
+        if is_same && work.has_other_functions() {
+            work.xml.apply(&edit)?;
+            return Ok(());
+        }
+        return work.make(ItemName::Request, &[edit]);
     }
     if request == record.request {
         return Ok(());

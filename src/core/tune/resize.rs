@@ -155,10 +155,8 @@ fn has_vgpus(
     let is_so = match wanted {
         Item::Off => own.is_empty() && recorded.is_none() && !has_some(),
         Item::To(wish) => {
-            let is_offered = own.iter().all(|vgpu| unoffered(vgpu, "", topology).is_none());
-            let own = &own[..];
-            let are_same = || are_same_vgpus((recorded.as_ref(), Some(wish)), own, topology);
-            !own.is_empty() && is_offered && are_same()
+            let are_same = are_same_vgpus((recorded.as_ref(), Some(wish)), &own, topology);
+            !own.is_empty() && are_same && unoffered(&own, topology).is_empty()
         }
         Item::Keep | Item::On => true,
     };
@@ -166,6 +164,20 @@ fn has_vgpus(
         *wanted = Item::Keep;
     }
     refuse_unrecorded(current, wanted)
+}
+
+/// The settings of a guest that keeps its vGPUs because no other place has room for those that it
+/// has as requested; `None` if it has them not as requested, or its cards have room.
+pub(super) fn with_own_vgpus(current: &DomainXml, given: &Given<'_>) -> Option<Items> {
+    let Item::To(wish) = &given.items.size().vgpu else { return None };
+    let recorded = current.record().ok()??.request.vgpu;
+    let own = current.vgpus().ok()?;
+    let are_same = are_same_vgpus((recorded.as_ref(), Some(wish)), &own, given.topology);
+    if !are_same || unoffered(&own, given.topology).is_empty() {
+        return None;
+    }
+    let size = Resize { vgpu: Item::Keep, ..given.items.size().clone() };
+    Some(Items { resize: Some(size), ..given.items.clone() })
 }
 
 /// Refuses vGPUs of a domain that has no record of its own: types and mediated devices are lost at

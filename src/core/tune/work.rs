@@ -7,6 +7,10 @@ use crate::domain::{DomainEdit, DomainXml};
 use crate::placement::{Because, Placement, Reason, Topic};
 use std::collections::BTreeSet;
 
+/// The settings that are functions passed through.
+const FUNCTIONS: [ItemName; 5] =
+    [ItemName::Gpus, ItemName::Vgpu, ItemName::Nic, ItemName::Vf, ItemName::Nvme];
+
 pub(super) struct Work<'a> {
     /// The domain as it was read.
     pub guest: &'a Guest<'a>,
@@ -64,10 +68,13 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// Whether functions that come or go are among the changes so far.
+    pub fn has_other_functions(&self) -> bool {
+        self.changes.iter().any(|change| FUNCTIONS.contains(&change.item))
+    }
+
     /// Notes the changes of a setting. Functions of several kinds come and go at once.
     fn note_changes(&mut self, item: ItemName, before: &DomainXml) {
-        let functions =
-            [ItemName::Gpus, ItemName::Vgpu, ItemName::Nic, ItemName::Vf, ItemName::Nvme];
         let topology = self.given.topology;
         let of = |item| Change {
             item,
@@ -75,8 +82,8 @@ impl<'a> Work<'a> {
             now: describe::of(item, &self.xml, topology),
         };
         let mut changes = vec![of(item)];
-        if functions.contains(&item) {
-            let all = functions.map(of).into_iter().filter(|change| change.was != change.now);
+        if FUNCTIONS.contains(&item) {
+            let all = FUNCTIONS.map(of).into_iter().filter(|change| change.was != change.now);
             let all: Vec<Change> = all.collect();
             // Only settings of a function may differ.
             changes = if all.is_empty() { changes } else { all };

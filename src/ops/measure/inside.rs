@@ -20,6 +20,21 @@ pub(super) const SHORT_S: u64 = 30;
 const RDMA: &str = "/sys/class/infiniband";
 const NODES: &str = "/sys/devices/system/node";
 
+/// What nvidia-smi says where its driver has no GPU.
+const NONE_FOUND: &str = "No devices were found";
+
+/// The GPUs that nvidia-smi shows in a guest.
+pub(super) enum Shown {
+    /// These.
+    Gpus(Vec<GpuState>),
+    /// None, in its words.
+    None(String),
+    /// It does not say, and why.
+    Unknown(String),
+    /// The guest does not have it.
+    NoProgram,
+}
+
 /// How programs of a guest are run.
 enum Way {
     Agent,
@@ -118,24 +133,27 @@ impl<'a> Inside<'a> {
         self.first(&paths(self.directories))
     }
 
-    /// The guest's GPUs by its driver, and why they are not known if it has none.
-    pub(super) fn gpus(&self) -> Result<(Vec<GpuState>, Option<String>)> {
-        let Some(smi) = self.find(smi_paths)? else {
-            return Ok((Vec::new(), None));
-        };
+    /// The guest's GPUs.
+    pub(super) fn gpus(&self) -> Result<Shown> {
+        let Some(smi) = self.find(smi_paths)? else { return Ok(Shown::NoProgram) };
         let words = ["-q", "-x"].map(str::to_owned);
         let ended = self.run(&smi, &words, 60)?;
-        let failed = |why: String| Ok((Vec::new(), Some(format!("nvidia-smi: {why}"))));
+        let of_smi = |why: String| format!("nvidia-smi: {why}");
         if ended.is_timeout {
-            return failed("it took longer than 60 s".to_owned());
+            return Ok(Shown::Unknown(of_smi("it took longer than 60 s".to_owned())));
         }
-        if ended.status != 0 {
-            return failed(why(&ended));
+        let output = String::from_utf8_lossy(&ended.stdout);
+        let error = match read_gpus(&output).map_err(|error| error.to_string()) {
+            Ok(gpus) if ended.status == 0 => return Ok(Shown::Gpus(gpus)),
+            Err(error) if ended.status == 0 => error,
+            _ => why(&ended),
+        };
+        // Its status, and where it writes that, differ between versions.
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        if output.contains(NONE_FOUND) || errors.contains(NONE_FOUND) {
+            return Ok(Shown::None(of_smi(NONE_FOUND.to_owned())));
         }
-        match read_gpus(&String::from_utf8_lossy(&ended.stdout)) {
-            Ok(gpus) => Ok((gpus, None)),
-            Err(error) => failed(error.to_string()),
-        }
+        Ok(Shown::Unknown(of_smi(error)))
     }
 
     /// Its cells, and the program that binds others to them.

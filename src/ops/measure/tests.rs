@@ -14,6 +14,8 @@ const SMI: &str = "cat <<'END'
 <processes></processes></gpu></nvidia_smi_log>
 END";
 
+const NOT_KNOWN: &str = "the guest's GPUs are not known";
+
 const NVBANDWIDTH: &str = "cat <<'END'
 {\"nvbandwidth\":{\"testcases\":[{\"name\":\"host_to_device_memcpy_ce\",\"status\":\"Passed\",
 \"bandwidth_matrix\":[[\"RATE\"]]}]}}
@@ -220,21 +222,39 @@ fn faulty_and_missing_gpus_are_faults() {
     assert_eq!(said(&report.faults), ["gpu-fault: GPU 0: PCIe width 1 of 16"]);
     assert!(report.is_bad() && report.notes.is_empty(), "{report:?}");
     let inside = [dir.path().to_str().unwrap().to_owned()];
-    let (gpus, _) = Inside::open(&stage.world, "g", &inside, None).unwrap().gpus().unwrap();
+    let shown = |smi: &str| {
+        program(dir.path(), "nvidia-smi", smi);
+        Inside::open(&stage.world, "g", &inside, None).unwrap().gpus().unwrap()
+    };
+    let gpus = shown(&smi).into_gpus();
     let lacks = "gpu-missing: NVIDIA's driver in the guest shows 1 of its 2 GPUs";
     assert_eq!(said(&faulty(&gpus, 2))[1..], [lacks]);
     assert_eq!(missing(&[], 1).unwrap(), "NVIDIA's driver in the guest shows 0 of its 1 GPU");
     assert_eq!(missing(&gpus, 1), None);
-    // One that shows none of them is no note.
-    let none = "nvidia-smi: it ended with status 6: No devices were found".to_owned();
-    let found = |of_host, note: &str| all_missing(&[], of_host, Some(note.to_owned()));
-    let (note, fault) = found(1, &none);
-    assert_eq!((note, fault.unwrap().code), (None, "gpu-missing"));
-    assert!(matches!(all_missing(&[], 2, None), (None, Some(_))));
-    assert_eq!(found(0, &none), (Some(none), None));
-    assert_eq!(found(1, "no nvidia-smi"), (Some("no nvidia-smi".to_owned()), None));
+    // One that shows none of them is no note, whatever its status.
+    for end in ["exit 0", "exit 6"] {
+        let none = shown(&format!("echo 'No devices were found'; {end}"));
+        let NoGpus { note, fault, why } = NoGpus::of(&none, 2);
+        let lacks = "NVIDIA's driver in the guest shows 0 of its 2 GPUs";
+        assert_eq!((note, said(fault.as_slice())), (None, vec![format!("gpu-missing: {lacks}")]));
+        assert_eq!(why.unwrap(), lacks);
+    }
+    assert!(NoGpus::of(&Shown::Gpus(Vec::new()), 2).fault.is_some());
+    // Without NVIDIA's driver, how many it shows is not known, which is no fault.
+    let NoGpus { note, fault, why } = NoGpus::of(&Shown::NoProgram, 2);
+    assert_eq!(note.unwrap(), "the guest has no nvidia-smi, so its 2 GPUs are not known");
+    assert_eq!((fault, why.unwrap()), (None, format!("{NOT_KNOWN}: it has no nvidia-smi")));
+    let lack = NoGpus::of(&Shown::NoProgram, 0);
+    assert!(lack.note.is_none() && lack.why.is_none());
+    let NoGpus { note, fault, why } = NoGpus::of(&shown("echo boom >&2; exit 9"), 1);
+    let boom = "nvidia-smi: it ended with status 9: boom";
+    assert_eq!(
+        (note, fault, why),
+        (Some(boom.to_owned()), None, Some(format!("{NOT_KNOWN}: {boom}")))
+    );
     // A driver that answered before the runs and does not after them has lost a GPU.
-    program(dir.path(), "nvidia-smi", "echo 'Unable to determine the device handle' >&2; exit 15");
+    let smi = "echo 'Unable to determine the device handle' >&2; exit 15";
+    program(dir.path(), "nvidia-smi", smi);
     let guest = Inside::open(&stage.world, "g", &inside, None).unwrap();
     let mut lost = self::report();
     report_gpus(&guest, gpus, 1, &mut lost);
@@ -314,8 +334,7 @@ fn programs_run_by_ssh_as_by_the_agent() {
     let directories = [dir.path().to_str().unwrap().to_owned()];
     let way = by_script(ssh.path(), "");
     let inside = Inside::by_ssh(&stage.world, "g", &directories, way);
-    let (gpus, note) = inside.gpus().unwrap();
-    assert_eq!((gpus.len(), note), (1, None));
+    assert_eq!(inside.gpus().unwrap().into_gpus().len(), 1);
     let program = inside.find(|there| Tool::Nvbandwidth.paths(there)).unwrap().unwrap();
     let call = Tool::Nvbandwidth.calls(Suite::Quick, &Parts::of_gpus(1)).remove(0);
     let ended = inside.run(&program, &call.words, call.limit_s).unwrap();
@@ -454,11 +473,11 @@ fn a_driver_that_fails_is_noted_for_each_guest() {
     let tools = [Tool::IbWriteBw, Tool::Nvbandwidth];
     let wanted = MeasureRequest { peer: Some("h".into()), ..request(dir.path(), &tools) };
     let MeasureReport { notes, not_measured, .. } = measured(&stage, &wanted).unwrap();
-    let why = "nvidia-smi: it ended with status 6: No devices were found";
+    let why = "nvidia-smi: No devices were found";
     assert_eq!(notes, [why.to_owned(), format!("guest `h`: {why}")]);
-    // How many GPUs it has is not known, which is not 0.
+    // The host gives it none either.
     let of_gpus = not_measured.iter().find(|one| one.tool == Tool::Nvbandwidth).unwrap();
-    assert_eq!(of_gpus.why, format!("the guest's GPUs are not known: {why}"));
+    assert_eq!(of_gpus.why, "NVIDIA's driver in the guest shows no GPU");
 }
 
 #[test]

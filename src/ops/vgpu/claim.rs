@@ -11,7 +11,7 @@ use crate::hypervisor::{Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::GuestVgpu;
 use crate::topology::{Mdev, NoVgpuMode, PciDevice, Topology, Vgpu};
 use crate::world::World;
-use gpuvm_core::check::vgpu::{clearing, retyped, unoffered};
+use gpuvm_core::check::vgpu::{clearing, planned_again, retyped, unoffered};
 use gpuvm_core::versions::{LIBVIRT_VGPU, Version};
 
 /// The reason a guest does not get its vGPUs.
@@ -138,11 +138,26 @@ pub fn claim_of(xml: &DomainXml, topology: &Topology, world: &World) -> Result<V
 
 /// Refuses types that the driver does not offer beside the vGPUs of others.
 pub fn refuse_unoffered(xml: &DomainXml, topology: &Topology) -> Result<()> {
-    let (domain, vgpus) = (xml.name(), xml.vgpus()?);
-    match vgpus.iter().find_map(|vgpu| unoffered(vgpu, &domain, topology)) {
-        Some((what, hint)) => Err(VgpuClaimError::NotOffered { domain, what }.hint(hint)),
-        None => Ok(()),
+    let Some((what, hint)) = lacking(xml, topology)? else { return Ok(()) };
+    Err(VgpuClaimError::NotOffered { domain: xml.name(), what }.hint(hint))
+}
+
+/// Warns of vGPUs that a guest that is off cannot get at its start.
+pub fn warn_unoffered(xml: &DomainXml, topology: &Topology, world: &World) -> Result<()> {
+    if let Some((what, hint)) = lacking(xml, topology)? {
+        world.warning(&format!("domain `{}` cannot start now: {what}; {hint}", xml.name()));
     }
+    Ok(())
+}
+
+/// The first vGPU that a guest cannot get now, in words, and the way to others.
+fn lacking(xml: &DomainXml, topology: &Topology) -> Result<Option<(String, String)>> {
+    let vgpus = xml.vgpus()?;
+    let Some((vgpu, what)) = unoffered(&vgpus, topology).into_iter().next() else {
+        return Ok(None);
+    };
+    let wish = xml.record()?.and_then(|record| record.request.vgpu);
+    Ok(Some((what, planned_again(&xml.name(), &vgpus, wish.as_ref(), vgpu.card))))
 }
 
 /// Refuses vGPUs of an NVSwitch board in the modes for whole GPUs.

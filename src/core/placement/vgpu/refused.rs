@@ -80,7 +80,8 @@ impl Cards<'_> {
             if self.all.iter().any(|card| card.bdf == pf) {
                 let what =
                     format!("{bdf} is a virtual function, and vGPUs are chosen by their card");
-                let hint = format!("`--vgpu {},gpu={pf}` names its card", wish.type_name);
+                let named = VgpuWish { gpu: Some(VgpuCardName::At(pf)), ..wish.clone() };
+                let hint = format!("`--vgpu {}` names its card", word(&named.to_string()));
                 return impossible(what, hint);
             }
             let what =
@@ -185,7 +186,12 @@ pub(super) fn without(cards: &Cards<'_>, wish: &VgpuWish) -> PlanError {
     }
     let lines: String = here.iter().map(|card| format!("\n  {}", types_of(card))).collect();
     let what = format!("no GPU can have a vGPU of type `{wanted}` now; types by GPU:{lines}");
-    let mut hint = size_hint(&here, wanted);
+    let what = if is_mig_profile(wanted) {
+        format!("`{wanted}` is a profile of MIG, which is not a vGPU type; {what}")
+    } else {
+        what
+    };
+    let mut hint = short_name(&here, wish).unwrap_or_else(|| size_hint(&here, wanted));
     if let Some(other) = cards.all.iter().find_map(|card| fitting(card, wish)) {
         let other = VgpuWish { gpu: Some(VgpuCardName::At(other)), ..wish.clone() };
         hint += &format!("; `--vgpu {}` names a GPU that has it", word(&other.to_string()));
@@ -202,6 +208,30 @@ fn fitting(card: &SharedCard, wish: &VgpuWish) -> Option<Bdf> {
         offer.is_named(&wish.type_name) && offer.places.len() >= wish.count as usize
     };
     card.offers.iter().any(is_enough).then_some(card.bdf)
+}
+
+/// Whether a name is one of a MIG profile, such as `1g.18gb` or `1g.18gb+me`.
+fn is_mig_profile(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let name = name.strip_prefix("mig ").unwrap_or(&name);
+    let (profile, _) = name.split_once('+').unwrap_or((name, ""));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = profile.split_once("g.");
+    parts.is_some_and(|(slices, memory)| {
+        is_number(slices) && memory.strip_suffix("gb").is_some_and(is_number)
+    })
+}
+
+/// The remedy for a name without its model, such as `18C` for `H200X-18C`; `None` if no card has
+/// room for such a type.
+fn short_name(here: &[&SharedCard], wish: &VgpuWish) -> Option<String> {
+    let is_meant = |offer: &&VgpuOffer| {
+        let size = offer.name.split_once('-').map(|(_, size)| size);
+        offer.creatable > 0 && size.is_some_and(|size| size.eq_ignore_ascii_case(&wish.type_name))
+    };
+    let offer = here.iter().flat_map(|card| &card.offers).find(is_meant)?;
+    let full = VgpuWish { type_name: offer.name.clone(), ..wish.clone() };
+    Some(format!("`--vgpu {}` names the type in full", word(&full.to_string())))
 }
 
 /// The remedy where the cards have types of other sizes only. Without mixed mode a type of another
