@@ -140,6 +140,9 @@ static const struct vfio_device_ops ops = {
 	.mmap = vfio_pci_core_mmap,
 	.request = vfio_pci_core_request,
 	.match = vfio_pci_core_match,
+#ifdef HAS_MATCH_TOKEN
+	.match_token_uuid = vfio_pci_core_match_token_uuid,
+#endif
 	.bind_iommufd = vfio_iommufd_physical_bind,
 	.unbind_iommufd = vfio_iommufd_physical_unbind,
 	.attach_ioas = vfio_iommufd_physical_attach_ioas,
