@@ -173,7 +173,8 @@ pub fn function_edits(
 }
 
 /// The own setting of iommufd of a function that comes, so that it goes the way of those that are
-/// there: two ways in one guest pin its memory twice. `None` where these differ, or go as the domain says.
+/// there: two ways in one guest pin its memory twice. `None` where these differ, or go as the
+/// domain says.
 fn way_of_others(current: &DomainXml) -> Option<bool> {
     let is_function = |passed: &&Passed<'_>| passed.is_hostdev();
     let claims = Claims::read(current);
