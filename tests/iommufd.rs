@@ -39,6 +39,8 @@ fn on(host: &str, line: &str) -> (i32, String, String) {
 }
 
 const VERBS: [&str; 3] = ["plan", "export", "create --dry-run --accept-shared-fabric"];
+/// Its answer is whether such a guest has a place.
+const ROOM: &str = "make-room --accept-shared-fabric";
 
 #[test]
 fn missing_features_of_the_host_are_named_by_every_verb_before_any_change() {
@@ -50,7 +52,11 @@ fn missing_features_of_the_host_are_named_by_every_verb_before_any_change() {
         (&without, format!("--gpus 1 {NEW}"), &["/dev/iommu", "CONFIG_IOMMUFD"][..]),
         (&without, "--gpus 1".to_owned(), &["/dev/iommu", "libvirt 11.3.0"]),
         (&new, "--gpus 1".to_owned(), &["libvirt 11.3.0", "12.2.0 or later"]),
-        (&new, "--gpus 1 --assume libvirt=12.1,qemu=11.1".to_owned(), &["12.2.0"]),
+        (
+            &new,
+            "--gpus 1 --assume libvirt=12.1,qemu=11.1".to_owned(),
+            &["knows iommufd of single devices only", "12.2.0"],
+        ),
         (
             &old,
             format!("--gpus 2 {NEW}"),
@@ -74,6 +80,9 @@ fn missing_features_of_the_host_are_named_by_every_verb_before_any_change() {
             let back = "`--iommufd off` passes them through by VFIO groups";
             assert_eq!(err.contains(back), code == 1, "{verb} {line}: {err}");
         }
+        let (code, out, err) = on(host, &format!("{ROOM} --iommufd on {line}"));
+        assert_eq!(code, i32::from(!said.is_empty()), "{line}: {out}{err}");
+        assert!(said.iter().all(|words| err.contains(words)), "{line}: {err}");
     }
     let (_, out, _) = on(&without, &format!("plan --name a --gpus 1 --iommufd on {NEW} --json"));
     let error: Value = serde_json::from_str(&out).unwrap();
@@ -105,8 +114,18 @@ fn a_kernel_without_vfio_groups_passes_nothing_through_either_way() {
         }
         let (_, out, _) = on(&path, &format!("plan --gpus 1 --iommufd {how} {NEW} --json"));
         assert!(out.contains("guest-no-groups"), "{how}: {out}");
+        let (status, _, err) = on(&path, &format!("{ROOM} --gpus 1 --iommufd {how} {NEW}"));
+        assert!(status == 1 && err.contains("CONFIG_VFIO_GROUP"), "{how}: {err}");
         let (status, _, err) = on(&path, &format!("capacity --iommufd {how} {NEW}"));
         assert!(status == 1 && err.contains("CONFIG_VFIO_GROUP"), "{how}: {err}");
+    }
+    for files in ["", "--files"] {
+        let (status, out, err) = on(&path, &format!("slurm conf --node-name n {files} {NEW}"));
+        assert!(status == 1 && err.contains("CONFIG_VFIO_GROUP"), "{files}: {out}{err}");
+    }
+    for list in ["gpu", "device"] {
+        let (_, out, err) = on(&path, &format!("{list} list --json {NEW}"));
+        assert!(out.contains("without which libvirt 12.9.0 passes"), "{list}: {out}{err}");
     }
     let (status, _, err) = on(&path, &format!("plan --gpus 0 --vcpus 2 {NEW}"));
     assert_eq!(status, 0, "{err}");
@@ -302,6 +321,45 @@ fn a_guest_by_iommufd_gets_no_function_that_plan_would_refuse() {
     }
     let (code, out, err) = set(&new, "--nic 1");
     assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn functions_that_come_go_the_way_of_those_that_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = host(dir.path(), Some(true), "7.3.4");
+    let old = host(dir.path(), Some(true), "6.17.0-5-generic");
+    let line = format!("export --name a --gpus 2 --vcpus 8 --memory 8G {NEW}");
+    let (code, groups, err) = on(&new, &line);
+    assert_eq!(code, 0, "{err}");
+    let (code, whole, err) = on(&new, &format!("{line} --iommufd on"));
+    assert_eq!(code, 0, "{err}");
+    let said = |text: &str, on: &str| {
+        text.replace("<driver name='vfio'/>", &format!("<driver name='vfio' iommufd='{on}'/>"))
+    };
+    let file = dir.path().join("a.xml");
+    let set = |text: &str, host: &str, line: &str| {
+        std::fs::write(&file, text).unwrap();
+        on(host, &format!("set {} {NEW} {line}", file.display()))
+    };
+    for (text, yes, no) in [
+        (said(&groups, "yes"), 4, 0),
+        (said(&groups, "no"), 0, 2),
+        (said(&whole, "no"), 0, 4),
+        (said(&whole, "yes"), 2, 0),
+        (groups.clone(), 0, 0),
+        (whole, 0, 0),
+    ] {
+        let (code, out, err) = set(&text, &new, "--gpus 4");
+        assert_eq!(code, 0, "{out}{err}");
+        assert_eq!(out.matches("<hostdev").count(), 4, "{out}");
+        let count = |on: &str| out.matches(&format!("iommufd='{on}'")).count();
+        assert_eq!((count("yes"), count("no")), (yes, no), "{out}");
+        std::fs::write(&file, &out).unwrap();
+        let (_, out, err) = on(&new, &format!("check {} {NEW}", file.display()));
+        assert!(!out.contains("iommufd-mixed"), "{out}{err}");
+    }
+    let (code, out, err) = set(&said(&groups, "yes"), &old, "--gpus 4");
+    assert!(code == 1 && err.contains("could not reach each other"), "{out}{err}");
 }
 
 /// libvirt's schema of domains.

@@ -1301,9 +1301,11 @@ fn a_kernel_without_vfio_groups_is_named_by_every_list() {
     assert!(!out.contains(rule), "{out}{err}");
     let conf = ["slurm", "conf", "--node-name", "n"];
     let files = [&conf[..], &["--files"]].concat();
-    holds(on_record(&without, &files), 1, &[lack, "`gpuvm host doctor"]);
+    // Each plan of this host is refused, too.
+    holds(on_record(&without, &files), 1, &[lack]);
+    holds(on_record(&without, &conf), 1, &[lack]);
     holds(on_record(&with, &files), 0, &["File=/dev/vfio/"]);
-    holds(on_record(&without, &conf), 0, &["Count=1"]);
+    holds(on_record(&with, &conf), 0, &["Count=1"]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use gpuvm_ops::error::Result as OpsResult;
 use gpuvm_ops::session::{Confirm, Manner, Session};
 use gpuvm_ops::slurm::{
     Begun, Epilog, JobGuest, Prolog, Reconciled, SlurmJobError, conf_refused, epilog, is_fault,
-    job_refused, lock_job, reconcile, slurm_failed, vgpu_count,
+    job_refused, lock_job, reconcile, refuse_impassable, slurm_failed, vgpu_count,
 };
 use std::env;
 use std::time::Duration;
@@ -82,6 +82,7 @@ fn prints_conf(args: &SlurmConfArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
         None => host_name().split('.').next().unwrap_or_default().to_owned(),
     });
     let topology = cx.topology_with(args.assume)?;
+    refuse_impassable(cx, &topology, args.assume)?;
     let counted = args.vgpu.as_deref().map(|name| vgpu_count(&topology, name));
     let wanted = ConfRequest {
         node,
@@ -98,7 +99,8 @@ fn prints_conf(args: &SlurmConfArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let doubts: String = conf.doubts.iter().map(|doubt| format!("# {doubt}\n")).collect();
     let lines = conf.gres_conf.join("\n");
     let mut text = format!("# gres.conf\n{doubts}{lines}\n\n# slurm.conf\n");
-    for line in conf.settings.iter().chain([&conf.node_line]) {
+    let left_out: Vec<String> = conf.left_out.iter().map(|what| format!("# {what}")).collect();
+    for line in conf.settings.iter().chain(&left_out).chain([&conf.node_line]) {
         text += line;
         text.push('\n');
     }

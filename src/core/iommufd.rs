@@ -94,7 +94,10 @@ impl Way<'_> {
         let knows_devices = version.is_none_or(|version| version >= LIBVIRT_IOMMUFD_DEVICES);
         let what = match (self.offered, version) {
             (Some(true), Some(version)) if is_old && knows_devices => {
-                format!("libvirt {version} knows iommufd of single devices only: {needed} does")
+                format!(
+                    "libvirt {version} knows iommufd of single devices only, and gpuvm writes that \
+                     of the domain"
+                )
             }
             (None, Some(version)) if is_old => {
                 format!("libvirt {version} does not know iommufd there: {needed} does")

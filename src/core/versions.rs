@@ -103,7 +103,7 @@ impl Stack {
                 Version(4.., ..) => Some(160),
                 _ => None,
             },
-            iommufd: Some(libvirt >= LIBVIRT_IOMMUFD),
+            iommufd: Some(libvirt >= LIBVIRT_IOMMUFD_DEVICES),
             accelerates_smmu: libvirt >= LIBVIRT_SMMU && qemu >= QEMU_SMMU,
         };
         Stack { libvirt, qemu, abilities }
@@ -221,6 +221,8 @@ pub enum Concern {
     Every,
     /// Those with iommufd.
     Iommufd,
+    /// Those of them with functions whose only way to each other is PCIe.
+    IommufdPeers,
     /// Those with processors of AMD.
     Amd,
     /// Those with processors of Arm.
@@ -475,7 +477,7 @@ pub const KERNEL_PEERS: Defect = Defect::documented(
     "devices of one guest cannot reach each other by iommufd and dma-buf",
     "Linux 6.19, drivers/vfio/pci/vfio_pci_dmabuf.c",
 )
-.of_hosts(Concern::Iommufd);
+.of_hosts(Concern::IommufdPeers);
 /// QEMU by whose iommufd the devices of one guest do not reach each other.
 pub const QEMU_PEERS: Defect = Defect::documented(
     Component::Qemu,
@@ -483,7 +485,7 @@ pub const QEMU_PEERS: Defect = Defect::documented(
     "devices of one guest cannot reach each other by iommufd",
     "QEMU 11.0, hw/vfio/iommufd.c",
 )
-.of_hosts(Concern::Iommufd);
+.of_hosts(Concern::IommufdPeers);
 
 /// Defects that GPU guests of such a version may meet, which `host doctor` lists on affected hosts.
 /// Those of the table that depend on devices or files of the host are judged by its rules.

@@ -7,6 +7,7 @@ use crate::function_users::{Take, Use};
 use crate::placement::{DeviceState, Occupancy, device_states};
 use crate::topology::{DeviceKind, Topology};
 use crate::world::World;
+use gpuvm_core::versions::Stack;
 
 /// Whether a function is available.
 pub(crate) struct Availability {
@@ -61,12 +62,16 @@ impl Availability {
 
 /// Why no guest gets any function of a host, to follow its address: the kernel has no VFIO groups,
 /// without which its libvirt passes none through. `None` if nothing stands against it, as far as is
-/// known.
-pub(crate) fn nothing_passes(world: &World, topology: &Topology) -> Result<Option<String>> {
+/// known. `assume`: libvirt and QEMU that are named for a recorded host.
+pub(crate) fn nothing_passes(
+    world: &World,
+    topology: &Topology,
+    assume: Option<Stack>,
+) -> Result<Option<String>> {
     if !topology.lacks_vfio_groups() {
         return Ok(None);
     }
-    let lack = world.way(topology, world.stack(topology, None))?.groups();
+    let lack = world.way(topology, world.stack(topology, assume))?.groups();
     Ok(lack.map(|lack| format!("cannot be passed through: {}", lack.what)))
 }
 

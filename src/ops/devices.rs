@@ -15,6 +15,7 @@ use crate::placement::{DeviceState, Occupancy};
 use crate::topology::model::model;
 use crate::topology::{DeviceKind, Mig, PartitionId, PciDevice, Topology, VgpuInterface};
 use crate::world::World;
+use gpuvm_core::versions::Stack;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -121,12 +122,13 @@ fn shared(gpu: &PciDevice, topology: &Topology, held: &Occupancy) -> Option<Shar
     Some(SharedGpu { interface, vfs: number, vgpus, excluded })
 }
 
-/// Lists GPUs, NVSwitches, NICs and NVMe drives; `all`: also other kinds, except bridges.
+/// Lists GPUs, NVSwitches, NICs and NVMe drives; `all`: also other kinds, except bridges. `assume`:
+/// libvirt and QEMU that are named for a recorded host.
 pub fn devices(
     world: &World,
     topology: &Topology,
     held: &Occupancy,
-    all: bool,
+    (all, assume): (bool, Option<Stack>),
 ) -> Result<Vec<ListedDevice>> {
     let listed = |device: &&PciDevice| match device.kind() {
         DeviceKind::Bridge | DeviceKind::HostBridge => false,
@@ -137,14 +139,19 @@ pub fn devices(
     let functions: Vec<Bdf> = devices.iter().map(|device| device.bdf).collect();
     let uses = current_users(world, topology, held, &functions)?;
     let at_boot = world.root()?.map(|root| boot::functions(&root)).transpose()?.unwrap_or_default();
-    let nothing = nothing_passes(world, topology)?;
+    let nothing = nothing_passes(world, topology, assume)?;
     let uses = (&uses[..], nothing.as_deref());
     let row = |device: &&PciDevice| listed_device(device, topology, held, uses, &at_boot);
     Ok(devices.iter().map(row).collect())
 }
 
-/// Lists GPUs and NVSwitches.
-pub fn gpus(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<ListedGpu>> {
+/// Lists GPUs and NVSwitches. `assume`: libvirt and QEMU that are named for a recorded host.
+pub fn gpus(
+    world: &World,
+    topology: &Topology,
+    held: &Occupancy,
+    assume: Option<Stack>,
+) -> Result<Vec<ListedGpu>> {
     let mut uuids: BTreeMap<Bdf, String> = BTreeMap::new();
     if let Some(root) = world.root()? {
         let cards = cards(&root)?.into_iter();
@@ -153,7 +160,7 @@ pub fn gpus(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec<
     let devices = counted(topology);
     let functions: Vec<Bdf> = devices.iter().map(|(_, device)| device.bdf).collect();
     let uses = current_users(world, topology, held, &functions)?;
-    let nothing = nothing_passes(world, topology)?;
+    let nothing = nothing_passes(world, topology, assume)?;
     let uses = (&uses[..], nothing.as_deref());
     let mut rows = listed_gpus(topology, held, &devices, uses, &uuids);
     let mut states = gpu_states::listed(world)?;

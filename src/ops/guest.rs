@@ -6,7 +6,9 @@ mod render;
 
 pub use name::NameRequest;
 pub use place::PlannedPlace;
-pub(crate) use render::{BY_GROUPS, refuse_lacks, refuse_old_libvirt, refuse_without_groups};
+pub(crate) use render::{
+    BY_GROUPS, refuse_iommufd, refuse_lacks, refuse_old_libvirt, refuse_without_groups,
+};
 pub use render::{Extra, RenderError, needs_template, render, template_file, template_of};
 
 use crate::disks::linked_functions;
@@ -115,7 +117,7 @@ pub fn resolve_on(
     let stack = world.stack(&topology, wanted.taken.assume);
     let planned = Planned { topology, request, placement, name, occupancy, stack };
     render::refuse_emulated(wanted.virt, &planned)?;
-    render::refuse_iommufd(world, &planned)?;
+    refuse_iommufd(world, (&planned.topology, stack), &planned.request, &planned.placement)?;
     render::refuse_queues(&wanted.networks, planned.placement.vcpus())?;
     Ok(planned)
 }

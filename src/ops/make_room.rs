@@ -270,7 +270,7 @@ fn moves(
             ended(world, target, &room)?;
         }
     }
-    match Ground::without_guests(world, wanted)?.place(wanted)? {
+    match Ground::without_guests(world, wanted)?.place(world, wanted)? {
         Ok(now) => Ok(RoomPlan { gpus: now.gpus, partition: now.partition, ..room }),
         Err(error) => {
             let message = "the guests were moved, but the new guest still does not fit";

@@ -100,7 +100,7 @@ pub fn cards(world: &World, topology: &Topology, held: &Occupancy) -> Result<Vec
     if let Some(root) = &root {
         uses.extend(function_users::read(root, topology, &functions)?.uses);
     }
-    let nothing = nothing_passes(world, topology)?;
+    let nothing = nothing_passes(world, topology, None)?;
     let host = Host { topology, root, held, uses, nothing };
     let is_card = |nic: &&&PciDevice| !nic.is_vf();
     nics.iter().filter(is_card).map(|nic| host.card(nic)).collect()

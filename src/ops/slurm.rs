@@ -13,6 +13,7 @@ use crate::delete::{Delete, delete};
 use crate::domain::DomainXml;
 use crate::domain::view::View;
 use crate::error::{Class, Coded, Error, Result, classed};
+use crate::guest::refuse_without_groups;
 use crate::history::guest::{SlurmJob, job as job_of};
 use crate::hypervisor::{DomainSummary, Hypervisor, HypervisorErrorKind, XmlOf};
 use crate::placement::{Occupancy, VgpuOffer, shared_cards, whole_gpus};
@@ -27,6 +28,7 @@ use crate::world::World;
 use gpuvm_core::slurm::{
     GRES, GresRequest, JobError, SlurmConfError, VgpuCount, gpu_type, gpus_by_file, vgpu_type,
 };
+use gpuvm_core::versions::Stack;
 use gpuvm_host::slurm::{NodeJob, SlurmError};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,6 +172,14 @@ pub fn request_refused(error: JobError) -> Error {
         }
     };
     error.hint(hint)
+}
+
+/// Refuses a node whose jobs could get no function, as each plan of it would be.
+pub fn refuse_impassable(world: &World, topology: &Topology, assume: Option<Stack>) -> Result<()> {
+    if !topology.lacks_vfio_groups() {
+        return Ok(());
+    }
+    refuse_without_groups(&world.way(topology, world.stack(topology, assume))?)
 }
 
 /// A refusal of Slurm's configuration, with the remedy.

@@ -1,5 +1,6 @@
 //! Hosts with Grace: their discovery, possible guests, and the domains of these.
 
+mod faults;
 mod guest;
 mod libvirt;
 mod srat;

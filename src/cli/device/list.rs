@@ -11,7 +11,7 @@ use gpuvm_ops::devices::{ListedDevice, devices};
 /// Runs the verb.
 pub fn run(args: &DeviceListArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (topology, held) = (cx.topology_with(args.held.assume)?, cx.taken(&args.held)?);
-    let rows = devices(cx, &topology, &held, args.all)?;
+    let rows = devices(cx, &topology, &held, (args.all, args.held.assume))?;
     if cx.output.json {
         cx.output.json_rows("gpuvm-device-list", &rows)?;
     } else if rows.is_empty() {

@@ -13,7 +13,7 @@ use gpuvm_ops::gpu_states::{ListedState, mode};
 /// Runs the verb.
 pub fn run(args: &HeldArgs, cx: &Context<'_>) -> anyhow::Result<u8> {
     let (topology, held) = (cx.topology_with(args.assume)?, cx.taken(args)?);
-    let rows = gpus(cx, &topology, &held)?;
+    let rows = gpus(cx, &topology, &held, args.assume)?;
     for note in &topology.machine().health_unread {
         cx.warning(note);
     }

@@ -9,9 +9,10 @@ use crate::domain::Element;
 use crate::domain::claims::Passed;
 use crate::domain::iommufd::{is_nested_smmu, is_smmu, own};
 use crate::domain::read::{Spot, memory};
-use crate::finding::Rule;
+use crate::finding::{Rule, Severity};
 use crate::shell::word;
-use crate::topology::{NODES_PER_GPU, Topology};
+use crate::topology::{NODES_PER_GPU, NumaNode, Topology};
+use crate::words::nouns;
 use std::collections::BTreeSet;
 
 /// It becomes the machine's IOMMU, without `accel`.
@@ -53,6 +54,9 @@ const WINDOW: Rule =
 const GPU_NODE: Rule =
     Rule::error("memory-on-gpu-node", "guest memory on a node whose memory is a GPU's");
 
+/// The same where the kernel chooses the node.
+const MAYBE_GPU_NODE: Rule = Rule { severity: Severity::Warning, ..GPU_NODE };
+
 /// Rules of this module.
 pub const RULES: &[Rule] = &[
     NO_BUS, BUS_TWICE, BUS_KIND, GROUPS, VALUE, NODESET, NO_NODESET, NO_SMMU, MANAGED, WINDOW,
@@ -81,6 +85,11 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     if !guest.is_x86 {
         window(&devices, report);
     }
+    gpu_nodes(guest, topology, report);
+}
+
+/// Finds memory that is, or may be, a GPU's.
+fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     for binding in &guest.bindings {
         let of_gpus = binding.nodes.and(&topology.gpu_memory_nodes());
         if !of_gpus.is_empty() {
@@ -88,6 +97,27 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             let hint = "bind it to nodes with CPUs: `gpuvm host show` lists them";
             report.add(&GPU_NODE, binding.nodes.spot, message, hint);
         }
+    }
+    let has_memory = |node: &&NumaNode| topology.is_gpu_memory(node) && !node.memory_kib.is_zero();
+    let nodes: NodeSet =
+        topology.nodes().iter().filter(has_memory).map(|node| node.os_index).collect();
+    let is_unbound = match &guest.cells[..] {
+        [] => guest.binding(None).is_none(),
+        cells => cells.iter().any(|cell| guest.binding(Some(cell.id)).is_none()),
+    };
+    if is_unbound && !nodes.is_empty() {
+        let message = format!(
+            "memory that is bound to no node may be on {} {nodes}, whose memory is a GPU's",
+            nouns(nodes.len(), "node")
+        );
+        let hint = if guest.vcpu_pins.is_empty() {
+            let own = topology.nodes().iter().filter(|node| !node.pcpus.is_empty());
+            let own: NodeSet = own.map(|node| node.os_index).collect();
+            format!("write <memory mode='strict' nodeset='{own}'/> into <numatune>")
+        } else {
+            format!("`gpuvm tune {} --memory-nodes on` binds it", word(&guest.name))
+        };
+        report.add(&MAYBE_GPU_NODE, guest.memory.spot, message, hint);
     }
 }
 

@@ -46,6 +46,12 @@ fn missing(gpu: &PciDevice, lack: CoherentLack, report: &mut Report<'_>) {
             "/dev/iommu",
             "`modprobe iommufd`, or a kernel with CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV",
         ),
+        CoherentLack::Cdev => (
+            "a file dev",
+            "none".to_owned(),
+            "vfio-dev/vfioN of the GPU in sysfs",
+            "a kernel with CONFIG_VFIO_DEVICE_CDEV",
+        ),
         CoherentLack::Smmu => (
             "smmu3 units",
             "none".to_owned(),

@@ -222,6 +222,15 @@ impl Case<'_> {
                 machine.iommufd.is_some_and(|iommufd| iommufd.node)
                     || self.traits.is_some_and(|traits| traits.iommufd)
             }
+            Concern::IommufdPeers => {
+                // GPUs with coherent memory have NVLink.
+                let is_peer = |device: &&PciDevice| match device.kind() {
+                    DeviceKind::Gpu => self.topology.coherent_model(device).is_none(),
+                    kind => kind == DeviceKind::Nic,
+                };
+                let peers = self.topology.devices().iter().filter(is_peer).count();
+                peers > 1 && self.concerns(Concern::Iommufd)
+            }
             Concern::Amd => machine.cpu_vendor.as_deref() == Some("AuthenticAMD"),
             Concern::Arm => self.is_arm(),
             Concern::Function(ids) => {

@@ -2,6 +2,7 @@
 //! functions for an existing one. [`super::addresses`] chooses the places.
 
 use super::addresses::Seats;
+use super::claims::{Claims, Passed};
 use super::device::hostdev_bdf;
 use super::edit::DomainEdit;
 use super::element::Element;
@@ -157,8 +158,10 @@ pub fn function_edits(
     };
     let mut hostdevs = hostdevs(None, placement, topology, &seated);
     keep_names(&seats, &mut hostdevs);
+    let iommufd = way_of_others(current);
     for seat in &mut hostdevs {
         seat.nic = vfs.get(&seat.bdf).cloned();
+        seat.iommufd = iommufd.filter(|_| seat.kept.is_none());
     }
     let overrides = properties(&mut seats, &hostdevs, port_speed_dgts);
     edits.push(seats.controllers_edit());
@@ -167,6 +170,17 @@ pub fn function_edits(
     let devices = gone.to_vec();
     edits.push(DomainEdit::Set { setting: Setting::Gone { devices } });
     Ok(Some(edits))
+}
+
+/// The own setting of iommufd of a function that comes, so that it goes the way of those that are
+/// there: two ways in one guest pin its memory twice. `None` where these differ, or go as the
+/// domain says.
+fn way_of_others(current: &DomainXml) -> Option<bool> {
+    let is_function = |passed: &&Passed<'_>| passed.is_hostdev();
+    let claims = Claims::read(current);
+    let mut ways = claims.passed.iter().filter(is_function).map(|passed| passed.iommufd);
+    let first = ways.next()?;
+    (first != current.is_by_iommufd() && ways.all(|way| way == first)).then_some(first)
 }
 
 /// Finds the edits that leave the places of passed-through functions to libvirt.
@@ -222,9 +236,9 @@ fn hostdevs(
         *number += 1;
         // A vGPU stays on the vendor's own driver of VFIO.
         let managed = !is_bound_by_us(topology, bdf) && word != "vgpu";
-        let kept = None;
+        let (kept, iommufd) = (None, None);
         let cells = placement.initiators.as_ref().and_then(|all| all.cells_of(bdf));
-        hostdevs.push(HostdevSeat { bdf, alias, managed, kept, nic, cells, address });
+        hostdevs.push(HostdevSeat { bdf, alias, managed, kept, iommufd, nic, cells, address });
     }
     hostdevs
 }

@@ -70,6 +70,10 @@ pub struct HostdevSeat {
     /// The name of its element, where the document has it and only its name and its place are set;
     /// `None` if it is all set.
     pub kept: Option<&'static str>,
+    /// Whether it says for itself that it is passed through by iommufd, or not; `None` if that is
+    /// left to the domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iommufd: Option<bool>,
     /// Its settings as a NIC, if its card configures them; `None` if it is passed through like any
     /// function.
     pub nic: Option<VfNic>,

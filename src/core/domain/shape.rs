@@ -141,27 +141,39 @@ impl HostdevSeat {
         }
         if let Some(nic) = &self.nic {
             let vlan = nic.vlan.map(vlan);
+            let by = self.by().map(|by| Fragment::new("driver").attr("iommufd", by));
             return Fragment::new("interface")
                 .key(hostdev_bdf, bdf)
                 .attr("type", "hostdev")
                 .attr("managed", "yes")
+                .children(by)
                 .child(Fragment::new("mac").attr("address", &nic.mac))
                 .child(Fragment::new("source").child(source.attr("type", "pci")))
                 .child(vlan.unwrap_or_else(|| Fragment::gone("vlan")))
                 .child(alias)
                 .child(self.address.fragment());
         }
+        let driver = Fragment::new("driver").attr("name", "vfio");
+        let driver = match self.by() {
+            Some(by) => driver.attr("iommufd", by),
+            None => driver,
+        };
         Fragment::new("hostdev")
             .key(hostdev_bdf, bdf)
             .attr("mode", "subsystem")
             .attr("type", "pci")
             .attr("managed", if self.managed { "yes" } else { "no" })
-            .child(Fragment::new("driver").attr("name", "vfio"))
+            .child(driver)
             .child(Fragment::new("source").child(source))
             .child(alias)
             .child(Fragment::new("rom").attr("bar", "off"))
             .children(self.initiator())
             .child(self.address.fragment())
+    }
+
+    /// Its own word on iommufd.
+    fn by(&self) -> Option<&'static str> {
+        self.iommufd.map(|on| if on { "yes" } else { "no" })
     }
 
     /// Names the empty cells of its memory.

@@ -9,6 +9,7 @@ use super::{PlatformError, PlatformGuest};
 use crate::memsize::MemSize;
 use crate::topology::DeviceKind;
 use crate::topology::model::ids;
+use crate::words::count;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -770,7 +771,8 @@ fn helpers_lost(shape: &Shape<'_>, counts: &Helpers, lost: &mut Vec<Lost>) {
     }
     let (has, wanted) = (counts.pool.unwrap_or(1) as usize, placement.iothread_pins.len());
     if shape.is_pinned && has < wanted {
-        let what = format!("{has} threads for disks, and the plan has {wanted}");
+        let has = count(has, "thread");
+        let what = format!("{has} for disks, and the plan has {wanted}");
         lost.push(Lost::new(LostKind::IoThreads, what));
     }
 }

@@ -10,7 +10,7 @@ use crate::placement::{GuestTopology, Placement};
 use crate::request::{DeviceWish, P2pWish, PinPolicy};
 use crate::topology::model::ids;
 use crate::topology::{DeviceKind, PciDevice};
-use crate::words::count;
+use crate::words::{count, nouns};
 use std::collections::BTreeSet;
 
 /// Devices of one kind, as a platform counts them.
@@ -193,8 +193,10 @@ impl<'a> Shape<'a> {
     pub(super) fn pins(&self) -> Option<String> {
         let order =
             if self.guest.request.pins == PinPolicy::Thread { " in thread order" } else { "" };
-        let nodes =
-            if self.nodes.is_empty() { String::new() } else { format!(" of node {}", self.nodes) };
+        let nodes = match self.nodes.len() {
+            0 => String::new(),
+            number => format!(" of {} {}", nouns(number, "node"), self.nodes),
+        };
         self.is_pinned.then(|| format!("vCPUs on pcpus {}{nodes}{order}", self.vcpu_pcpus))
     }
 

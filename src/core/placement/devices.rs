@@ -3,7 +3,7 @@
 
 use super::affinity::Homes;
 use super::chosen::{Devices, Set, WantedGpus};
-use super::explain::{NOTHING_LEFT, Reasons, count, list};
+use super::explain::{NO_GPUS, NOTHING_LEFT, Reasons, count, list};
 use super::future::Future;
 use super::groups::{self, Block};
 use super::partitions;
@@ -23,9 +23,7 @@ use std::collections::BTreeMap;
 /// The hint if the host has no GPU at all.
 const NO_GPU: &str =
     "leave --gpus and --gpu out for a guest without GPUs; `gpuvm host show` shows the devices";
-/// The hint if no guest gets the GPUs that it has.
-const NO_GPUS: &str = "leave --gpus out for a guest without GPUs";
-/// The same for GPUs that the request names.
+/// The hint if no guest gets the GPUs that the request names.
 const NO_NAMED_GPU: &str = "leave --gpu out for a guest without GPUs";
 
 /// Chooses the devices of a request.

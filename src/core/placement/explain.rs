@@ -25,6 +25,9 @@ impl Reasons {
 /// The hint if nothing is left.
 pub const NOTHING_LEFT: &str = "`gpuvm capacity` shows what still fits, and what would free more";
 
+/// The hint if no guest gets the GPUs that a host has.
+pub const NO_GPUS: &str = "leave --gpus out for a guest without GPUs";
+
 /// Names in a sentence: `a`, `a and b`, `a, b and c`; beyond eight, the rest as a number.
 pub(super) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     const SHOWN: usize = 8;

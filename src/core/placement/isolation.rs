@@ -9,7 +9,7 @@ use crate::bdf::Bdf;
 use crate::fabric::{Obstacle, need};
 use crate::occupancy::Occupancy;
 use crate::topology::model::model;
-use crate::topology::{DeviceKind, FabricModel, Isolated, Topology, Trust, Weakness};
+use crate::topology::{DeviceKind, FabricModel, Isolated, PciDevice, Topology, Trust, Weakness};
 
 /// Returns why a guest with these functions and other guests are not isolated from each other, on
 /// NVLink or by ports below which they are; `None` if they are. `others`: the resources of the
@@ -185,10 +185,12 @@ fn direct_links(topology: &Topology, devices: &Devices, reasons: &mut Reasons) {
     out.dedup();
     let unread = topology.links_unread(&devices.gpus);
     if devices.gpus.iter().any(|gpu| topology.is_of_rack(*gpu)) {
-        // The host's own other GPUs are in the same partition.
-        match out[..] {
-            [] => reasons.say(Topic::Isolation, IsolationReason::Rack),
-            _ => reasons.compromise(Topic::Isolation, IsolationReason::Rack),
+        // The host's own other GPUs are in the same partition, also where no board is recognised.
+        let is_other = |gpu: &PciDevice| topology.is_of_rack(gpu.bdf) && !inside(&gpu.bdf);
+        if out.is_empty() && !topology.gpus().any(is_other) {
+            reasons.say(Topic::Isolation, IsolationReason::Rack);
+        } else {
+            reasons.compromise(Topic::Isolation, IsolationReason::Rack);
         }
     } else if out.is_empty() && !unread.is_empty() {
         reasons.compromise(Topic::Isolation, IsolationReason::LinksUnread { to: unread });

@@ -1,13 +1,13 @@
 //! The lines of `gres.conf` and `slurm.conf` for a node.
 
 use super::{GPU, GRES};
-use crate::cpuset::NodeId;
+use crate::cpuset::{NodeId, NodeSet};
 use crate::memsize::MemSize;
 use crate::placement::{UNKNOWN_INSTANCES, whole_gpus};
 use crate::topology::model::model;
-use crate::topology::{Core, PciDevice, Proximity, Topology, Vgpu};
+use crate::topology::{Core, NumaNode, PciDevice, Proximity, Topology, Vgpu};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// Seconds that a prolog may take besides filling the guest's memory: two waits for the host's
@@ -109,6 +109,9 @@ pub struct Conf {
     /// Doubts about the numbers of `gres.conf`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
+    /// Memory that the numbers of the node's line leave out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// Returns the lines for a host.
@@ -137,7 +140,41 @@ pub fn conf(topology: &Topology, wanted: &ConfRequest) -> Result<Conf, SlurmConf
     let unsure = wanted.vgpu.iter().filter(|counted| counted.unknown_instances);
     let doubts = unsure.map(|of| format!("at most: {}: {UNKNOWN_INSTANCES}", of.name)).collect();
     let (node, gres) = (node.clone(), gres.into());
-    Ok(Conf { node, gres, types, gres_conf, node_line, settings, doubts })
+    let left_out = memory_left_out(topology).into_iter().collect();
+    Ok(Conf { node, gres, types, gres_conf, node_line, settings, doubts, left_out })
+}
+
+/// The nodes whose memory guests get: those with cores. That of nodes without CPUs, as behind CXL,
+/// needs `--allow remote`, and that of a GPU is for no guest.
+fn memory_nodes(topology: &Topology) -> Vec<&NumaNode> {
+    let with_cores: BTreeSet<NodeId> = topology.cores().iter().map(|core| core.node).collect();
+    let is_one =
+        |node: &&NumaNode| with_cores.contains(&node.os_index) && !node.memory_kib.is_zero();
+    topology.nodes().iter().filter(is_one).collect()
+}
+
+/// The memory that guests get.
+fn guest_memory(topology: &Topology) -> MemSize {
+    memory_nodes(topology).into_iter().map(|node| node.memory_kib).sum()
+}
+
+/// Names the memory of nodes without CPUs that is no GPU's.
+fn memory_left_out(topology: &Topology) -> Option<String> {
+    let counted = memory_nodes(topology);
+    let is_out = |node: &&NumaNode| {
+        let is_counted = counted.iter().any(|one| one.os_index == node.os_index);
+        !is_counted && !node.memory_kib.is_zero() && !topology.is_gpu_memory(node)
+    };
+    let out: Vec<&NumaNode> = topology.nodes().iter().filter(is_out).collect();
+    let memory: MemSize = out.iter().map(|node| node.memory_kib).sum();
+    let nodes: NodeSet = out.iter().map(|node| node.os_index).collect();
+    let (word, have) = if out.len() == 1 { ("node", "has") } else { ("nodes", "have") };
+    (!out.is_empty()).then(|| {
+        format!(
+            "RealMemory leaves out {memory} of {word} {nodes}, which {have} no CPUs: guests get it \
+             with --allow remote alone"
+        )
+    })
 }
 
 /// GPUs by type.
@@ -293,8 +330,8 @@ fn refuse_all_reserved(topology: &Topology, wanted: &ConfRequest) -> Result<(), 
     {
         return Err(SlurmConfError::NoCores { wanted: reserved, node: *node, cores: *cores });
     }
-    let with_cores = topology.nodes().iter().filter(|node| cores.contains_key(&node.os_index));
-    let mut small = with_cores.filter(|node| memory.kib() > 0 && node.memory_kib <= memory);
+    let nodes = memory_nodes(topology).into_iter();
+    let mut small = nodes.filter(|node| memory.kib() > 0 && node.memory_kib <= memory);
     match small.next() {
         None => Ok(()),
         Some(node) => {
@@ -322,9 +359,9 @@ fn node_line(
         )
         .expect("text");
     }
-    let memory: u64 = topology.nodes().iter().map(|node| node.memory_kib.kib()).sum();
-    write!(line, " RealMemory={}", memory / 1024).expect("text");
-    let kept = wanted.reserve_memory.kib().saturating_mul(topology.nodes().len() as u64) / 1024;
+    write!(line, " RealMemory={}", guest_memory(topology).kib() / 1024).expect("text");
+    let nodes = memory_nodes(topology).len() as u64;
+    let kept = wanted.reserve_memory.kib().saturating_mul(nodes) / 1024;
     if kept > 0 {
         write!(line, " MemSpecLimit={kept}").expect("text");
     }
@@ -348,7 +385,7 @@ fn node_line(
 }
 
 fn settings(topology: &Topology, gres: &str, files: bool, gpus: u32) -> Vec<String> {
-    let memory: u64 = topology.nodes().iter().map(|node| node.memory_kib.kib()).sum();
+    let memory = guest_memory(topology).kib();
     // Whole minutes.
     let seconds = (PROLOG_S + (memory >> 20).div_ceil(GIB_PER_S)).next_multiple_of(60);
     let mut lines = vec![

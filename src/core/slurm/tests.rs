@@ -115,6 +115,49 @@ fn a_dgx_2_has_its_node_line() {
 }
 
 #[test]
+fn only_memory_that_guests_get_is_counted_and_reserved() {
+    let with = |nodes: &[(u64, bool)]| {
+        let mut parts = dgx2().parts().clone();
+        let model = parts.nodes[0].clone();
+        for (at, &(gib, is_gpus)) in nodes.iter().enumerate() {
+            parts.nodes.push(crate::topology::NumaNode {
+                os_index: crate::cpuset::NodeId(u32::try_from(2 + at).unwrap()),
+                pcpus: crate::cpuset::CpuSet::new(),
+                memory_kib: MemSize::from_gib(gib),
+                gpu: is_gpus.then(|| dgx2().gpus().next().unwrap().bdf),
+                ..model.clone()
+            });
+        }
+        for node in &mut parts.nodes {
+            node.distances = Vec::new();
+        }
+        Topology::new(parts).unwrap()
+    };
+    let wanted = ConfRequest {
+        node: "n".into(),
+        reserve_memory: MemSize::from_kib(8 << 20),
+        ..ConfRequest::default()
+    };
+    let plain = conf(&with(&[]), &wanted).unwrap();
+    for (nodes, said) in [
+        (&[(0, false)][..], None),
+        (&[(96, true)], None),
+        (&[(512, false)], Some("512 GiB of node 2")),
+    ] {
+        let found = conf(&with(nodes), &wanted).unwrap();
+        assert_eq!((&found.node_line, &found.settings), (&plain.node_line, &plain.settings));
+        assert_eq!(found.left_out.len(), usize::from(said.is_some()), "{:?}", found.left_out);
+        let part = said.unwrap_or_default();
+        assert!(found.left_out.iter().all(|line| line.contains(part)), "{:?}", found.left_out);
+    }
+    // A node with cores alone has nothing to reserve.
+    let mut parts = dgx2().parts().clone();
+    parts.nodes[1].memory_kib = MemSize::default();
+    let line = conf(&Topology::new(parts).unwrap(), &wanted).unwrap().node_line;
+    assert!(line.contains(" MemSpecLimit=8192 "), "{line}");
+}
+
+#[test]
 fn every_gpu_has_its_file_and_its_links() {
     let wanted = ConfRequest { node: "n".into(), files: true, ..ConfRequest::default() };
     let lines = conf(&dgx2(), &wanted).unwrap();

@@ -16,6 +16,9 @@ pub const NVGRACE: &str = "nvgrace-gpu-vfio-pci";
 /// NUMA nodes of a GPU: one for each MIG instance that it can have, and one for the rest.
 pub const NODES_PER_GPU: usize = 8;
 
+/// GPUs of a compute tray of a rack.
+pub const GPUS_PER_TRAY: usize = 4;
+
 /// A model of such GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoherentModel {
@@ -109,6 +112,8 @@ pub enum CoherentLack {
     Driver,
     /// The kernel has no iommufd.
     Iommufd,
+    /// The kernel makes no device of VFIO for it.
+    Cdev,
     /// The kernel shows no SMMUv3.
     Smmu,
     /// libvirt or QEMU are too old.
@@ -132,6 +137,10 @@ impl fmt::Display for CoherentLack {
             CoherentLack::Iommufd => f.write_str(
                 "not supported: the host has no /dev/iommu (CONFIG_IOMMUFD), by which alone guests \
                  get the accelerated SMMUv3 that such a GPU needs",
+            ),
+            CoherentLack::Cdev => f.write_str(
+                "not supported: it has no /dev/vfio/devices/vfioN (CONFIG_VFIO_DEVICE_CDEV), by \
+                 which alone iommufd passes it through",
             ),
             CoherentLack::Smmu => f.write_str(
                 "not supported: the host shows no SMMUv3 below /sys/class/iommu, and guests need \
@@ -188,6 +197,9 @@ impl Topology {
         }
         if machine.iommufd.is_some_and(|iommufd| !iommufd.node) {
             return Some(CoherentLack::Iommufd);
+        }
+        if device.vfio.is_some_and(|vfio| !vfio.node) {
+            return Some(CoherentLack::Cdev);
         }
         if host.smmuv3 == Some(0) {
             return Some(CoherentLack::Smmu);
@@ -254,7 +266,7 @@ impl Topology {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Core, Iommufd, Parts};
+    use super::super::{Core, Iommufd, Parts, VfioDevice};
     use super::*;
     use crate::cpuset::NodeId;
     use serde_json::json;
@@ -307,6 +319,11 @@ mod tests {
                 Some(Iommufd { node: false, unsafe_interrupts: None, groups: None });
         };
         assert!(said(0x2941, &without).contains("no /dev/iommu"));
+        let by_node = |node| {
+            move |parts: &mut Parts| parts.devices[0].vfio = Some(VfioDevice { number: 0, node })
+        };
+        assert!(said(0x2941, &by_node(false)).contains("CONFIG_VFIO_DEVICE_CDEV"));
+        assert_eq!(said(0x2941, &by_node(true)), "");
         let of_versions = said(0x2941, &old);
         assert!(of_versions.contains("with libvirt 11.3.0 and QEMU 10.0.2"), "{of_versions}");
         assert!(of_versions.contains("libvirt 12.7 and QEMU 11 have"), "{of_versions}");

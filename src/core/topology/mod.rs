@@ -35,7 +35,9 @@ pub mod vgpu;
 
 pub use binding::{Binding, VFIO, is_vfio, leaves_group};
 pub(crate) use card_memory::Room;
-pub use coherent::{CoherentHost, CoherentLack, CoherentModel, NODES_PER_GPU, NVGRACE, OldStack};
+pub use coherent::{
+    CoherentHost, CoherentLack, CoherentModel, GPUS_PER_TRAY, NODES_PER_GPU, NVGRACE, OldStack,
+};
 pub use cpu::{Core, CoreKind, L3, NumaNode, Speed};
 pub use direct::{DirectPort, DirectPorts, DirectRefusal, OtherFunction};
 pub use drive::{Content, Drive, DriveUse, PartitionTableEntry, Signature};

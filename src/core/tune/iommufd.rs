@@ -46,7 +46,7 @@ fn convert(work: &mut Work<'_>, on: bool) -> Result<(), TuneError> {
         return Err(TuneError::item(item, message, "leave --iommufd off out"));
     }
     if on {
-        let lacks = lacks(work, work.given.abilities.iommufd);
+        let lacks = lacks(work, true, work.given.abilities.iommufd);
         refuse(item, &lacks, None)?;
     }
     work.make(item, &[edit])?;
@@ -66,13 +66,15 @@ fn convert(work: &mut Work<'_>, on: bool) -> Result<(), TuneError> {
 fn refuse_gained(work: &Work<'_>) -> Result<(), TuneError> {
     let had = &work.guest.claims.passed;
     let is_new = |bdf: &Bdf| !had.iter().any(|passed| passed.bdf.value == *bdf);
-    if !work.xml.is_by_iommufd() || !work.guest.hostdevs.iter().any(is_new) {
+    let is_whole = work.xml.is_by_iommufd();
+    let is_by_iommufd = is_whole || had.iter().any(|passed| passed.iommufd);
+    if !is_by_iommufd || !work.guest.hostdevs.iter().any(is_new) {
         return Ok(());
     }
     // A libvirt that was not asked has accepted the element, but may never have started the guest
     // on this kernel.
     let accepted = (!work.given.topology.lacks_vfio_groups()).then_some(true);
-    let lacks = lacks(work, work.given.abilities.iommufd.or(accepted));
+    let lacks = lacks(work, is_whole, work.given.abilities.iommufd.or(accepted));
     let item = work.given.items.first_moved().unwrap_or(ItemName::Iommufd);
     let stays =
         lacks.iter().any(|lack| lack.by_groups_too) || work.xml.needs_iommufd(work.given.topology);
@@ -80,13 +82,13 @@ fn refuse_gained(work: &Work<'_>) -> Result<(), TuneError> {
     refuse(item, &lacks, Some(&*name).filter(|_| !stays))
 }
 
-/// The missing parts of the host for the guest by iommufd, and why its functions could not reach each other.
-/// `offered`: whether libvirt offers it.
-fn lacks(work: &Work<'_>, offered: Option<bool>) -> Vec<Lack> {
+/// The missing parts of the host for the guest by iommufd, and why its functions could not reach
+/// each other. `is_whole`: by the element of the domain; `offered`: whether libvirt offers it.
+fn lacks(work: &Work<'_>, is_whole: bool, offered: Option<bool>) -> Vec<Lack> {
     let (topology, versions) = (work.given.topology, *work.given.versions);
     let way = Way { topology, versions, offered };
     let functions = &work.guest.hostdevs;
-    let mut lacks = way.lacks(true, functions);
+    let mut lacks = way.lacks(is_whole, functions);
     lacks.extend(way.unreached_lack(functions));
     lacks
 }

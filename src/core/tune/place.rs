@@ -15,7 +15,7 @@ use crate::memsize::MemSize;
 use crate::occupancy::OwnVgpus;
 use crate::placement::reason::TreeReason;
 use crate::placement::{
-    Because, GuestCell, Held, Occupancy, PcieGroup, Placement, Reason, Topic, plan,
+    Because, GuestCell, Held, Occupancy, PcieGroup, Placement, PlanError, Reason, Topic, plan,
 };
 use crate::request::{PageSize, PinPolicy, Profile, Request};
 use crate::shell::word;
@@ -217,12 +217,14 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
             let floats = Request { pins: PinPolicy::None, ..request.clone() };
             return Ok(plan(topology, others, &floats)?);
         }
-        return kept.ok_or_else(|| {
-            TuneError::item(
+        return kept.ok_or_else(|| match plan(topology, others, request) {
+            // With other pins there is none either.
+            Err(error @ PlanError::Impossible { .. }) => error.into(),
+            _ => TuneError::item(
                 ItemName::Pins,
                 "the vCPUs' pins stay as they are, and no plan has these",
                 "--pins on pins them again",
-            )
+            ),
         });
     };
     if free.vcpu_pins == guest.pins {
@@ -513,7 +515,7 @@ fn plan_on(
     others: &Occupancy,
     request: &Request,
     here: &CpuSet,
-) -> Result<Placement, crate::placement::PlanError> {
+) -> Result<Placement, PlanError> {
     let closed = topology.pcpus().minus(here);
     let occupancy = Occupancy { closed, ..others.clone() };
     plan(topology, &occupancy, request)

@@ -14,8 +14,8 @@ use crate::domain::claims::{Claims, VcpuSet};
 use crate::domain::{DomainXml, Element};
 use crate::guest::are_same_vgpus;
 use crate::memsize::MemSize;
-use crate::placement::ExtraKind;
-use crate::request::{DeviceWish, GpuWish, PageSize, PinPolicy, VgpuWish};
+use crate::placement::{ExtraKind, plan};
+use crate::request::{DeviceWish, GpuWish, PageSize, PinPolicy, Request, VgpuWish};
 use crate::shell::{domain, word};
 use crate::topology::{DeviceKind, Topology};
 
@@ -63,7 +63,7 @@ pub(super) fn items(
     }
     refuse_mistaken(&items, given.topology)?;
     refuse(current, claims, &items)?;
-    refuse_coherent(current, claims, &items, given.topology)?;
+    refuse_coherent(current, claims, &items, given)?;
     if items.size().memory.is_some() || items.moves_functions() || repages {
         items.memory_rounding = Item::On;
     }
@@ -286,9 +286,9 @@ fn refuse_coherent(
     current: &DomainXml,
     claims: &Claims<'_>,
     items: &Items,
-    topology: &Topology,
+    given: &Given<'_>,
 ) -> Result<(), TuneError> {
-    let size = items.size();
+    let (size, topology) = (items.size(), given.topology);
     let has = !claims.empty_cells.is_empty()
         || claims.passed.iter().any(|passed| topology.is_coherent(passed.bdf.value));
     let gets = match &size.gpus {
@@ -305,13 +305,21 @@ fn refuse_coherent(
     let passed: Vec<Bdf> = claims.passed.iter().map(|passed| passed.bdf.value).collect();
     let own = topology.among(&passed, DeviceKind::Gpu, false).len();
     let gpus = size.gpus.as_ref().map_or(own, |wish| wish.number() as usize);
+    let message = "the cells, buses and SMMUv3s of GPUs with coherent memory are made with the guest, \
+                   and stay";
+    let number = u32::try_from(gpus).unwrap_or(u32::MAX);
+    let other = Request::for_gpus(number);
+    let other = Request { vcpus: size.vcpus, memory_kib: size.memory, ..other };
+    if let Err(why) = plan(topology, given.others, &other) {
+        let hint =
+            format!("no new guest has a place either: {why}; `gpuvm capacity` shows what fits");
+        return Err(TuneError::item(item, message, hint));
+    }
     let vcpus = size.vcpus.map(|vcpus| format!(" --vcpus {vcpus}"));
     let memory = size.memory.map(|memory| format!(" --memory {}", memory.typed()));
     let more: String = vcpus.into_iter().chain(memory).collect();
     let name = current.name();
     let words = format!("--name {} --gpus {gpus}{more}", word(&name));
-    let message = "the cells, buses and SMMUv3s of GPUs with coherent memory are made with the guest, \
-                   and stay";
     let hint = format!(
         "`gpuvm export {words}` prints the definition of such a guest; `gpuvm create {words}` makes \
          it, once `gpuvm delete {} --keep-data` has deleted this one and its boot disk",

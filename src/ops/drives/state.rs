@@ -108,7 +108,7 @@ impl State {
             (None, Some(path)) => load(path)?,
             (None, None) => world.topology()?,
         };
-        let nothing = nothing_passes(world, &topology)?;
+        let nothing = nothing_passes(world, &topology, None)?;
         let mut state = State {
             nothing,
             topology,

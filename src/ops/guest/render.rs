@@ -9,10 +9,11 @@ use crate::domain::nic_request::{NicWish, QUEUES_HINT};
 use crate::domain::{DomainEdit, DomainXml, check_architecture, edits};
 use crate::error::{Coded, Doing as _, Result};
 use crate::input::{self, DOMAIN_BYTES};
+use crate::placement::Placement;
 use crate::planned::Planned;
 use crate::request::Request;
 use crate::topology::{KnownDevice, Topology};
-use crate::world::World;
+use crate::world::{RecordedStack, World};
 use gpuvm_core::iommufd::{Lack, Way};
 use gpuvm_core::versions::{LIBVIRT_VGPU, Stack, Version};
 use std::path::Path;
@@ -204,22 +205,28 @@ pub(super) fn refuse_emulated(virt: VirtType, planned: &Planned) -> Result<()> {
     Err(RenderError::NoIommufd { why }.hint("leave --virt-type out"))
 }
 
-/// Refuses vGPUs that libvirt is too old for, functions passed through by iommufd that the host could not pass through so, and those
-/// that could not reach each other then.
-pub(super) fn refuse_iommufd(world: &World, planned: &Planned) -> Result<()> {
-    let Planned { topology, request, placement, stack, .. } = planned;
+/// Refuses vGPUs that libvirt is too old for, functions passed through by iommufd that the host
+/// could not pass through so, and those that could not reach each other then. `stack`: libvirt and
+/// QEMU of a recorded host.
+pub(crate) fn refuse_iommufd(
+    world: &World,
+    (topology, stack): (&Topology, Option<RecordedStack>),
+    request: &Request,
+    placement: &Placement,
+) -> Result<()> {
+    let is_by_iommufd = request.is_by_iommufd() || placement.initiators.is_some();
     // Mediated devices have groups only.
     let may_lack_groups = topology.lacks_vfio_groups() && placement.passes_devices();
     let has_vf = placement.vgpus.iter().any(|vgpu| !vgpu.is_mdev());
-    if !request.is_by_iommufd() && !may_lack_groups && !has_vf {
+    if !is_by_iommufd && !may_lack_groups && !has_vf {
         return Ok(());
     }
-    let way = world.way(topology, *stack)?;
+    let way = world.way(topology, stack)?;
     if has_vf {
         refuse_old_libvirt(&way)?;
     }
     refuse_without_groups(&way)?;
-    if !request.is_by_iommufd() {
+    if !is_by_iommufd {
         return Ok(());
     }
     let mut lacks = way.lacks(true, &placement.devices);

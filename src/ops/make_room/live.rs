@@ -2,7 +2,7 @@
 //! passed-through functions whose memory is bound to no node, since it stays where it is, and
 //! `check` takes no cores of another node than that of bound memory.
 
-use super::rules::{anew, refuse_shared};
+use super::rules::{anew, refuse_impassable, refuse_shared};
 use super::{PlannedMove, RoomPlan, RoomRequest, Target};
 use crate::cpuset::{CpuSet, NodeId};
 use crate::memsize::MemSize;
@@ -11,6 +11,7 @@ use crate::request::{Allow, Request};
 use crate::topology::Topology;
 use crate::tune::subject::Subject;
 use crate::tune::subjects::Subjects;
+use crate::world::World;
 use gpuvm_core::placement::room::MoveCost;
 use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
 
@@ -18,6 +19,8 @@ use gpuvm_core::tune::{Given, Item, Items, TuneError, Tuned, together, tune};
 const MOST: usize = 8;
 
 pub(super) struct Live<'a> {
+    /// The host and hypervisor of the operation.
+    pub world: &'a World,
     /// The host.
     pub topology: &'a Topology,
     /// The occupancy of the domains.
@@ -77,6 +80,8 @@ impl Live<'_> {
         }
         let placement = plan(self.topology, &now, self.request).ok()?;
         refuse_shared(self.topology, self.wanted, &placement).ok()?;
+        let asked = (self.wanted, self.request);
+        refuse_impassable(self.world, self.topology, asked, &placement).ok()?;
         let mut planned = RoomPlan::of_new(self.topology, &placement);
         for subject in set {
             let tuned = repinned(subject, self.subjects, &now, &planned.new).ok()?;

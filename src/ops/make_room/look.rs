@@ -3,7 +3,7 @@
 use super::live::Live;
 use super::rules::{
     accepted, cannot_move, cards, fixed, is_movable, items, moved, of_kind, refuse_far,
-    refuse_fixed, refuse_shared, refuse_unready, vgpu_at,
+    refuse_fixed, refuse_impassable, refuse_shared, refuse_unready, vgpu_at,
 };
 use super::{PlannedMove, RoomError, RoomPlan, RoomRequest, Target};
 use crate::bdf::Bdf;
@@ -66,10 +66,15 @@ impl Ground {
 
     /// The place of the new guest without moves, as far as `create` takes it; else why there is
     /// none.
-    pub fn place(&self, wanted: &RoomRequest) -> Result<Result<RoomPlan, PlanError>> {
+    pub fn place(
+        &self,
+        world: &World,
+        wanted: &RoomRequest,
+    ) -> Result<Result<RoomPlan, PlanError>> {
         match plan(&self.topology, &self.held, &self.request) {
             Ok(placement) => {
                 refuse_shared(&self.topology, wanted, &placement)?;
+                refuse_impassable(world, &self.topology, (wanted, &self.request), &placement)?;
                 Ok(Ok(RoomPlan::of_new(&self.topology, &placement)))
             }
             Err(error) => Ok(Err(error)),
@@ -138,7 +143,7 @@ const NO_MOVES: &str = "`gpuvm capacity` shows what fits, and what would have to
 /// Plans the moves after which the guest has a place.
 pub fn look(world: &World, wanted: &RoomRequest) -> Result<RoomPlan> {
     let ground = Ground::read(world, wanted)?;
-    let refused = match ground.place(wanted)? {
+    let refused = match ground.place(world, wanted)? {
         Ok(place) => return Ok(place),
         Err(error) => error,
     };
@@ -313,7 +318,7 @@ impl RoomSearch<'_> {
         let subjects = subjects::read(self.world, &Tune { sources, taken, ..Tune::default() })?;
         let RoomSearch { topology, held, request, .. } = *self;
         let wanted = self.wanted;
-        let live = Live { topology, held, request, wanted, subjects: &subjects };
+        let live = Live { world: self.world, topology, held, request, wanted, subjects: &subjects };
         if let Some(live) = live.find(limits.moves) {
             return Ok(Ok(live));
         }
@@ -382,7 +387,10 @@ impl RoomSearch<'_> {
         found: &Room,
         guests: &[&Eligible],
     ) -> Result<Result<RoomPlan, (usize, Error)>> {
-        if let Err(error) = refuse_shared(self.topology, self.wanted, &found.placement) {
+        let asked = (self.wanted, self.request);
+        let is_possible = refuse_shared(self.topology, self.wanted, &found.placement)
+            .and_then(|()| refuse_impassable(self.world, self.topology, asked, &found.placement));
+        if let Err(error) = is_possible {
             // With others it may have another place.
             let first = found.legs.iter().flatten().next().map(|one| numbers[one.guest]);
             return Ok(Err((first.unwrap_or_default(), error)));

@@ -7,7 +7,7 @@ use crate::domain::disk_change::target_of;
 use crate::domain::view::gpu_indexes;
 use crate::domain_history::starts_saved;
 use crate::error::{Coded as _, Error, Result, dump_and_define};
-use crate::guest::stop_first;
+use crate::guest::{refuse_iommufd, stop_first};
 use crate::hypervisor::{DomainState, DomainSummary, Hypervisor, XmlOf};
 use crate::partition;
 use crate::placement::{Held, Occupancy, Placement};
@@ -107,6 +107,17 @@ pub(super) fn refuse_shared(
         return Err(RoomError::SharedFabric { why: why.to_string() }.hint(advice));
     }
     Ok(())
+}
+
+/// Refuses a place whose functions could not be passed through as requested, as `create` does.
+pub(super) fn refuse_impassable(
+    world: &World,
+    topology: &Topology,
+    (wanted, request): (&RoomRequest, &Request),
+    placement: &Placement,
+) -> Result<()> {
+    let stack = world.stack(topology, wanted.guest.taken.assume);
+    refuse_iommufd(world, (topology, stack), request, placement)
 }
 
 /// Refuses a place from which its NICs and drives are farther than requested when it was made.

@@ -11,7 +11,7 @@ use crate::hypervisor::storage::NewVolume;
 use crate::input;
 use crate::paths::path_text;
 use crate::seed::{self, Hidden, MAX_BYTES, Seed, SeedError, SshKey};
-use crate::topology::{FabricModel, Topology};
+use crate::topology::{FabricModel, GPUS_PER_TRAY, Topology};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -138,11 +138,21 @@ fn refuse_imex(topology: &Topology, functions: &[Bdf]) -> Result<()> {
             let lack = "the guest has no GPU whose NVLinks leave the host".to_owned();
             (lack, "leave --imex-node out".to_owned())
         }
-        (_, 0) => return Ok(()),
+        (GPUS_PER_TRAY.., _) => return Ok(()),
         (own, others) => {
-            let all = own + others;
-            let lack = format!("the guest has {own} of the tray's {all} GPUs");
-            (lack, format!("request all with `--gpus {all}`, or leave --imex-node out"))
+            let lack = format!("the guest has {own} of the tray's {GPUS_PER_TRAY} GPUs");
+            match own + others {
+                GPUS_PER_TRAY.. => {
+                    let hint = format!(
+                        "request all with `--gpus {GPUS_PER_TRAY}`, or leave --imex-node out"
+                    );
+                    (lack, hint)
+                }
+                seen => {
+                    let lack = format!("{lack}, of which the host has only {seen}");
+                    (lack, "leave --imex-node out".to_owned())
+                }
+            }
         }
     };
     Err(StorageError::ImexTray { lack }.hint(hint))

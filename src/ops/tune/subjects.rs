@@ -15,7 +15,7 @@ use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::lookup::{not_found, unread_hint};
 use crate::network::{Kind, known};
 use crate::networks::refuse_unfit;
-use crate::placement::explain::NOTHING_LEFT;
+use crate::placement::explain::{NO_GPUS, NOTHING_LEFT};
 use crate::placement::{Occupancy, PlanError};
 use crate::request::{Allow, Extras};
 use crate::shell::word;
@@ -440,6 +440,13 @@ pub(crate) fn refused(
             format!(
                 "`gpuvm tune {name} --all-settings --pins off` lets its vCPUs float over all pcpus"
             )
+        }
+        // A guest that is there keeps its GPUs.
+        TuneError::Plan(PlanError::Impossible { hint, .. }) if hint.ends_with(NO_GPUS) => {
+            match hint.trim_end_matches(NO_GPUS).trim_end_matches("; ") {
+                "" => "`gpuvm host doctor` names the missing parts of the host".to_owned(),
+                rest => rest.to_owned(),
+            }
         }
         TuneError::Plan(PlanError::Taken { hint, .. } | PlanError::Impossible { hint, .. })
         | TuneError::Item { hint, .. } => hint.clone(),

@@ -341,7 +341,7 @@ fn device_examples() -> Vec<(DomainEdit, &'static str)> {
         (DomainEdit::DropMdev { uuid: "00000000-44aa-4d06-8b4e-9cf1c0f0ce6b".into() }, ""),
         (
             DomainEdit::SetHostdevs {
-                hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, kept: None, nic: None, cells: None, address: at(7) }],
+                hostdevs: vec![HostdevSeat { bdf: "0000:02:00.0".parse().unwrap(), alias: "ua-gpu0".into(), managed: false, kept: None, iommufd: None, nic: None, cells: None, address: at(7) }],
             },
             r"
 -    <hostdev mode='subsystem' type='pci'>

@@ -36,6 +36,7 @@ pub fn examples() -> Vec<(DomainEdit, &'static str)> {
                     alias: "ua-vf0".into(),
                     managed: true,
                     kept: None,
+                    iommufd: None,
                     nic: Some(VfNic { mac: "52:54:00:00:00:03".into(), vlan: Some(5) }),
                     cells: None,
                     address: at(7),

@@ -258,7 +258,10 @@ impl fmt::Display for MemoryReason {
                 are(names.len())
             ),
             MemoryReason::NoMemory { node, from } => {
-                write!(f, "node {node} has no memory; it is taken from node {from}, the nearest")
+                write!(
+                    f,
+                    "node {node} has no memory; it is taken from node {from}, the nearest with CPUs"
+                )
             }
             MemoryReason::OneCell { nodes } => write!(
                 f,

@@ -1,0 +1,178 @@
+//! Trays with GPUs that are missing or cannot be passed through, and guests that a host cannot have.
+
+use super::{NEW, exported, on, states, tray};
+use crate::support::grace::{Grace, TRAY};
+use crate::support::tree::scratch;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// A host with these GPUs by socket.
+fn with(gpus: &[&[&str]], id: &str) -> tempfile::TempDir {
+    let dir = scratch();
+    Grace { gpus, id, ..Grace::tray() }.make(dir.path());
+    dir
+}
+
+#[test]
+fn gpus_of_a_rack_are_not_isolated_where_others_of_their_tray_are_missing_or_unknown() {
+    for (gpus, id) in [
+        (&[&TRAY[..2], &TRAY[2..3]][..], "0x2941"),
+        (&[&TRAY[..2], &[]], "0x2941"),
+        (&[&TRAY[..2], &TRAY[2..]], "0x3041"),
+    ] {
+        let host = with(gpus, id);
+        for verb in [&["create", "--dry-run", "--name", "a", "--image", "none"][..], &["make-room"]]
+        {
+            let words = [verb, &["--gpus", "1"], &NEW].concat();
+            let (code, out, err) = on(host.path(), &words);
+            assert!(code == 1 && err.contains("the rack's switches"), "{verb:?}: {out}{err}");
+            let (code, out, err) =
+                on(host.path(), &[&words[..], &["--accept-shared-fabric"]].concat());
+            assert_eq!(code, 0, "{verb:?}: {out}{err}");
+        }
+        let (code, out, _) = on(host.path(), &[&["capacity"], &NEW[..]].concat());
+        assert!(code == 0 && out.contains("not isolated on NVLink: guests with 1"), "{out}");
+    }
+    // It is the only GPU that the host has.
+    let host = with(&[&TRAY[..1], &[]], "0x2941");
+    let words = ["create", "--dry-run", "--name", "a", "--image", "none", "--gpus", "1"];
+    let (code, out, err) = on(host.path(), &[&words[..], &NEW].concat());
+    assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn imex_is_for_whole_trays_whatever_the_host_shows_of_them() {
+    for (gpus, number) in
+        [(&[&TRAY[..2], &[]][..], 2), (&[&TRAY[..2], &TRAY[2..3]], 1), (&[&TRAY[..1], &[]], 1)]
+    {
+        let host = with(gpus, "0x2941");
+        let seen: usize = gpus.iter().map(|gpus| gpus.len()).sum();
+        let number = number.to_string();
+        let words = ["create", "--dry-run", "--name", "a", "--image", "none", "--gpus", &number];
+        let more = ["--imex-node", "10.0.0.2,10.0.0.1", "--accept-shared-fabric"];
+        let (code, _, err) = on(host.path(), &[&words[..], &more, &NEW].concat());
+        let why = format!("has {number} of the tray's 4 GPUs, of which the host has only {seen}");
+        assert!(code == 1 && err.contains(&why), "{err}");
+        assert!(err.contains("hint: leave --imex-node out\n"), "{err}");
+    }
+}
+
+/// A kernel without CONFIG_VFIO_DEVICE_CDEV.
+#[test]
+fn gpus_without_a_device_of_vfio_are_named_by_every_verb() {
+    let host = tray(|root| {
+        for (at, gpu) in TRAY.iter().enumerate() {
+            let dir = format!("sys/bus/pci/devices/{gpu}/vfio-dev/vfio{at}");
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+    });
+    let host = host.path();
+    let why = "CONFIG_VFIO_DEVICE_CDEV";
+    for (state, said) in states(host, &[&["gpu", "list", "--json"], &NEW[..]].concat()) {
+        assert!(state == "unsupported" && said.contains(why), "{state}: {said}");
+    }
+    for words in [
+        &["plan", "--gpus", "1"][..],
+        &["slurm", "conf", "--node-name", "n"],
+        &["make-room", "--gpus", "1"],
+    ] {
+        let (code, out, err) = on(host, &[words, &NEW].concat());
+        assert!(code == 1 && err.contains(why), "{words:?}: {out}{err}");
+    }
+    let (code, out, _) = on(host, &[&["capacity"], &NEW[..]].concat());
+    assert!(code == 0 && out.contains(why), "{out}");
+    let (_, out, _) = on(host, &[&["host", "doctor", "--json"], &NEW[..]].concat());
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    let found = answer["findings"].as_array().unwrap().iter();
+    let found = found.filter(|finding| finding["rule"] == "coherent-gpu");
+    assert_eq!(found.filter(|finding| finding.to_string().contains(why)).count(), 4, "{out}");
+}
+
+/// Writes a guest with one GPU into a file of a host, and returns its path.
+fn one_gpu(host: &Path) -> String {
+    let file = host.join("one.xml");
+    fs::write(&file, exported(host, &["--gpus", "1"]).text()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn hints_name_no_guest_that_the_host_cannot_have() {
+    let host = tray(|_| {});
+    let host = host.path();
+    let one = one_gpu(host);
+    let old = ["--assume", "libvirt=12.6,qemu=11.1"];
+    for (gpus, assume, why) in [
+        ("3", NEW, "3 GPUs of a tray are no unit of it"),
+        ("2", old, "not supported with libvirt 12.6.0"),
+    ] {
+        let (code, out, err) =
+            on(host, &[&["set", &one, "--diff", "--gpus", gpus], &assume[..]].concat());
+        assert!(code == 1 && err.contains(why), "{out}{err}");
+        assert!(err.contains("gpuvm capacity ") && !err.contains("gpuvm export"), "{err}");
+    }
+    let (code, out, err) = on(host, &[&["tune", &one, "--check", "--json"], &old[..]].concat());
+    assert_eq!(code, 1, "{out}{err}");
+    let error: Value = serde_json::from_str(&out).unwrap();
+    let hint = error["hint"].as_str().unwrap_or_default();
+    assert!(hint.contains("gpuvm host doctor"), "{error}");
+    // The size of the pages, and not the pins that stay.
+    let words = ["tune", &one, "--check", "--huge-pages", "1G"];
+    let (code, out, err) = on(host, &[&words[..], &NEW].concat());
+    assert!(code == 1 && err.contains("no huge pages of 1 GiB"), "{out}{err}");
+    assert!(!err.contains("--pins"), "{err}");
+}
+
+#[test]
+fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
+    let dir = scratch();
+    Grace { gpu_kib: 186 << 20, ..Grace::tray() }.make(dir.path());
+    let rule = "memory-on-gpu-node";
+    let checked = |host: &Path, name: &str, text: &str| {
+        let file = host.join(name);
+        fs::write(&file, text).unwrap();
+        on(host, &["check", file.to_str().unwrap(), NEW[0], NEW[1]])
+    };
+    let pinned = exported(dir.path(), &["--gpus", "1"]);
+    let (code, out, err) = checked(dir.path(), "bound.xml", pinned.text());
+    assert!(code == 0 && !out.contains(rule), "{out}{err}");
+    let file = dir.path().join("bound.xml");
+    let words = ["tune", file.to_str().unwrap(), "--memory-nodes", "off"];
+    let (code, unbound, err) = on(dir.path(), &[&words[..], &NEW].concat());
+    assert_eq!(code, 0, "{err}");
+    let (_, out, err) = checked(dir.path(), "unbound.xml", &unbound);
+    assert!(out.contains(rule) && out.contains("nodes 2,10,18,26"), "{out}{err}");
+    assert!(out.contains("--memory-nodes on"), "{out}");
+    let floating = ["--vcpus", "4", "--memory", "8G", "--pins", "none"];
+    let floating = exported(dir.path(), &floating).text().to_owned();
+    let (_, out, err) = checked(dir.path(), "floating.xml", &floating);
+    assert!(out.contains(rule) && out.contains("nodeset='0-1'"), "{out}{err}");
+    // Where the GPUs' nodes have no memory, it comes from none of them.
+    let empty = tray(|_| {});
+    for text in [&*unbound, &floating] {
+        let (_, out, err) = checked(empty.path(), "a.xml", text);
+        assert!(!out.contains(rule), "{out}{err}");
+    }
+}
+
+#[test]
+fn memory_of_gpus_is_not_slurms() {
+    let node_line = |gpu_kib| {
+        let dir = scratch();
+        Grace { gpu_kib, ..Grace::tray() }.make(dir.path());
+        let words = ["slurm", "conf", "--node-name", "n", "--reserve-memory", "8G"];
+        let (code, out, err) = on(dir.path(), &[&words[..], &NEW].concat());
+        assert_eq!(code, 0, "{err}");
+        out.lines().find(|line| line.contains("RealMemory=")).unwrap().to_owned()
+    };
+    let line = node_line(186 << 20);
+    assert!(line.contains(" RealMemory=983040 MemSpecLimit=16384 "), "{line}");
+    assert_eq!(line, node_line(0));
+}
+
+#[test]
+fn doctor_names_no_defect_between_peers_that_the_host_does_not_have() {
+    let host = tray(|_| {});
+    let (_, out, err) = on(host.path(), &[&["host", "doctor"], &NEW[..]].concat());
+    assert!(!out.contains("cannot reach each other"), "{out}{err}");
+}
