@@ -1,4 +1,4 @@
-# lost: pins: vCPUs on pcpus 16-30,48-62,144-158,176-190 of node 1,3: Nova
+# lost: pins: vCPUs on pcpus 16-30,48-62,144-158,176-190 of nodes 1,3: Nova
 #   chooses the node and its pcpus
 # lost: emulator: emulator and I/O threads have one pcpu on the node of cell
 #   0, and 4 in the plan; the rest of its core stays free
