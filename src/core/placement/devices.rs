@@ -3,7 +3,7 @@
 
 use super::affinity::Homes;
 use super::chosen::{Devices, Set, WantedGpus};
-use super::explain::{NO_GPUS, NOTHING_LEFT, Reasons, count, list};
+use super::explain::{NO_GPUS, NO_NAMED_GPU, NOTHING_LEFT, Reasons, count, list};
 use super::future::Future;
 use super::groups::{self, Block};
 use super::partitions;
@@ -23,8 +23,6 @@ use std::collections::BTreeMap;
 /// The hint if the host has no GPU at all.
 const NO_GPU: &str =
     "leave --gpus and --gpu out for a guest without GPUs; `gpuvm host show` shows the devices";
-/// The hint if no guest gets the GPUs that the request names.
-const NO_NAMED_GPU: &str = "leave --gpu out for a guest without GPUs";
 
 /// Chooses the devices of a request.
 pub(super) fn choose(

@@ -27,6 +27,8 @@ pub const NOTHING_LEFT: &str = "`gpuvm capacity` shows what still fits, and what
 
 /// The hint if no guest gets the GPUs that a host has.
 pub const NO_GPUS: &str = "leave --gpus out for a guest without GPUs";
+/// The same for GPUs that the request names.
+pub const NO_NAMED_GPU: &str = "leave --gpu out for a guest without GPUs";
 
 /// Names in a sentence: `a`, `a and b`, `a, b and c`; beyond eight, the rest as a number.
 pub(super) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {

@@ -15,7 +15,7 @@ use crate::hypervisor::{DomainSummary, Hypervisor, XmlOf};
 use crate::lookup::{not_found, unread_hint};
 use crate::network::{Kind, known};
 use crate::networks::refuse_unfit;
-use crate::placement::explain::{NO_GPUS, NOTHING_LEFT};
+use crate::placement::explain::{NO_GPUS, NO_NAMED_GPU, NOTHING_LEFT};
 use crate::placement::{Occupancy, PlanError};
 use crate::request::{Allow, Extras};
 use crate::shell::word;
@@ -442,8 +442,11 @@ pub(crate) fn refused(
             )
         }
         // A guest that is there keeps its GPUs.
-        TuneError::Plan(PlanError::Impossible { hint, .. }) if hint.ends_with(NO_GPUS) => {
-            match hint.trim_end_matches(NO_GPUS).trim_end_matches("; ") {
+        TuneError::Plan(PlanError::Impossible { hint, .. })
+            if [NO_GPUS, NO_NAMED_GPU].iter().any(|without| hint.ends_with(without)) =>
+        {
+            let hint = hint.trim_end_matches(NO_GPUS).trim_end_matches(NO_NAMED_GPU);
+            match hint.trim_end_matches("; ") {
                 "" => "`gpuvm host doctor` names the missing parts of the host".to_owned(),
                 rest => rest.to_owned(),
             }
