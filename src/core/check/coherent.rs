@@ -10,6 +10,7 @@ use crate::domain::claims::Passed;
 use crate::domain::iommufd::{is_nested_smmu, is_smmu, own};
 use crate::domain::read::{Spot, memory};
 use crate::finding::{Rule, Severity};
+use crate::request::Profile;
 use crate::shell::word;
 use crate::topology::{NODES_PER_GPU, NumaNode, Topology};
 use crate::words::nouns;
@@ -105,7 +106,12 @@ fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
         [] => guest.binding(None).is_none(),
         cells => cells.iter().any(|cell| guest.binding(Some(cell.id)).is_none()),
     };
-    if is_unbound && !nodes.is_empty() {
+    // Memory of guests that float, or are as the vendor's tool makes them, was asked for so.
+    let is_asked = guest
+        .asked
+        .as_ref()
+        .is_some_and(|asked| guest.vcpu_pins.is_empty() || asked.profile == Profile::NvidiaVm);
+    if is_unbound && !is_asked && !nodes.is_empty() {
         let message = format!(
             "memory that is bound to no node may be on {} {nodes}, whose memory is a GPU's",
             nouns(nodes.len(), "node")
