@@ -143,15 +143,29 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
     let (_, out, err) = checked(dir.path(), "unbound.xml", &unbound);
     assert!(out.contains(rule) && out.contains("nodes 2,10,18,26"), "{out}{err}");
     assert!(out.contains("--memory-nodes on"), "{out}");
+    // Guests without pins have it on any node with CPUs.
     let floating = ["--vcpus", "4", "--memory", "8G", "--pins", "none"];
     let floating = exported(dir.path(), &floating).text().to_owned();
-    // Ours was asked for so; that of others was not.
+    let bound = "<memory mode='strict' nodeset='0-1'/>";
+    assert!(floating.contains(bound), "{floating}");
     let (code, out, err) = checked(dir.path(), "floating.xml", &floating);
     assert!(code == 0 && !out.contains(rule), "{out}{err}");
-    let (start, rest) = floating.split_once("<metadata>").unwrap();
-    let floating = format!("{start}{}", rest.split_once("</metadata>").unwrap().1);
+    let without = |text: &str, name: &str| {
+        let (start, rest) = text.split_once(&format!("<{name}>")).unwrap();
+        format!("{start}{}", rest.split_once(&format!("</{name}>")).unwrap().1)
+    };
+    let floating = without(&without(&without(&floating, "metadata"), "numatune"), "numa");
     let (_, out, err) = checked(dir.path(), "floating.xml", &floating);
-    assert!(out.contains(rule) && out.contains("nodeset='0-1'"), "{out}{err}");
+    assert!(out.contains(rule), "{out}{err}");
+    let (_, hint) = out.split_once("`gpuvm ").unwrap();
+    let words = hint.split_once('`').unwrap().0;
+    let file = dir.path().join("floating.xml");
+    let words = words.replace(" t ", &format!(" {} ", file.display()));
+    let words: Vec<&str> = words.split(' ').collect();
+    let (code, tuned, err) = on(dir.path(), &[&words[..], &NEW].concat());
+    assert!(code == 0 && tuned.contains(bound), "{words:?}: {tuned}{err}");
+    let (code, out, err) = checked(dir.path(), "tuned.xml", &tuned);
+    assert!(code == 0 && !out.contains(rule), "{out}{err}");
     // Where the GPUs' nodes have no memory, it comes from none of them.
     let empty = tray(|_| {});
     for text in [&*unbound, &floating] {

@@ -10,7 +10,6 @@ use crate::domain::claims::Passed;
 use crate::domain::iommufd::{is_nested_smmu, is_smmu, own};
 use crate::domain::read::{Spot, memory};
 use crate::finding::{Rule, Severity};
-use crate::request::Profile;
 use crate::shell::word;
 use crate::topology::{NODES_PER_GPU, NumaNode, Topology};
 use crate::words::nouns;
@@ -106,23 +105,13 @@ fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
         [] => guest.binding(None).is_none(),
         cells => cells.iter().any(|cell| guest.binding(Some(cell.id)).is_none()),
     };
-    // Memory of guests that float, or are as the vendor's tool makes them, was asked for so.
-    let is_asked = guest
-        .asked
-        .as_ref()
-        .is_some_and(|asked| guest.vcpu_pins.is_empty() || asked.profile == Profile::NvidiaVm);
-    if is_unbound && !is_asked && !nodes.is_empty() {
+    if is_unbound && !nodes.is_empty() {
         let message = format!(
             "memory that is bound to no node may be on {} {nodes}, whose memory is a GPU's",
             nouns(nodes.len(), "node")
         );
-        let hint = if guest.vcpu_pins.is_empty() {
-            let own = topology.nodes().iter().filter(|node| !node.pcpus.is_empty());
-            let own: NodeSet = own.map(|node| node.os_index).collect();
-            format!("write <memory mode='strict' nodeset='{own}'/> into <numatune>")
-        } else {
-            format!("`gpuvm tune {} --memory-nodes on` binds it", word(&guest.name))
-        };
+        let cells = if guest.cells.is_empty() { " --cells on" } else { "" };
+        let hint = format!("`gpuvm tune {} --memory-nodes on{cells}` binds it", word(&guest.name));
         report.add(&MAYBE_GPU_NODE, guest.memory.spot, message, hint);
     }
 }

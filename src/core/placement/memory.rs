@@ -32,18 +32,38 @@ impl Memory<'_> {
         self.explain_one_cell(reasons);
         self.explain_idle(reasons);
         self.explain_away(reasons);
+        let anywhere = self.anywhere(reasons);
         let mut first = 0;
         let mut cells = Vec::new();
         for (at, (_, vcpus)) in cpus.cells.iter().enumerate() {
             cells.push(GuestCell {
                 vcpus: first..first + vcpus,
                 memory_kib: self.solution.cells[at].size,
-                host_nodes: self.rooms(at).map(|room| self.budget.rooms[room].id).collect(),
+                host_nodes: match &anywhere {
+                    Some(nodes) => nodes.clone(),
+                    None => self.rooms(at).map(|room| self.budget.rooms[room].id).collect(),
+                },
                 distances: self.distances(cpus, at),
             });
             first += vcpus;
         }
         cells
+    }
+
+    /// Returns the nodes of memory that may be anywhere else; `None` if cells have nodes of their own.
+    /// Beside nodes whose memory is a GPU's it is bound to the others, or the kernel could choose
+    /// those as soon as a driver of the host puts that memory online.
+    fn anywhere(&self, reasons: &mut Reasons) -> Option<NodeSet> {
+        if self.budget.is_bound() {
+            return None;
+        }
+        if self.topology.gpu_memory_nodes().is_empty() {
+            return Some(NodeSet::new());
+        }
+        let usual = self.budget.rooms.iter().filter(|room| room.usual);
+        let nodes: NodeSet = usual.map(|room| room.id).collect();
+        reasons.say(Topic::Memory, MemoryReason::NotOfGpus { nodes: nodes.clone() });
+        Some(nodes)
     }
 
     /// Returns the nodes that a cell's memory is bound to, as indexes: those that provide some, and

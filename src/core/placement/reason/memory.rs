@@ -5,7 +5,7 @@ use crate::memsize::MemSize;
 use crate::placement::explain::{count, domains, list};
 use crate::placement::types::NodePages;
 use crate::topology::pages::{how_to_mount, not_mounted};
-use crate::words::are;
+use crate::words::{are, nouns};
 use std::fmt;
 
 /// The cost of normal pages, with sources in gpuvm-tuning(7), HUGE PAGES. The text gives the worst
@@ -125,6 +125,11 @@ pub enum MemoryReason {
         node: NodeId,
         /// The nearest with memory.
         from: NodeId,
+    },
+    /// Memory that may be anywhere but on nodes of GPUs.
+    NotOfGpus {
+        /// Nodes.
+        nodes: NodeSet,
     },
     /// One cell over several nodes.
     OneCell {
@@ -262,6 +267,10 @@ impl fmt::Display for MemoryReason {
                     f,
                     "node {node} has no memory; it is taken from node {from}, the nearest with CPUs"
                 )
+            }
+            MemoryReason::NotOfGpus { nodes } => {
+                let on = nouns(nodes.len(), "node");
+                write!(f, "on {on} {nodes}: the memory of the others is the GPUs'")
             }
             MemoryReason::OneCell { nodes } => write!(
                 f,
