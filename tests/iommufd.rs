@@ -362,6 +362,60 @@ fn functions_that_come_go_the_way_of_those_that_are_there() {
     assert!(code == 1 && err.contains("could not reach each other"), "{out}{err}");
 }
 
+/// The card configures them, and the guest has them as NICs.
+#[test]
+fn virtual_functions_that_come_go_the_way_of_those_that_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host_of("dual-socket", dir.path(), Some(true), "7.3.4");
+    let line = format!("export --name a --gpus 1 --vcpus 4 --memory 8G {NEW}");
+    let (code, xml, err) = on(&host, &line);
+    assert_eq!(code, 0, "{err}");
+    let file = dir.path().join("a.xml");
+    for own in [Some("yes"), Some("no"), None] {
+        let driver = own.map(|own| format!("<driver name='vfio' iommufd='{own}'/>"));
+        let text = xml.replace("<driver name='vfio'/>", driver.as_deref().unwrap_or("<driver/>"));
+        let count = |text: &str| text.matches("iommufd='").count();
+        let number = count(&text) + usize::from(own == Some("yes"));
+        std::fs::write(&file, text).unwrap();
+        let (code, out, err) = on(&host, &format!("set {} {NEW} --vf 1", file.display()));
+        assert_eq!(code, 0, "{own:?}: {out}{err}");
+        let (_, nic) = out.split_once("<interface type='hostdev'").unwrap();
+        let (nic, _) = nic.split_once("</interface>").unwrap();
+        assert_eq!(nic.contains("<driver iommufd='yes'/>"), own == Some("yes"), "{nic}");
+        assert_eq!(count(&out), number, "{own:?}: {out}");
+        std::fs::write(&file, &out).unwrap();
+        let (_, out, err) = on(&host, &format!("check {} {NEW}", file.display()));
+        assert!(!out.contains("iommufd-mixed"), "{own:?}: {out}{err}");
+    }
+}
+
+#[test]
+fn no_guest_moves_for_functions_that_cannot_be_passed_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = host(dir.path(), Some(true), "7.3.4");
+    let without = host(dir.path(), Some(false), "7.3.4");
+    let mut beside = String::new();
+    for (name, gpu) in [("a", 0), ("b", 4)] {
+        let line = format!("export --name {name} --gpu {gpu} --vcpus 4 --memory 8G {NEW}");
+        let (code, xml, err) = on(&new, &line);
+        assert_eq!(code, 0, "{err}");
+        let file = dir.path().join(format!("{name}.xml"));
+        std::fs::write(&file, xml).unwrap();
+        beside += &format!(" --domain-xml {}", file.display());
+    }
+    let room = format!("{ROOM} --gpus 4 --vcpus 8 --memory 8G{beside} --allow-stop b {NEW}");
+    for (host, way, refused) in [
+        (&new, "--iommufd on", false),
+        (&without, "--iommufd on", true),
+        (&without, "--iommufd off", false),
+    ] {
+        let (code, out, err) = on(host, &format!("{room} {way}"));
+        assert_eq!(code, i32::from(refused), "{way}: {out}{err}");
+        assert_eq!(out.starts_with("move `b`, which is off"), !refused, "{way}: {out}{err}");
+        assert_eq!(err.contains("/dev/iommu"), refused, "{way}: {err}");
+    }
+}
+
 /// libvirt's schema of domains.
 const SCHEMA: &str = "/usr/share/libvirt/schemas/domain.rng";
 

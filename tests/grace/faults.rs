@@ -3,6 +3,7 @@
 use super::{NEW, exported, on, states, tray};
 use crate::support::grace::{Grace, TRAY};
 use crate::support::tree::scratch;
+use crate::support::{gpuvm, run};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -159,10 +160,8 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
     assert!(out.contains(rule), "{out}{err}");
     let (_, hint) = out.split_once("`gpuvm ").unwrap();
     let words = hint.split_once('`').unwrap().0;
-    let file = dir.path().join("floating.xml");
-    let words = words.replace(" t ", &format!(" {} ", file.display()));
     let words: Vec<&str> = words.split(' ').collect();
-    let (code, tuned, err) = on(dir.path(), &[&words[..], &NEW].concat());
+    let (code, tuned, err) = run(&mut gpuvm(&words));
     assert!(code == 0 && tuned.contains(bound), "{words:?}: {tuned}{err}");
     let (code, out, err) = checked(dir.path(), "tuned.xml", &tuned);
     assert!(code == 0 && !out.contains(rule), "{out}{err}");

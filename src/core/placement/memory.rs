@@ -57,12 +57,13 @@ impl Memory<'_> {
         if self.budget.is_bound() {
             return None;
         }
-        if self.topology.gpu_memory_nodes().is_empty() {
+        let of_gpus = self.topology.gpu_memory_nodes();
+        if of_gpus.is_empty() {
             return Some(NodeSet::new());
         }
         let usual = self.budget.rooms.iter().filter(|room| room.usual);
         let nodes: NodeSet = usual.map(|room| room.id).collect();
-        reasons.say(Topic::Memory, MemoryReason::NotOfGpus { nodes: nodes.clone() });
+        reasons.say(Topic::Memory, MemoryReason::NotOfGpus { nodes: nodes.clone(), of_gpus });
         Some(nodes)
     }
 

@@ -128,8 +128,10 @@ pub enum MemoryReason {
     },
     /// Memory that may be anywhere but on nodes of GPUs.
     NotOfGpus {
-        /// Nodes.
+        /// Where it is.
         nodes: NodeSet,
+        /// Nodes of GPUs.
+        of_gpus: NodeSet,
     },
     /// One cell over several nodes.
     OneCell {
@@ -268,9 +270,10 @@ impl fmt::Display for MemoryReason {
                     "node {node} has no memory; it is taken from node {from}, the nearest with CPUs"
                 )
             }
-            MemoryReason::NotOfGpus { nodes } => {
+            MemoryReason::NotOfGpus { nodes, of_gpus } => {
                 let on = nouns(nodes.len(), "node");
-                write!(f, "on {on} {nodes}: the memory of the others is the GPUs'")
+                let of = nouns(of_gpus.len(), "node");
+                write!(f, "on {on} {nodes}, so that none is on {of} {of_gpus}, the GPUs'")
             }
             MemoryReason::OneCell { nodes } => write!(
                 f,
