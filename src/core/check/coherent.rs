@@ -110,8 +110,12 @@ fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             "memory that is bound to no node may be on {} {nodes}, whose memory is a GPU's",
             nouns(nodes.len(), "node")
         );
-        let cells = if guest.cells.is_empty() { " --cells on" } else { "" };
-        let hint = format!("`gpuvm tune {} --memory-nodes on{cells}` binds it", word(&guest.name));
+        let name = word(&guest.name);
+        let hint = if guest.cells.is_empty() {
+            format!("`gpuvm tune {name} --memory-nodes on --cells on` binds it")
+        } else {
+            format!("`gpuvm tune {name} --memory-nodes on` binds it")
+        };
         report.add(&MAYBE_GPU_NODE, guest.memory.spot, message, hint);
     }
 }
