@@ -165,6 +165,9 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
     assert!(code == 0 && tuned.contains(bound), "{words:?}: {tuned}{err}");
     let (code, out, err) = checked(dir.path(), "tuned.xml", &tuned);
     assert!(code == 0 && !out.contains(rule), "{out}{err}");
+    let preferred = tuned.replace("mode='strict'", "mode='preferred'");
+    let (_, out, err) = checked(dir.path(), "preferred.xml", &preferred);
+    assert!(out.contains(rule) && out.contains("may leave its nodes"), "{out}{err}");
     // Where the GPUs' nodes have no memory, it comes from none of them.
     let empty = tray(|_| {});
     for text in [&*unbound, &floating] {

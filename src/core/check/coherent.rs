@@ -101,13 +101,16 @@ fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let has_memory = |node: &&NumaNode| topology.is_gpu_memory(node) && !node.memory_kib.is_zero();
     let nodes: NodeSet =
         topology.nodes().iter().filter(has_memory).map(|node| node.os_index).collect();
+    let is_free = |cell| guest.binding(cell).is_none_or(|binding| !binding.is_hard());
     let is_unbound = match &guest.cells[..] {
-        [] => guest.binding(None).is_none(),
-        cells => cells.iter().any(|cell| guest.binding(Some(cell.id)).is_none()),
+        [] => is_free(None),
+        cells => cells.iter().any(|cell| is_free(Some(cell.id))),
     };
     if is_unbound && !nodes.is_empty() {
+        let bound =
+            if guest.bindings.is_empty() { "is bound to no node" } else { "may leave its nodes" };
         let message = format!(
-            "memory that is bound to no node may be on {} {nodes}, whose memory is a GPU's",
+            "memory that {bound} may be on {} {nodes}, whose memory is a GPU's",
             nouns(nodes.len(), "node")
         );
         let name = word(&guest.name);

@@ -380,10 +380,11 @@ fn scaled(work: &Work<'_>) -> Option<Vec<MemSize>> {
 }
 
 /// Whether the guest stays without cells, as its owner has it: on a host of one node nothing is
-/// nearer than anything else.
+/// nearer than anything else. Beside nodes of GPUs its memory is bound.
 fn keeps_no_cells(work: &Work<'_>) -> bool {
     work.guest.claims.cells.is_empty()
         && is_of_one_node(work.given.topology)
+        && work.given.topology.gpu_memory_nodes().is_empty()
         && work.given.items.cells.is_on()
         && work.leaves(ItemName::Cells, &[])
 }
