@@ -155,22 +155,35 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
         let (start, rest) = text.split_once(&format!("<{name}>")).unwrap();
         format!("{start}{}", rest.split_once(&format!("</{name}>")).unwrap().1)
     };
-    let floating = without(&without(&without(&floating, "metadata"), "numatune"), "numa");
-    let (_, out, err) = checked(dir.path(), "floating.xml", &floating);
-    assert!(out.contains(rule), "{out}{err}");
-    let (_, hint) = out.split_once("`gpuvm ").unwrap();
-    let words = hint.split_once('`').unwrap().0;
-    let words: Vec<&str> = words.split(' ').collect();
-    let (code, tuned, err) = run(&mut gpuvm(&words));
-    assert!(code == 0 && tuned.contains(bound), "{words:?}: {tuned}{err}");
-    let (code, out, err) = checked(dir.path(), "tuned.xml", &tuned);
-    assert!(code == 0 && !out.contains(rule), "{out}{err}");
+    let two = ["--vcpus", "4", "--memory", "8G", "--pins", "none", "--cells", "2"];
+    let two = without(exported(dir.path(), &two).text(), "numatune");
+    let floating = without(&without(&floating, "metadata"), "numatune");
+    let bare = without(&floating, "numa");
+    let slots = "<maxMemory slots='2' unit='GiB'>16</maxMemory>\n  <memory ";
+    let growing = bare.replacen("<memory ", slots, 1);
+    let mut tuned = String::new();
+    // What the hint says binds all of it; nothing else of theirs changes.
+    for text in [&two, &without(&two, "metadata"), &growing, &floating, &bare] {
+        let (_, out, err) = checked(dir.path(), "floating.xml", text);
+        assert!(out.contains(rule), "{out}{err}");
+        let (_, hint) = out.split_once("`gpuvm ").unwrap();
+        let words = hint.split_once('`').unwrap().0;
+        let words: Vec<&str> = words.split(' ').collect();
+        assert!(words.ends_with(&["--memory-nodes", "on"]), "{out}");
+        let (code, out, err) = run(&mut gpuvm(&words));
+        assert!(code == 0 && out.contains(bound), "{words:?}: {out}{err}");
+        assert_eq!(out.matches("<cell ").count(), text.matches("<cell ").count(), "{out}");
+        assert_eq!(out.contains("<maxMemory"), text.contains("<maxMemory"), "{out}");
+        tuned = out;
+        let (code, out, err) = checked(dir.path(), "tuned.xml", &tuned);
+        assert!(code == 0 && !out.contains(rule), "{out}{err}");
+    }
     let preferred = tuned.replace("mode='strict'", "mode='preferred'");
     let (_, out, err) = checked(dir.path(), "preferred.xml", &preferred);
     assert!(out.contains(rule) && out.contains("may leave its nodes"), "{out}{err}");
     // Where the GPUs' nodes have no memory, it comes from none of them.
     let empty = tray(|_| {});
-    for text in [&*unbound, &floating] {
+    for text in [&*unbound, &bare] {
         let (_, out, err) = checked(empty.path(), "a.xml", text);
         assert!(!out.contains(rule), "{out}{err}");
     }

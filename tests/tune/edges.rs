@@ -134,6 +134,20 @@ fn values_at_the_edge_are_taken_and_beyond_it_refused() {
     let cells = "<cpu><numa><cell id='0' cpus='0-45' memory='758456320'/></numa></cpu>";
     let error = one(&guest(&Wanted::vendor(0, 8), &[(CPU, cells)]), &nodes).unwrap_err();
     assert!(error.contains("this host has no node 2"), "{error}");
+    let error = one(&eight, &nodes).unwrap_err();
+    assert!(error.contains("this host has no node 2"), "{error}");
+}
+
+#[test]
+fn memory_of_a_guest_without_cells_is_bound_to_the_named_nodes() {
+    let eight = Wanted::vendor(0, 8).xml(&host("dgx-2"));
+    for nodes in ["0", "0-1"] {
+        let items = Items { memory_nodes: Item::To(nodes.parse().unwrap()), ..Items::default() };
+        let tuned = one(&eight, &items).unwrap().after.text().to_owned();
+        let bound = format!("<memory mode='strict' nodeset='{nodes}'/>");
+        assert!(tuned.contains(&bound) && !tuned.contains("<numa>"), "{tuned}");
+        assert_eq!(one(&tuned, &items).unwrap().after.text(), tuned);
+    }
 }
 
 #[test]

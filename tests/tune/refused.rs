@@ -98,11 +98,12 @@ fn contradictions_with_kept_settings_are_refused() {
         change(&mut items);
         items
     };
-    // Pins of node 0 stay, and memory of node 1 is asked for.
-    let far = with(|items| {
-        items.memory_nodes = Item::To("1".parse().unwrap());
+    // A guest without cells is planned with one on each node.
+    let near = with(|items| {
+        items.pins = Item::On;
+        items.memory_nodes = Item::On;
     });
-    let error = refused(&vendor.xml(&dgx2), &far);
+    let error = refused(&Wanted::vendor(0, 16).xml(&dgx2), &near);
     assert!(error.contains("no NUMA cell whose memory could be bound"), "{error}");
     let wide = Wanted {
         pins: Vec::new(),

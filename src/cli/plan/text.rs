@@ -4,7 +4,7 @@ use crate::bdf::Bdf;
 use crate::cpuset::CpuSet;
 use crate::placement::{Placement, Reason, vgpu_words};
 use crate::topology::{DeviceKind, Topology, Trust};
-use crate::words::count;
+use crate::words::{count, nouns};
 use gpuvm_core::fabric::need;
 use gpuvm_ops::planned::Planned;
 use std::fmt::Write as _;
@@ -53,7 +53,7 @@ pub fn describe(planned: &Planned) -> String {
         let nodes = if cell.host_nodes.is_empty() {
             "bound to no node".to_owned()
         } else {
-            format!("on node {}", cell.host_nodes)
+            format!("on {} {}", nouns(cell.host_nodes.len(), "node"), cell.host_nodes)
         };
         format!("cell {at}: {} ({} KiB) {nodes}", cell.memory_kib, cell.memory_kib.kib())
     });

@@ -101,24 +101,14 @@ fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
     let has_memory = |node: &&NumaNode| topology.is_gpu_memory(node) && !node.memory_kib.is_zero();
     let nodes: NodeSet =
         topology.nodes().iter().filter(has_memory).map(|node| node.os_index).collect();
-    let is_free = |cell| guest.binding(cell).is_none_or(|binding| !binding.is_hard());
-    let is_unbound = match &guest.cells[..] {
-        [] => is_free(None),
-        cells => cells.iter().any(|cell| is_free(Some(cell.id))),
-    };
-    if is_unbound && !nodes.is_empty() {
+    if !guest.is_bound() && !nodes.is_empty() {
         let bound =
             if guest.bindings.is_empty() { "is bound to no node" } else { "may leave its nodes" };
         let message = format!(
             "memory that {bound} may be on {} {nodes}, whose memory is a GPU's",
             nouns(nodes.len(), "node")
         );
-        let name = word(&guest.name);
-        let hint = if guest.cells.is_empty() {
-            format!("`gpuvm tune {name} --memory-nodes on --cells on` binds it")
-        } else {
-            format!("`gpuvm tune {name} --memory-nodes on` binds it")
-        };
+        let hint = format!("`gpuvm tune {} --memory-nodes on` binds it", word(&guest.name));
         report.add(&MAYBE_GPU_NODE, guest.memory.spot, message, hint);
     }
 }

@@ -231,6 +231,15 @@ impl<'t> Claims<'t> {
         self.bindings.iter().find(own).or_else(|| self.bindings.iter().find(|b| b.cell.is_none()))
     }
 
+    /// Whether none of its memory is ever outside nodes that its owner named.
+    pub fn is_bound(&self) -> bool {
+        let is_hard = |cell| self.binding(cell).is_some_and(Binding::is_hard);
+        match &self.cells[..] {
+            [] => is_hard(None),
+            cells => cells.iter().all(|cell| is_hard(Some(cell.id))),
+        }
+    }
+
     /// Returns the page size of a cell's memory, or of the guest's if it has no cells; `None` for
     /// the host's default size or normal pages.
     pub fn page_of(&self, cell: u32) -> Option<&At<'t, MemSize>> {

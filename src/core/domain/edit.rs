@@ -10,7 +10,7 @@ use super::overrides::Override;
 use super::pci::{Controller, PciAddress};
 use super::placed::{DevicePlace, DiskSeat, HostdevSeat, NicSeat};
 use super::setting::Setting;
-use super::shape::{backing, cpu, cputune, metadata, numatune};
+use super::shape::{backing, cpu, cputune, metadata, numatune, numatune_of};
 use crate::bdf::Bdf;
 use crate::cpuset::{CpuSet, NodeSet};
 use crate::memsize::MemSize;
@@ -113,6 +113,11 @@ pub enum DomainEdit {
     SetNumatune {
         /// By cell.
         cells: Vec<NodeSet>,
+    },
+    /// Binds the memory of a guest without cells to host nodes.
+    SetMemoryNodes {
+        /// The nodes.
+        nodes: NodeSet,
     },
     /// Sets the guest's CPU.
     SetCpu {
@@ -252,6 +257,7 @@ impl DomainEdit {
                 domain.child(cputune(vcpus, emulator, iothreads))
             }
             DomainEdit::SetNumatune { cells } => domain.child(numatune(cells)),
+            DomainEdit::SetMemoryNodes { nodes } => domain.child(numatune_of(nodes)),
             DomainEdit::SetCpu { model, topology, topoext, cells, initiators } => {
                 domain.child(cpu(*model, *topology, *topoext, cells, initiators.as_ref()))
             }

@@ -390,15 +390,23 @@ pub(super) fn numatune(cells: &[NodeSet]) -> Fragment {
             .attr("mode", "strict")
             .attr("nodeset", nodes)
     });
-    let all = (bound.clone().count() == cells.len() && !cells.is_empty()).then(|| {
-        let union = bound.fold(NodeSet::new(), |union, (_, nodes)| union.or(nodes));
-        Fragment::new("memory")
-            .attr("mode", "strict")
-            .attr("nodeset", union)
-            .want("placement", Want::Default("static".into()))
-    });
+    let all = (bound.clone().count() == cells.len() && !cells.is_empty())
+        .then(|| bound_to(&bound.fold(NodeSet::new(), |union, (_, nodes)| union.or(nodes))));
     let numatune = Fragment::new("numatune").children(all).children(nodes);
     numatune.only("memory").only("memnode").drop_empty()
+}
+
+/// Returns the wanted state of `<numatune>` of a guest without cells.
+pub(super) fn numatune_of(nodes: &NodeSet) -> Fragment {
+    Fragment::new("numatune").child(bound_to(nodes)).only("memory").only("memnode")
+}
+
+/// Returns the wanted `<memory>` of `<numatune>`.
+fn bound_to(nodes: &NodeSet) -> Fragment {
+    Fragment::new("memory")
+        .attr("mode", "strict")
+        .attr("nodeset", nodes)
+        .want("placement", Want::Default("static".into()))
 }
 
 /// Returns the wanted state of `<cpu>`.

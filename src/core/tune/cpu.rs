@@ -414,7 +414,7 @@ fn is_so(claims: &Claims<'_>, work: &Work<'_>, cells: &[GuestCell]) -> bool {
         && claims.cells.iter().zip(elements).zip(cells).all(same)
 }
 
-/// Tunes the host nodes that the cells' memory is bound to.
+/// Tunes the host nodes that the guest's memory is bound to.
 fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     let item = ItemName::MemoryNodes;
     let there = work.xml.root().find("cpu/numa").map_or(0, |numa| numa.children("cell").count());
@@ -428,29 +428,45 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
                 let message = format!("this host has no node {node}");
                 return Err(TuneError::item(item, message, "`gpuvm host show` shows the nodes"));
             }
-            vec![nodes.clone(); there]
+            return bind(work, nodes, there);
         }
         (Item::On, Some(placement)) => {
             placement.cells.iter().map(|cell| cell.host_nodes.clone()).collect()
         }
     };
-    let binds = cells.iter().any(|nodes| !nodes.is_empty());
-    let unlike = cells.len() != there && binds;
-    if unlike && work.given.items.memory_nodes.is_on() && keeps_no_cells(work) {
+    let all = cells.iter().fold(NodeSet::new(), |all, nodes| all.or(nodes));
+    if cells.len() == there || all.is_empty() {
+        return work.make(item, &[DomainEdit::SetNumatune { cells }]);
+    }
+    // The guest has other cells than the plan.
+    let (is_on, stay) = (work.given.items.memory_nodes.is_on(), work.cells_stay().is_some());
+    let is_one = cells.iter().all(|nodes| *nodes == all);
+    let is_named = !work.given.items.unnamed.contains(&item);
+    if is_on && keeps_no_cells(work) {
         return Ok(());
     }
-    if unlike && work.cells_stay().is_some() {
-        work.note(Topic::MemoryNodes, "its cells stay, so their memory is not bound".to_owned());
+    let is_right = work.guest.claims.is_bound() && !work.faults.contains("memory-on-gpu-node");
+    if is_right && if is_one { !is_named } else { stay } {
+        work.note(Topic::MemoryNodes, "its memory stays bound as it is".to_owned());
         return Ok(());
     }
-    if unlike || (there == 0 && work.given.items.memory_nodes.value().is_some()) {
+    if !stay && !is_one {
         let message = match there {
             0 => "the guest has no NUMA cell whose memory could be bound".to_owned(),
             _ => format!("the guest has {there} NUMA cells, and {} are planned", cells.len()),
         };
         return Err(TuneError::item(item, message, "add --cells on"));
     }
-    work.make(item, &[DomainEdit::SetNumatune { cells }])
+    bind(work, &all, there)
+}
+
+/// Binds all memory of a guest, with or without cells, to the same nodes.
+fn bind(work: &mut Work<'_>, nodes: &NodeSet, there: usize) -> Result<(), TuneError> {
+    let edit = match there {
+        0 => DomainEdit::SetMemoryNodes { nodes: nodes.clone() },
+        _ => DomainEdit::SetNumatune { cells: vec![nodes.clone(); there] },
+    };
+    work.make(ItemName::MemoryNodes, &[edit])
 }
 
 /// Tunes physical address bits; the host's bits require the host's CPU model.

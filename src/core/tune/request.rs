@@ -107,7 +107,8 @@ fn asked(mut request: Request, work: &Work<'_>) -> Request {
     match items.cells {
         cells if items.is_as_asked(ItemName::Cells, &cells) => {}
         Item::Keep => {}
-        Item::On => request.cells = CellWish::Auto,
+        // Of a guest that floats they keep their number.
+        Item::On => request.cells = wish.cells,
         Item::Off | Item::To(_) => {
             let there = u32::try_from(claims.cells.len()).unwrap_or(u32::MAX);
             request.cells = CellWish::Count(there.max(1));

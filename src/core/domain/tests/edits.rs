@@ -54,18 +54,19 @@ fn each_edit_changes_its_lines_only() {
 fn every_edit_has_an_example() {
     let seen: BTreeSet<usize> = examples().iter().map(|(edit, _)| variant(edit)).collect();
     assert!(seen.iter().copied().eq(0..seen.len()), "an edit without example: {seen:?}");
-    assert_eq!(seen.len(), 25 + super::settings::VARIANTS, "number of variants");
+    assert_eq!(seen.len(), 26 + super::settings::VARIANTS, "number of variants");
 }
 
 #[test]
 fn many_edits_at_once_are_the_same_as_one_by_one() {
     let mut seen = BTreeSet::new();
     // Settings are applied one by one, since several of them are about the same element. So are the
-    // UUID's edit, which comes last, and the new name and number of plugged vCPUs, which are of the
-    // elements of other edits, too.
+    // UUID's edit, which comes last, and the new name, number of plugged vCPUs and nodes of a guest
+    // without cells, which are of the elements of other edits, too.
     let single = |edit: &DomainEdit| {
-        use DomainEdit::{Rename, Set, SetPlugged, SetUuid};
-        matches!(edit, Set { .. } | SetUuid { .. } | Rename { .. } | SetPlugged { .. })
+        use DomainEdit::{Rename, Set, SetMemoryNodes, SetPlugged, SetUuid};
+        let is_alike = matches!(edit, Rename { .. } | SetPlugged { .. } | SetMemoryNodes { .. });
+        is_alike || matches!(edit, Set { .. } | SetUuid { .. })
     };
     let all = examples().into_iter().filter(|(edit, _)| !single(edit));
     let all = all.filter(|(edit, _)| seen.insert(variant(edit)));

@@ -61,7 +61,8 @@ pub fn variant(edit: &DomainEdit) -> usize {
         DomainEdit::SetPlugged { .. } => 22,
         DomainEdit::AddMdev { .. } => 23,
         DomainEdit::DropMdev { .. } => 24,
-        DomainEdit::Set { setting } => 25 + super::settings::variant(setting),
+        DomainEdit::SetMemoryNodes { .. } => 25,
+        DomainEdit::Set { setting } => 26 + super::settings::variant(setting),
     }
 }
 
@@ -223,6 +224,13 @@ fn cpu_examples() -> Vec<(DomainEdit, &'static str)> {
 +  </numatune>",
         ),
         (DomainEdit::SetNumatune { cells: vec![nodes("")] }, ""),
+        (
+            DomainEdit::SetMemoryNodes { nodes: nodes("0-1") },
+            r"
++  <numatune>
++    <memory mode='strict' nodeset='0-1'/>
++  </numatune>",
+        ),
         (
             DomainEdit::SetCpu {
                 model: CpuModel::HostPassthrough { maxphysaddr: true, limit: None },
