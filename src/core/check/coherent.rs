@@ -90,25 +90,28 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
 
 /// Finds memory that is, or may be, a GPU's.
 fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let hint =
+        format!("`gpuvm tune {} --memory-nodes on` binds it to nodes with CPUs", word(&guest.name));
+    let mut is_named = false;
     for binding in &guest.bindings {
         let of_gpus = binding.nodes.and(&topology.gpu_memory_nodes());
         if !of_gpus.is_empty() {
-            let message = format!("memory is bound to node {of_gpus}, whose memory is a GPU's");
-            let hint = "bind it to nodes with CPUs: `gpuvm host show` lists them";
-            report.add(&GPU_NODE, binding.nodes.spot, message, hint);
+            is_named = true;
+            let nodes = nouns(of_gpus.len(), "node");
+            let message = format!("memory is bound to {nodes} {of_gpus}, whose memory is a GPU's");
+            report.add(&GPU_NODE, binding.nodes.spot, message, hint.clone());
         }
     }
     let has_memory = |node: &&NumaNode| topology.is_gpu_memory(node) && !node.memory_kib.is_zero();
     let nodes: NodeSet =
         topology.nodes().iter().filter(has_memory).map(|node| node.os_index).collect();
-    if !guest.is_bound() && !nodes.is_empty() {
+    if !is_named && !guest.is_bound() && !nodes.is_empty() {
         let bound =
             if guest.bindings.is_empty() { "is bound to no node" } else { "may leave its nodes" };
         let message = format!(
             "memory that {bound} may be on {} {nodes}, whose memory is a GPU's",
             nouns(nodes.len(), "node")
         );
-        let hint = format!("`gpuvm tune {} --memory-nodes on` binds it", word(&guest.name));
         report.add(&MAYBE_GPU_NODE, guest.memory.spot, message, hint);
     }
 }
