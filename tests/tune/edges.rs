@@ -151,6 +151,34 @@ fn memory_of_a_guest_without_cells_is_bound_to_the_named_nodes() {
 }
 
 #[test]
+fn a_guest_is_pinned_on_the_node_that_its_owner_confined_it_to() {
+    let dgx2 = host("dgx-2");
+    let (free, own) = ("<vcpu placement='static'>", "<vcpu placement='static' cpuset='24-47'>");
+    let bound = |mode: &str| {
+        let numatune = format!("<numatune><memory mode='{mode}' nodeset='1'/></numatune>");
+        (free.to_owned(), numatune + free)
+    };
+    let floats = Wanted { gpus: 0..0, pins: Vec::new(), ..Wanted::vendor(0, 1) };
+    for (from, to) in [(free.to_owned(), own.to_owned()), bound("strict"), bound("preferred")] {
+        let after = one(&guest(&floats, &[(&from, &to)]), &Items::all()).unwrap();
+        let pins = after.placement.unwrap().vcpu_pins;
+        let node = dgx2.node(gpuvm::cpuset::NodeId(1)).unwrap();
+        assert!(pins.iter().all(|pin| pin.is_subset(&node.pcpus)), "{to}: {pins:?}");
+        let again = one(after.after.text(), &Items::all()).unwrap();
+        assert_eq!(again.after.text(), after.after.text());
+    }
+    // Its GPU's node is nearer.
+    let near = Wanted { pins: Vec::new(), ..Wanted::vendor(0, 1) };
+    let (from, to) = bound("strict");
+    let after = one(&guest(&near, &[(&from, &to)]), &Items::all()).unwrap();
+    assert!(
+        after.after.text().contains("<memory mode='strict' nodeset='0'/>"),
+        "{:?}",
+        after.changes
+    );
+}
+
+#[test]
 fn disks_are_tuned_where_they_are_written_and_as_their_files_can_take_it() {
     let direct = "type='qcow2' cache='none' io='native'/>\n      <source file='/raid";
     let text = guest(

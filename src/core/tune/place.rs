@@ -5,7 +5,7 @@ use super::kinds::Kinds;
 use super::request_of_domain::Guest;
 use super::{Given, Item, ItemName, Items, TuneError};
 use crate::bdf::Bdf;
-use crate::cpuset::{CpuSet, NodeId, PcpuId};
+use crate::cpuset::{CpuSet, NodeId, NodeSet, PcpuId};
 use crate::domain::DomainXml;
 use crate::domain::arguments::Arguments;
 use crate::domain::bound_memory;
@@ -230,7 +230,9 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     if free.vcpu_pins == guest.pins {
         return Ok(free);
     }
-    let Some(mut here) = here else { return Ok(free) };
+    let Some(mut here) = here else {
+        return Ok(confined(guest, request, given, &free).unwrap_or(free));
+    };
     if let Some(resized) = resized(guest, request, given, &free) {
         return Ok(resized);
     }
@@ -261,6 +263,38 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
         last = Some(kept);
     }
     Ok(free)
+}
+
+/// A plan of a guest that gpuvm did not make on the part of the host that its owner has confined its
+/// vCPUs or its memory to, if it has no pins of its own and that is as good as a free plan.
+fn confined(
+    guest: &Guest<'_>,
+    request: &Request,
+    given: &Given<'_>,
+    free: &Placement,
+) -> Option<Placement> {
+    let Given { topology, others, .. } = *given;
+    let claims = guest.claims;
+    let default = claims.default_pin.as_ref().map(|pin| &pin.value);
+    let pins = guest.pins.iter().map(|pin| if pin.is_empty() { default } else { Some(pin) });
+    let of_vcpus: Option<Vec<&CpuSet>> = pins.collect();
+    let of_vcpus = of_vcpus.map(|pins| pins.into_iter().flat_map(CpuSet::iter).collect());
+    let bound = claims.bindings.iter().flat_map(|binding| binding.nodes.value.iter());
+    let nodes: NodeSet = bound.collect();
+    let pcpus = |node: NodeId| topology.node(node).map(|node| &node.pcpus);
+    let of_memory: CpuSet = nodes.iter().filter_map(pcpus).flat_map(CpuSet::iter).collect();
+    let here: CpuSet = match of_vcpus {
+        Some(pcpus) if of_memory.is_empty() => pcpus,
+        Some(pcpus) => of_memory.and(&pcpus),
+        None => of_memory,
+    };
+    let here = whole_cores(topology, here.iter());
+    if here.is_empty() || guest.asked.is_some() {
+        return None;
+    }
+    let plan = plan_on(topology, others, request, &here).ok()?;
+    let is_so = plan.vcpus() == free.vcpus() && plan.memory() == free.memory();
+    (is_so && is_as_good(&plan, free, topology)).then_some(plan)
 }
 
 /// The guest where it is, vCPU by vCPU, and its emulator on the cores that it has, if that is as
