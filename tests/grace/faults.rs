@@ -161,9 +161,12 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
     let bare = without(&floating, "numa");
     let slots = "<maxMemory slots='2' unit='GiB'>16</maxMemory>\n  <memory ";
     let growing = bare.replacen("<memory ", slots, 1);
+    let wide = (0..4).map(|vcpu| format!("<vcpupin vcpu='{vcpu}' cpuset='60-90'/>"));
+    let wide = format!("<cputune>{}</cputune>\n  <os", wide.collect::<String>());
+    let wide = bare.replacen("<os", &wide, 1);
     let mut tuned = String::new();
     // What the hint says binds all of it; nothing else of theirs changes.
-    for text in [&two, &without(&two, "metadata"), &growing, &floating, &bare] {
+    for text in [&two, &without(&two, "metadata"), &growing, &floating, &wide, &bare] {
         let (_, out, err) = checked(dir.path(), "floating.xml", text);
         assert!(out.contains(rule), "{out}{err}");
         let (_, hint) = out.split_once("`gpuvm ").unwrap();
@@ -178,6 +181,10 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
         let (code, out, err) = checked(dir.path(), "tuned.xml", &tuned);
         assert!(code == 0 && !out.contains(rule), "{out}{err}");
     }
+    let file = dir.path().join("tuned.xml");
+    let words = ["tune", file.to_str().unwrap(), "--memory-nodes", "2"];
+    let (code, _, err) = on(dir.path(), &[&words[..], &NEW].concat());
+    assert!(code == 1 && err.contains("the memory of node 2 is a GPU's"), "{err}");
     let preferred = tuned.replace("mode='strict'", "mode='preferred'");
     let (_, out, err) = checked(dir.path(), "preferred.xml", &preferred);
     assert!(out.contains(rule) && out.contains("may leave its nodes"), "{out}{err}");

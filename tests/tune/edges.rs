@@ -151,6 +151,37 @@ fn memory_of_a_guest_without_cells_is_bound_to_the_named_nodes() {
 }
 
 #[test]
+fn memory_follows_pins_that_no_plan_has() {
+    let on = with(|items| items.memory_nodes = Item::On);
+    let wide = |cpuset: &str| Wanted {
+        pins: Vec::new(),
+        vcpus: 2,
+        gpus: 0..0,
+        memory_kib: 8 << 20,
+        more: match cpuset {
+            "24-47" => {
+                "\n<cputune><vcpupin vcpu='0' cpuset='24-47'/><vcpupin vcpu='1' cpuset='24-47'/></cputune>"
+            }
+            _ => {
+                "\n<cputune><vcpupin vcpu='0' cpuset='0-47'/><vcpupin vcpu='1' cpuset='30'/></cputune>"
+            }
+        },
+        ..Wanted::vendor(0, 1)
+    };
+    for (cpuset, nodes) in [("24-47", "1"), ("0-47", "0-1")] {
+        let text = guest(&wide(cpuset), &[]);
+        let tuned = one(&text, &on).unwrap().after.text().to_owned();
+        let bound = format!("<memory mode='strict' nodeset='{nodes}'/>");
+        assert!(tuned.contains(&bound) && tuned.contains(wide(cpuset).more), "{tuned}");
+        assert_eq!(one(&tuned, &on).unwrap().after.text(), tuned);
+    }
+    // Their node has less memory than the guest.
+    let large = Wanted { memory_kib: 1000 << 20, ..wide("24-47") };
+    let tuned = one(&guest(&large, &[]), &on).unwrap();
+    assert!(!tuned.after.text().contains("numatune"), "{}", tuned.after.text());
+}
+
+#[test]
 fn a_guest_is_pinned_on_the_node_that_its_owner_confined_it_to() {
     let dgx2 = host("dgx-2");
     let (free, own) = ("<vcpu placement='static'>", "<vcpu placement='static' cpuset='24-47'>");

@@ -16,6 +16,7 @@ use crate::placement::{
     GuestCache, GuestCell, GuestTopology, MOST_VCPUS, Placement, Topic, has_own_pcpus,
     needs_remapping,
 };
+use crate::request::PinPolicy;
 use crate::shell::{domain, word};
 use crate::topology::Topology;
 
@@ -424,15 +425,18 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
         (Item::Off, _) => Vec::new(),
         (Item::To(nodes), _) => {
             let known = |node| work.given.topology.node(node).is_some();
-            if let Some(node) = nodes.iter().find(|node| !known(*node)) {
-                let message = format!("this host has no node {node}");
-                return Err(TuneError::item(item, message, "`gpuvm host show` shows the nodes"));
-            }
-            return bind(work, nodes, there);
+            let of_gpus = work.given.topology.gpu_memory_nodes();
+            let message = match nodes.iter().find(|node| !known(*node) || of_gpus.contains(*node)) {
+                Some(node) if known(node) => format!("the memory of node {node} is a GPU's"),
+                Some(node) => format!("this host has no node {node}"),
+                None => return bind(work, nodes, there),
+            };
+            return Err(TuneError::item(item, message, "`gpuvm host show` shows the nodes"));
         }
-        (Item::On, Some(placement)) => {
-            placement.cells.iter().map(|cell| cell.host_nodes.clone()).collect()
-        }
+        (Item::On, Some(placement)) => match nodes_of_pins(work, placement) {
+            Some(nodes) => return bind(work, &nodes, there),
+            None => placement.cells.iter().map(|cell| cell.host_nodes.clone()).collect(),
+        },
     };
     let all = cells.iter().fold(NodeSet::new(), |all, nodes| all.or(nodes));
     if cells.len() == there || all.is_empty() {
@@ -458,6 +462,23 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
         return Err(TuneError::item(item, message, "add --cells on"));
     }
     bind(work, &all, there)
+}
+
+/// Returns the nodes of vCPUs whose pins stay as they are, though no plan has these; `None` where
+/// they are planned, some vCPU has none, or the nodes have less memory than the guest.
+fn nodes_of_pins(work: &Work<'_>, placement: &Placement) -> Option<NodeSet> {
+    let (topology, claims) = (work.given.topology, work.guest.claims);
+    if !work.given.items.only_binds() || placement.pins() != PinPolicy::None {
+        return None;
+    }
+    let default = claims.default_pin.as_ref().map(|pin| &pin.value);
+    let pins = work.guest.pins.iter().map(|pin| if pin.is_empty() { default } else { Some(pin) });
+    let pins: Vec<&CpuSet> = pins.collect::<Option<_>>()?;
+    let pcpus = pins.into_iter().flat_map(CpuSet::iter);
+    let nodes: NodeSet = pcpus.filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
+    let memory = nodes.iter().filter_map(|node| topology.node(node)).map(|node| node.memory_kib);
+    let has_room = memory.sum::<MemSize>() >= claims.memory.value;
+    (has_room && !nodes.is_empty()).then_some(nodes)
 }
 
 /// Binds all memory of a guest, with or without cells, to the same nodes.

@@ -327,6 +327,12 @@ impl Items {
         is_size && size.plugged.is_kept() && !self.moves_functions()
     }
 
+    /// Whether its memory goes to other nodes, and all else stays where it is.
+    pub(super) fn only_binds(&self) -> bool {
+        let rest = Items { memory_nodes: Item::Keep, ..self.clone() };
+        self.memory_nodes.is_on() && self.pins.is_kept() && !rest.need_a_place()
+    }
+
     /// Keeps the CPU that the guest sees if its operating system depends on it: macOS does not boot
     /// with other models, nor with some numbers of cores. The same if an argument of QEMU sets it:
     /// the definition then has no effect.

@@ -212,7 +212,7 @@ fn chosen(guest: &Guest<'_>, request: &Request, given: &Given<'_>) -> Result<Pla
     let Some(free) = free else {
         let kept = here.and_then(|here| plan_on(topology, others, request, &here).ok());
         let kept = kept.filter(|kept| kept.vcpu_pins == guest.pins);
-        if kept.is_none() && given.items.keeps_vcpus() {
+        if kept.is_none() && (given.items.keeps_vcpus() || given.items.only_binds()) {
             // Its vCPUs stay where they are: only its memory is planned.
             let floats = Request { pins: PinPolicy::None, ..request.clone() };
             return Ok(plan(topology, others, &floats)?);

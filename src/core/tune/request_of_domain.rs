@@ -294,7 +294,8 @@ impl<'t> Guest<'t> {
             return Ok(PinPolicy::None);
         }
         let Some(order) = order_of(&self.pins, given.topology) else {
-            if !given.items.need_a_place() || given.items.keeps_vcpus() {
+            let items = given.items;
+            if !items.need_a_place() || items.keeps_vcpus() || items.only_binds() {
                 return Ok(PinPolicy::None);
             }
             return Err(TuneError::item(
