@@ -467,17 +467,15 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
 /// Returns the nodes of vCPUs whose pins stay as they are, though no plan has these; `None` where
 /// they are planned, some vCPU has none, or the nodes have less memory than the guest.
 fn nodes_of_pins(work: &Work<'_>, placement: &Placement) -> Option<NodeSet> {
-    let (topology, claims) = (work.given.topology, work.guest.claims);
+    let topology = work.given.topology;
     if !work.given.items.only_binds() || placement.pins() != PinPolicy::None {
         return None;
     }
-    let default = claims.default_pin.as_ref().map(|pin| &pin.value);
-    let pins = work.guest.pins.iter().map(|pin| if pin.is_empty() { default } else { Some(pin) });
-    let pins: Vec<&CpuSet> = pins.collect::<Option<_>>()?;
-    let pcpus = pins.into_iter().flat_map(CpuSet::iter);
-    let nodes: NodeSet = pcpus.filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
+    let pcpus = work.guest.pcpus()?;
+    let nodes: NodeSet =
+        pcpus.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
     let memory = nodes.iter().filter_map(|node| topology.node(node)).map(|node| node.memory_kib);
-    let has_room = memory.sum::<MemSize>() >= claims.memory.value;
+    let has_room = memory.sum::<MemSize>() >= work.guest.claims.memory.value;
     (has_room && !nodes.is_empty()).then_some(nodes)
 }
 

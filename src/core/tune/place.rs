@@ -274,27 +274,29 @@ fn confined(
     free: &Placement,
 ) -> Option<Placement> {
     let Given { topology, others, .. } = *given;
-    let claims = guest.claims;
-    let default = claims.default_pin.as_ref().map(|pin| &pin.value);
-    let pins = guest.pins.iter().map(|pin| if pin.is_empty() { default } else { Some(pin) });
-    let of_vcpus: Option<Vec<&CpuSet>> = pins.collect();
-    let of_vcpus = of_vcpus.map(|pins| pins.into_iter().flat_map(CpuSet::iter).collect());
-    let bound = claims.bindings.iter().flat_map(|binding| binding.nodes.value.iter());
+    let bound = guest.claims.bindings.iter().flat_map(|binding| binding.nodes.value.iter());
     let nodes: NodeSet = bound.collect();
     let pcpus = |node: NodeId| topology.node(node).map(|node| &node.pcpus);
     let of_memory: CpuSet = nodes.iter().filter_map(pcpus).flat_map(CpuSet::iter).collect();
-    let here: CpuSet = match of_vcpus {
+    let here: CpuSet = match guest.pcpus() {
         Some(pcpus) if of_memory.is_empty() => pcpus,
         Some(pcpus) => of_memory.and(&pcpus),
         None => of_memory,
     };
-    let here = whole_cores(topology, here.iter());
-    if here.is_empty() || guest.asked.is_some() {
+    if guest.asked.is_some() {
         return None;
     }
-    let plan = plan_on(topology, others, request, &here).ok()?;
-    let is_so = plan.vcpus() == free.vcpus() && plan.memory() == free.memory();
-    (is_so && is_as_good(&plan, free, topology)).then_some(plan)
+    let cores = whole_cores(topology, here.iter());
+    let on: BTreeSet<_> =
+        here.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
+    let near = on.into_iter().filter_map(pcpus).flat_map(CpuSet::iter).collect();
+    // Where these pcpus are too few, the rest of their nodes comes before others.
+    [cores, near].into_iter().filter(|here| !here.is_empty()).find_map(|here| {
+        let plan = plan_on(topology, others, request, &here).ok()?;
+        let is_so = plan.vcpus() == free.vcpus() && plan.memory() == free.memory();
+        let is_short = shares_cores(&plan, topology) && !shares_cores(free, topology);
+        (is_so && !is_short && is_as_good(&plan, free, topology)).then_some(plan)
+    })
 }
 
 /// The guest where it is, vCPU by vCPU, and its emulator on the cores that it has, if that is as

@@ -235,6 +235,14 @@ impl<'t> Guest<'t> {
         self.has_mdevs |= placement.vgpus.iter().any(GuestVgpu::is_mdev);
     }
 
+    /// The pcpus that its vCPUs may run on; `None` if some may run on any.
+    pub fn pcpus(&self) -> Option<CpuSet> {
+        let default = self.claims.default_pin.as_ref().map(|pin| &pin.value);
+        let pins = self.pins.iter().map(|pin| if pin.is_empty() { default } else { Some(pin) });
+        let pins: Option<Vec<&CpuSet>> = pins.collect();
+        Some(pins?.into_iter().flat_map(CpuSet::iter).collect())
+    }
+
     /// Whether it has devices of the host by VFIO, which pins its memory.
     pub fn passes(&self) -> bool {
         !self.hostdevs.is_empty() || self.has_mdevs
