@@ -164,9 +164,16 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
     let wide = (0..4).map(|vcpu| format!("<vcpupin vcpu='{vcpu}' cpuset='60-90'/>"));
     let wide = format!("<cputune>{}</cputune>\n  <os", wide.collect::<String>());
     let wide = bare.replacen("<os", &wide, 1);
+    // Pins on both sockets, which no plan of one cell has.
+    let far = (0..4).map(|vcpu| format!("<vcpupin vcpu='{vcpu}' cpuset='{}'/>", 70 + vcpu));
+    let far = format!("<cputune>{}</cputune>\n  <os", far.collect::<String>());
+    let far = bare.replacen("<os", &far, 1);
+    let empty = "<cell id='0' memory='0' unit='KiB'/>\n      <cell id='1'";
+    let second = floating.replacen("<cell id='0'", empty, 1);
     let mut tuned = String::new();
     // What the hint says binds all of it; nothing else of theirs changes.
-    for text in [&two, &without(&two, "metadata"), &growing, &floating, &wide, &bare] {
+    for text in [&two, &without(&two, "metadata"), &growing, &floating, &wide, &far, &second, &bare]
+    {
         let (_, out, err) = checked(dir.path(), "floating.xml", text);
         assert!(out.contains(rule), "{out}{err}");
         let (_, hint) = out.split_once("`gpuvm ").unwrap();
@@ -193,6 +200,32 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
     for text in [&*unbound, &bare] {
         let (_, out, err) = checked(empty.path(), "a.xml", text);
         assert!(!out.contains(rule), "{out}{err}");
+    }
+}
+
+#[test]
+fn modules_on_nodes_of_gpus_are_found_and_stay() {
+    let dir = scratch();
+    Grace { gpu_kib: 186 << 20, ..Grace::tray() }.make(dir.path());
+    let text = exported(dir.path(), &["--vcpus", "4", "--memory", "8G"]).text().to_owned();
+    for (model, nodes, said) in [
+        ("dimm", "2-9", "a module's memory is on nodes 2-9"),
+        ("virtio-mem", "0,10", "a module's memory is on node 10"),
+        ("dimm", "1", ""),
+    ] {
+        let module = format!(
+            "<memory model='{model}'><source><nodemask>{nodes}</nodemask></source><target>\
+             <size unit='GiB'>1</size><node>0</node></target></memory>\n  </devices>"
+        );
+        let file = dir.path().join("a.xml");
+        fs::write(&file, text.replacen("</devices>", &module, 1)).unwrap();
+        let file = file.to_str().unwrap();
+        let (code, out, err) = on(dir.path(), &["check", file, NEW[0], NEW[1]]);
+        let is_found = out.contains("memory-on-gpu-node");
+        assert!(out.contains(said) && is_found != said.is_empty(), "{out}{err}");
+        assert_eq!(code, if is_found { 3 } else { 0 }, "{out}{err}");
+        let (code, out, err) = on(dir.path(), &["tune", file, NEW[0], NEW[1]]);
+        assert!(code == 0 && out.contains(&module), "{out}{err}");
     }
 }
 

@@ -182,6 +182,22 @@ fn memory_follows_pins_that_no_plan_has() {
 }
 
 #[test]
+fn memory_that_cannot_leave_its_nodes_stays_bound_as_it_is() {
+    let cells = "<cpu mode='host-passthrough' check='none'>\n<numa>\n\
+                 <cell id='0' cpus='0-45' memory='758456320'/>\n</numa>\n</cpu>";
+    let bound = "<numatune>\n<memory mode='restrictive' nodeset='0'/>\n</numatune>\n<vcpu ";
+    let text = guest(&Wanted::vendor(0, 8), &[(CPU, cells), ("<vcpu ", bound)]);
+    let stays = "<memory mode='restrictive' nodeset='0'/>\n</numatune>";
+    let after = one(&text, &Items::all()).unwrap().after.text().to_owned();
+    assert!(after.contains(stays), "{after}");
+    let named = one(&text, &with(|items| items.memory_nodes = Item::On)).unwrap();
+    assert!(named.after.text().contains("<memnode cellid='0' mode='strict' nodeset='0'/>"));
+    let far = text.replace("restrictive' nodeset='0'", "restrictive' nodeset='1'");
+    let after = one(&far, &Items::all()).unwrap().after.text().to_owned();
+    assert!(after.contains("<memory mode='strict' nodeset='0'/>"), "{after}");
+}
+
+#[test]
 fn a_guest_is_pinned_on_the_node_that_its_owner_confined_it_to() {
     let dgx2 = host("dgx-2");
     let (free, own) = ("<vcpu placement='static'>", "<vcpu placement='static' cpuset='24-47'>");

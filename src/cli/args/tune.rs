@@ -378,6 +378,7 @@ fn items(args: &ItemArgs, all: bool) -> Items {
         (ItemName::Topology, args.topology.is_some()),
         (ItemName::Emulator, args.emulator.is_some()),
         (ItemName::Cells, args.cells.is_some()),
+        (ItemName::MemoryNodes, args.memory_nodes.is_some()),
         (ItemName::Pcie, args.pcie.is_some()),
         (ItemName::Maxphysaddr, args.maxphysaddr.is_some()),
         (ItemName::KvmHints, args.kvm_hints.is_some()),

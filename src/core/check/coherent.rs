@@ -10,7 +10,7 @@ use crate::domain::claims::Passed;
 use crate::domain::iommufd::{is_nested_smmu, is_smmu, own};
 use crate::domain::read::{Spot, memory};
 use crate::finding::{Rule, Severity};
-use crate::shell::word;
+use crate::shell::{domain, word};
 use crate::topology::{NODES_PER_GPU, NumaNode, Topology};
 use crate::words::nouns;
 use std::collections::BTreeSet;
@@ -92,6 +92,7 @@ pub fn check<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
 fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
     let hint =
         format!("`gpuvm tune {} --memory-nodes on` binds it to nodes with CPUs", word(&guest.name));
+    modules(guest, topology, report);
     let mut is_named = false;
     for binding in &guest.bindings {
         let of_gpus = binding.nodes.and(&topology.gpu_memory_nodes());
@@ -113,6 +114,24 @@ fn gpu_nodes<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>
             nouns(nodes.len(), "node")
         );
         report.add(&MAYBE_GPU_NODE, guest.memory.spot, message, hint);
+    }
+}
+
+/// Finds memory modules on nodes of GPUs. They stay as their owner wrote them.
+fn modules<'t>(guest: &Guest<'t>, topology: &Topology, report: &mut Report<'t>) {
+    let devices = guest.spot.element().child("devices");
+    let all = devices.into_iter().flat_map(|devices| devices.children("memory"));
+    let masks = all.filter_map(|module| module.find("source/nodemask"));
+    for mask in masks {
+        let Ok(nodes) = mask.text().trim().parse::<NodeSet>() else { continue };
+        let of_gpus = nodes.and(&topology.gpu_memory_nodes());
+        if of_gpus.is_empty() {
+            continue;
+        }
+        let nodes = nouns(of_gpus.len(), "node");
+        let message = format!("a module's memory is on {nodes} {of_gpus}, whose memory is a GPU's");
+        let hint = format!("`virsh edit {}` names a node with CPUs", domain(&guest.name));
+        report.add(&GPU_NODE, Spot::of(mask), message, hint);
     }
 }
 

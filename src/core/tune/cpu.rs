@@ -19,6 +19,7 @@ use crate::placement::{
 use crate::request::PinPolicy;
 use crate::shell::{domain, word};
 use crate::topology::Topology;
+use crate::words::count;
 
 pub(super) fn apply(work: &mut Work<'_>) -> Result<(), TuneError> {
     vcpus(work)?;
@@ -411,7 +412,7 @@ fn is_so(claims: &Claims<'_>, work: &Work<'_>, cells: &[GuestCell]) -> bool {
             && distances.as_ref() == Some(&cell.distances)
     };
     claims.cells.len() == cells.len()
-        && (0..).zip(&claims.cells).all(|(id, cell)| cell.id == id)
+        && is_counted(claims)
         && claims.cells.iter().zip(elements).zip(cells).all(same)
 }
 
@@ -439,13 +440,17 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
         },
     };
     let all = cells.iter().fold(NodeSet::new(), |all, nodes| all.or(nodes));
-    if cells.len() == there || all.is_empty() {
+    let is_named = !work.given.items.unnamed.contains(&item);
+    if (cells.len() == there && is_counted(work.guest.claims)) || all.is_empty() {
+        // Bound by another mode it does not leave these nodes either.
+        if !is_named && is_bound_to(work.guest.claims, &cells) {
+            return Ok(());
+        }
         return work.make(item, &[DomainEdit::SetNumatune { cells }]);
     }
     // The guest has other cells than the plan.
     let (is_on, stay) = (work.given.items.memory_nodes.is_on(), work.cells_stay().is_some());
     let is_one = cells.iter().all(|nodes| *nodes == all);
-    let is_named = !work.given.items.unnamed.contains(&item);
     if is_on && keeps_no_cells(work) {
         return Ok(());
     }
@@ -454,10 +459,14 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
         work.note(Topic::MemoryNodes, "its memory stays bound as it is".to_owned());
         return Ok(());
     }
-    if !stay && !is_one {
+    if !stay && !is_one && !work.given.items.only_binds() {
         let message = match there {
             0 => "the guest has no NUMA cell whose memory could be bound".to_owned(),
-            _ => format!("the guest has {there} NUMA cells, and {} are planned", cells.len()),
+            _ => format!(
+                "the guest has {}, and {} are planned",
+                count(there, "NUMA cell"),
+                cells.len()
+            ),
         };
         return Err(TuneError::item(item, message, "add --cells on"));
     }
@@ -479,9 +488,26 @@ fn nodes_of_pins(work: &Work<'_>, placement: &Placement) -> Option<NodeSet> {
     (has_room && !nodes.is_empty()).then_some(nodes)
 }
 
+/// Whether the ids of cells with memory are 0, 1 and so on: no cell of a GPU comes before one.
+fn is_counted(claims: &Claims<'_>) -> bool {
+    (0..).zip(&claims.cells).all(|(id, cell)| cell.id == id)
+}
+
+/// Whether the memory of these cells, no others, is never outside these nodes.
+fn is_bound_to(claims: &Claims<'_>, cells: &[NodeSet]) -> bool {
+    let is_it = |(cell, nodes): (&Cell<'_>, &NodeSet)| {
+        let binding = claims.binding(Some(cell.id)).filter(|binding| binding.is_hard());
+        binding.is_some_and(|binding| binding.nodes.value == *nodes)
+    };
+    claims.cells.len() == cells.len()
+        && !cells.is_empty()
+        && claims.cells.iter().zip(cells).all(is_it)
+}
+
 /// Binds all memory of a guest, with or without cells, to the same nodes.
 fn bind(work: &mut Work<'_>, nodes: &NodeSet, there: usize) -> Result<(), TuneError> {
     let edit = match there {
+        _ if !is_counted(work.guest.claims) => DomainEdit::SetMemoryNodes { nodes: nodes.clone() },
         0 => DomainEdit::SetMemoryNodes { nodes: nodes.clone() },
         _ => DomainEdit::SetNumatune { cells: vec![nodes.clone(); there] },
     };

@@ -304,6 +304,7 @@ impl Items {
                 ItemName::Topology,
                 ItemName::Emulator,
                 ItemName::Cells,
+                ItemName::MemoryNodes,
                 ItemName::Pcie,
                 ItemName::Maxphysaddr,
                 ItemName::KvmHints,

@@ -1,9 +1,10 @@
 //! Refuses to tune domains that cannot be parsed or are ambiguous. Changes nothing.
 
-use super::{Given, TuneError};
+use super::{Given, ItemName, Items, TuneError};
 use crate::domain::claims::Claims;
 use crate::domain::read::Spot;
 use crate::domain::{DomainXml, DomainXmlError};
+use crate::shell::domain;
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
@@ -35,7 +36,7 @@ pub(super) fn understood<'t>(
             return refused(pin.of.spot, format!("vCPU {} is pinned twice", pin.of.value));
         }
     }
-    cells(&claims)?;
+    cells(&claims, given.items)?;
     Ok(claims)
 }
 
@@ -87,7 +88,7 @@ fn architecture(current: &DomainXml, topology: &Topology) -> Result<(), TuneErro
 }
 
 /// Refuses cells with ambiguous vCPUs or memory.
-fn cells(claims: &Claims<'_>) -> Result<(), TuneError> {
+fn cells(claims: &Claims<'_>, items: &Items) -> Result<(), TuneError> {
     let mut ids = BTreeSet::new();
     let mut vcpus = BTreeSet::new();
     for cell in &claims.cells {
@@ -107,6 +108,16 @@ fn cells(claims: &Claims<'_>) -> Result<(), TuneError> {
                 return refused(spot, format!("vCPU {} is in two cells", vcpu.0));
             }
         }
+    }
+    let first = claims.empty_cells.first().map(|cell| cell.value);
+    if let Some(empty) = first.filter(|empty| ids.last().is_some_and(|last| empty < last)) {
+        if items.only_binds() {
+            return Ok(());
+        }
+        let message =
+            format!("cell {empty} without vCPUs and memory comes before those that have some");
+        let hint = format!("`virsh edit {}` gives it the last id", domain(&claims.name));
+        return Err(TuneError::item(ItemName::Cells, message, hint));
     }
     let gap = (0..).zip(&ids).find(|(at, id)| at != *id);
     if let (Some((_, id)), Some(cell)) = (gap, claims.cells.first()) {
