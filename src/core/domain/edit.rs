@@ -114,7 +114,7 @@ pub enum DomainEdit {
         /// By cell.
         cells: Vec<NodeSet>,
     },
-    /// Binds the memory of a guest without cells to host nodes.
+    /// Binds all memory to the same host nodes, whatever cells there are.
     SetMemoryNodes {
         /// The nodes.
         nodes: NodeSet,

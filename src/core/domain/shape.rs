@@ -396,7 +396,7 @@ pub(super) fn numatune(cells: &[NodeSet]) -> Fragment {
     numatune.only("memory").only("memnode").drop_empty()
 }
 
-/// Returns the wanted state of `<numatune>` of a guest without cells.
+/// Returns the wanted state of `<numatune>` where no cell is named.
 pub(super) fn numatune_of(nodes: &NodeSet) -> Fragment {
     Fragment::new("numatune").child(bound_to(nodes)).only("memory").only("memnode")
 }

@@ -454,8 +454,10 @@ fn memory_nodes(work: &mut Work<'_>) -> Result<(), TuneError> {
     if is_on && keeps_no_cells(work) {
         return Ok(());
     }
-    let is_right = work.guest.claims.is_bound() && !work.faults.contains("memory-on-gpu-node");
-    if is_right && if is_one { !is_named } else { stay } {
+    let claims = work.guest.claims;
+    let is_right = claims.is_bound() && !work.faults.contains("memory-on-gpu-node");
+    let is_near = claims.bindings.iter().all(|binding| binding.nodes.value.is_subset(&all));
+    if is_right && if is_one { !is_named && is_near } else { stay } {
         work.note(Topic::MemoryNodes, "its memory stays bound as it is".to_owned());
         return Ok(());
     }
@@ -506,10 +508,10 @@ fn is_bound_to(claims: &Claims<'_>, cells: &[NodeSet]) -> bool {
 
 /// Binds all memory of a guest, with or without cells, to the same nodes.
 fn bind(work: &mut Work<'_>, nodes: &NodeSet, there: usize) -> Result<(), TuneError> {
-    let edit = match there {
-        _ if !is_counted(work.guest.claims) => DomainEdit::SetMemoryNodes { nodes: nodes.clone() },
-        0 => DomainEdit::SetMemoryNodes { nodes: nodes.clone() },
-        _ => DomainEdit::SetNumatune { cells: vec![nodes.clone(); there] },
+    let edit = if there == 0 || !is_counted(work.guest.claims) {
+        DomainEdit::SetMemoryNodes { nodes: nodes.clone() }
+    } else {
+        DomainEdit::SetNumatune { cells: vec![nodes.clone(); there] }
     };
     work.make(ItemName::MemoryNodes, &[edit])
 }
