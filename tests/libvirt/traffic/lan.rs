@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// The guest's name.
 pub const GUEST: &str = "talker";
+/// How often a packet that should pass is sent, and the seconds that an answer may take: one is
+/// easily lost on a busy machine.
+const PATIENT: (u32, u32) = (3, 20);
 /// The LAN's side of the veth pairs; `$LAN` is its namespace. All of it carries packets of 9000
 /// bytes.
 const LAN: &str = "
@@ -309,16 +312,20 @@ impl Lan {
 
     /// Whether the guest's NIC reaches an address as expected; if it should, retries are allowed.
     pub fn ping(&mut self, nic: &str, to: &str, size: u32, should: bool) -> bool {
-        let seconds = if should { 20 } else { 1 };
-        self.guest(&format!("on {nic} ping -c 1 -W {seconds} -q -s {size} {to} >/dev/null 2>&1")).0
-            == 0
+        let (tries, seconds) = if should { PATIENT } else { (1, 1) };
+        let ping = format!("on {nic} ping -c 1 -W {seconds} -q -s {size} {to} >/dev/null 2>&1");
+        (0..tries).any(|_| self.guest(&ping).0 == 0)
     }
 
     /// Whether a side does.
     pub fn side_pings(&self, side: Side, to: &str, should: bool) -> bool {
-        let seconds = if should { "20" } else { "1" };
-        let mut ping = self.on_side(side, "busybox");
-        run(ping.args(["ping", "-c", "1", "-W", seconds, "-q", to])).0 == 0
+        let (tries, seconds) = if should { PATIENT } else { (1, 1) };
+        let seconds = seconds.to_string();
+        let ping = |_| {
+            let mut ping = self.on_side(side, "busybox");
+            run(ping.args(["ping", "-c", "1", "-W", &seconds, "-q", to])).0 == 0
+        };
+        (0..tries).any(ping)
     }
 
     /// The NIC's device on the host.
