@@ -204,6 +204,32 @@ fn memory_that_is_bound_to_no_node_may_be_a_gpus() {
 }
 
 #[test]
+fn cells_of_guests_without_pins_stay_as_many_and_one_without_memory_comes_last() {
+    let host = tray(|_| {});
+    let host = host.path();
+    let size = ["--vcpus", "4", "--memory", "8G", "--pins", "none"];
+    let (code, out, err) = on(host, &[&["plan"], &size[..], &NEW].concat());
+    assert!(code == 0 && out.contains("on nodes 0-1\n"), "{out}{err}");
+    let two = exported(host, &[&size[..], &["--cells", "2"]].concat());
+    let file = host.join("a.xml");
+    fs::write(&file, two.text()).unwrap();
+    let words = ["tune", file.to_str().unwrap(), "--cells", "on"];
+    let (code, out, err) = on(host, &[&words[..], &NEW].concat());
+    assert_eq!((code, &*out), (0, two.text()), "{err}");
+    let text = "<domain type='kvm'><name>a</name><memory unit='GiB'>8</memory><vcpu>4</vcpu><os>\
+                <type arch='aarch64' machine='virt'>hvm</type></os><cpu mode='host-passthrough'>\
+                <numa><cell id='0' memory='0'/><cell id='1' cpus='0-3' memory='8' unit='GiB'/>\
+                </numa></cpu><devices/></domain>";
+    fs::write(&file, text).unwrap();
+    let (code, out, err) = on(host, &[&words[..2], &NEW].concat());
+    assert!(
+        code == 1 && err.contains("cell 0 without vCPUs and memory comes before"),
+        "{out}{err}"
+    );
+    assert!(err.contains("`virsh edit a` gives it the last id"), "{err}");
+}
+
+#[test]
 fn modules_on_nodes_of_gpus_are_found_and_stay() {
     let dir = scratch();
     Grace { gpu_kib: 186 << 20, ..Grace::tray() }.make(dir.path());

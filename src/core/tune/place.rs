@@ -273,6 +273,9 @@ fn confined(
     given: &Given<'_>,
     free: &Placement,
 ) -> Option<Placement> {
+    if guest.asked.is_some() {
+        return None;
+    }
     let Given { topology, others, .. } = *given;
     let bound = guest.claims.bindings.iter().flat_map(|binding| binding.nodes.value.iter());
     let nodes: NodeSet = bound.collect();
@@ -283,9 +286,6 @@ fn confined(
         Some(pcpus) => of_memory.and(&pcpus),
         None => of_memory,
     };
-    if guest.asked.is_some() {
-        return None;
-    }
     let cores = whole_cores(topology, here.iter());
     let on: BTreeSet<_> =
         here.iter().filter_map(|pcpu| Some(topology.core_of(pcpu)?.node)).collect();
